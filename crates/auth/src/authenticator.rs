@@ -26,6 +26,7 @@ mod login_record;
 mod own_changes;
 mod pending;
 mod recheck;
+mod refresh;
 pub(super) mod rounds;
 mod throttle;
 mod turns;
@@ -137,8 +138,8 @@ pub struct Authenticator {
     visitors: OnceLock<Visitors>,
 }
 
-/// Returns users who are logged in elsewhere than in sessions, each once.
-pub(crate) type Visitors = Box<dyn Fn() -> Vec<UserId> + Send + Sync>;
+/// Returns users who are logged in elsewhere than in sessions, as of which generations.
+pub(crate) type Visitors = Box<dyn Fn() -> Vec<(UserId, u64)> + Send + Sync>;
 
 impl Authenticator {
     /// Makes an authenticator over `store`. Takes as long as one login, to hash a dummy password.

@@ -112,8 +112,8 @@ impl Portal {
         self.refusals.report("refused at the portal");
     }
 
-    /// The users who are logged in, each once.
-    pub(crate) fn visitors(&self) -> Vec<UserId> {
+    /// The users who are logged in, each once, with the generations of their visits.
+    pub(crate) fn visitors(&self) -> Vec<(UserId, u64)> {
         self.visits().users(now()).into_iter().collect()
     }
 

@@ -149,7 +149,8 @@ impl Source {
     pub fn recheck(&self) -> Option<Recheck> {
         match &self.kind {
             SourceKind::Ldap(ldap) => ldap.recheck,
-            SourceKind::Radius(_) | SourceKind::Oidc(_) => None,
+            SourceKind::Oidc(oidc) => oidc.recheck,
+            SourceKind::Radius(_) => None,
         }
     }
 

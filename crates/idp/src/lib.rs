@@ -35,8 +35,8 @@ use vpnd_ipc::channel::Channel;
 use vpnd_ipc::child::{self, ChildRole, Preparation, Started};
 use vpnd_ipc::gateway::idp::{
     AccountingRecord, DynamicRequest, FromIdp, Identity, IdpLaunch, IdpRequest, LoginAddress, LoginAnswer,
-    LoginCheck, MAX_FRAME, MAX_RECORDS, NextDynamicRequest, ProviderLogin, ProviderLogout, ReadLogout,
-    RedeemCode, SourceRefusal, Url, UserRecheck, Verdict,
+    LoginCheck, MAX_FRAME, MAX_RECORDS, NextDynamicRequest, ProviderLogout, ReadLogout, RedeemCode, Redeemed,
+    RefreshLogin, RefreshedLogin, SourceRefusal, Url, UserRecheck, Verdict,
 };
 use vpnd_ipc::messages::Prepared;
 use vpnd_ipc::request::{self, Answer, Reason, Request};
@@ -117,8 +117,18 @@ impl Question for RedeemCode {
         &self,
         source: &PreparedSource,
         _: &SourceServer,
-    ) -> Result<Result<ProviderLogin, SourceRefusal>, ServerError> {
+    ) -> Result<Result<Redeemed, SourceRefusal>, ServerError> {
         source.provider()?.redeem(&source.source, self).await
+    }
+}
+
+impl Question for RefreshLogin {
+    async fn ask(
+        &self,
+        source: &PreparedSource,
+        _: &SourceServer,
+    ) -> Result<Result<RefreshedLogin, SourceRefusal>, ServerError> {
+        source.provider()?.refresh(&source.source, self).await
     }
 }
 
@@ -250,11 +260,17 @@ impl Answer<LoginAddress> for Idp {
 }
 
 impl Answer<RedeemCode> for Idp {
+    async fn answer(self: &Arc<Self>, redeem: RedeemCode) -> Result<Result<Redeemed, SourceRefusal>, Reason> {
+        asked(&self.sources, &redeem.source, async |source| source.ask(&redeem).await).await
+    }
+}
+
+impl Answer<RefreshLogin> for Idp {
     async fn answer(
         self: &Arc<Self>,
-        redeem: RedeemCode,
-    ) -> Result<Result<ProviderLogin, SourceRefusal>, Reason> {
-        asked(&self.sources, &redeem.source, async |source| source.ask(&redeem).await).await
+        refresh: RefreshLogin,
+    ) -> Result<Result<RefreshedLogin, SourceRefusal>, Reason> {
+        asked(&self.sources, &refresh.source, async |source| source.ask(&refresh).await).await
     }
 }
 

@@ -4,7 +4,7 @@
 //! login that auth began, in a token that the provider has signed for this gateway and that came
 //! from the provider itself; the browser's part names no user. Addresses of the provider come from
 //! its own description, which must be of the configured issuer, and are https. A provider that
-//! lies, is slow or is down costs the one login.
+//! lies, is slow or is down costs the one login. Refresh tokens are auth's: none is kept here.
 
 mod claims;
 mod https;
@@ -34,7 +34,8 @@ use vpnd_config::secret_place;
 use vpnd_config::source::{Oidc, Source};
 use vpnd_config::source_tls::SourceTls;
 use vpnd_ipc::gateway::idp::{
-    LoginAddress, ProviderLogin, ProviderLogout, ReadLogout, RedeemCode, SourceRefusal, Url,
+    LoginAddress, ProviderLogin, ProviderLogout, ReadLogout, RedeemCode, Redeemed, RefreshLogin,
+    RefreshToken, RefreshedLogin, SourceRefusal, Url,
 };
 use vpnd_sys::clock::wall_s;
 use vpnd_sys::log_limit::LogLimit;
@@ -60,11 +61,12 @@ pub(super) struct Provider {
     keys: Mutex<Known<Keys>>,
 }
 
-/// The response to a code.
+/// The response to a code or a refresh token.
 #[derive(Deserialize)]
 struct Tokens {
-    id_token: String,
+    id_token: Option<String>,
     access_token: Option<String>,
+    refresh_token: Option<String>,
 }
 
 /// The refusal of a code (RFC 6749 §5.2).
@@ -84,6 +86,8 @@ enum NotProved {
     Issuer(String),
     #[error("the provider says that the code is not its own, or is used up")]
     Code,
+    #[error("the provider has sent no ID token and no user information")]
+    Nothing,
 }
 
 impl Provider {
@@ -104,7 +108,8 @@ impl Provider {
         let description = self.description().await?;
         let scopes = std::iter::once("openid").chain(self.settings.scopes.iter().map(String::as_str));
         let scopes = scopes.collect::<Vec<_>>().join(" ");
-        let query = Serializer::new(String::new())
+        let mut query = Serializer::new(String::new());
+        query
             .append_pair("response_type", "code")
             .append_pair("client_id", &self.settings.client_id)
             .append_pair("redirect_uri", &self.settings.redirect)
@@ -112,8 +117,12 @@ impl Provider {
             .append_pair("state", &login.state)
             .append_pair("nonce", &login.nonce)
             .append_pair("code_challenge", &login.challenge)
-            .append_pair("code_challenge_method", "S256")
-            .finish();
+            .append_pair("code_challenge_method", "S256");
+        // Without it a provider gives no such tokens (OpenID Connect Core §11).
+        if self.settings.scopes.iter().any(|scope| scope == "offline_access") {
+            query.append_pair("prompt", "consent");
+        }
+        let query = query.finish();
         let base = description.authorization_endpoint.as_str();
         let separator = if base.contains('?') { '&' } else { '?' };
         Url::new(format!("{base}{separator}{query}"))
@@ -125,9 +134,9 @@ impl Provider {
         &self,
         source: &Source,
         redeem: &RedeemCode,
-    ) -> Result<Result<ProviderLogin, SourceRefusal>, ServerError> {
+    ) -> Result<Result<Redeemed, SourceRefusal>, ServerError> {
         let description = self.description().await?;
-        let claims = match self.proved(&description, redeem).await? {
+        let (claims, refresh) = match self.proved(&description, redeem).await? {
             Ok(claims) => claims,
             Err(reason) => {
                 if self.refusals.admits() {
@@ -136,22 +145,76 @@ impl Provider {
                 return Ok(Err(SourceRefusal::NotProved));
             }
         };
-        Ok(claims::login(&claims, source, &self.settings))
+        Ok(claims::login(&claims, source, &self.settings).map(|login| Redeemed { login, refresh }))
     }
 
-    /// The claims of the user whose code this is.
+    /// The user to whom a refresh token was given, if the provider still lets the user in (OpenID
+    /// Connect Core §12).
+    pub(super) async fn refresh(
+        &self,
+        source: &Source,
+        asked: &RefreshLogin,
+    ) -> Result<Result<RefreshedLogin, SourceRefusal>, ServerError> {
+        let description = self.description().await?;
+        let form = self.refresh_form(&description, &asked.token);
+        let Some(tokens) = self.tokens(&description, form).await? else {
+            return Ok(Err(SourceRefusal::UnknownUser));
+        };
+        let claims = match self.refreshed(&description, &tokens).await? {
+            Ok(claims) => claims,
+            // A provider that lies says nothing about the user.
+            Err(reason) => return Err(ServerError::Answer(format!("its answer about a user: {reason}"))),
+        };
+        let refresh = tokens.refresh_token.and_then(|token| RefreshToken::new(token).ok());
+        let login = claims::login(&claims, source, &self.settings);
+        Ok(login.map(|ProviderLogin { identity, .. }| RefreshedLogin { identity, refresh }))
+    }
+
+    /// The claims that come with a refresh token.
+    async fn refreshed(
+        &self,
+        description: &Description,
+        tokens: &Tokens,
+    ) -> Result<Result<Claims, NotProved>, ServerError> {
+        let mut claims = None;
+        if let Some(token) = &tokens.id_token {
+            let verified = match self.verify(description, token, &ID_TOKEN).await? {
+                Ok(verified) => verified,
+                Err(error) => return Ok(Err(error.into())),
+            };
+            if let Err(error) = claims::check_refreshed(&verified, &self.settings, wall_s()) {
+                return Ok(Err(error.into()));
+            }
+            claims = Some(verified);
+        }
+        let is_whole = claims.as_ref().is_some_and(|claims| !claims::are_incomplete(claims, &self.settings));
+        let asked = description.userinfo_endpoint.as_ref().zip(tokens.access_token.as_ref());
+        if let (false, Some((endpoint, token))) = (is_whole, asked) {
+            let more = self.user_information(endpoint, token).await?;
+            let known = claims.get_or_insert_with(|| more.clone());
+            if let Err(error) = claims::complete(known, more) {
+                return Ok(Err(error.into()));
+            }
+        }
+        Ok(claims.ok_or(NotProved::Nothing))
+    }
+
+    /// The claims of the user whose code this is, and what asks about the user later.
     async fn proved(
         &self,
         description: &Description,
         redeem: &RedeemCode,
-    ) -> Result<Result<Claims, NotProved>, ServerError> {
+    ) -> Result<Result<(Claims, Option<RefreshToken>), NotProved>, ServerError> {
         let issuer = redeem.issuer.as_deref();
         // Before the code is sent anywhere: it may be another provider's (RFC 9207).
         if issuer.map_or(description.names_issuer, |issuer| issuer != self.settings.issuer.as_str()) {
             return Ok(Err(NotProved::Issuer(issuer.unwrap_or_default().to_owned())));
         }
-        let Some(tokens) = self.tokens(description, redeem).await? else { return Ok(Err(NotProved::Code)) };
-        let mut claims = match self.verify(description, &tokens.id_token, &ID_TOKEN).await? {
+        let Some(tokens) = self.tokens(description, self.form(description, redeem)).await? else {
+            return Ok(Err(NotProved::Code));
+        };
+        let Some(token) = &tokens.id_token else { return Ok(Err(NotProved::Nothing)) };
+        let mut claims = match self.verify(description, token, &ID_TOKEN).await? {
             Ok(claims) => claims,
             Err(error) => return Ok(Err(error.into())),
         };
@@ -168,16 +231,11 @@ impl Provider {
                 return Ok(Err(error.into()));
             }
         }
-        Ok(Ok(claims))
+        Ok(Ok((claims, tokens.refresh_token.and_then(|token| RefreshToken::new(token).ok()))))
     }
 
-    /// The provider's answer to a code; `None` if it refuses the code.
-    async fn tokens(
-        &self,
-        description: &Description,
-        redeem: &RedeemCode,
-    ) -> Result<Option<Tokens>, ServerError> {
-        let form = self.form(description, redeem);
+    /// What the provider gives for a code or a refresh token; `None` if it takes that for none.
+    async fn tokens(&self, description: &Description, form: String) -> Result<Option<Tokens>, ServerError> {
         let authorization = if description.takes_basic { Some(self.basic()?) } else { None };
         let endpoint = &description.token_endpoint;
         let response = self.https.post(endpoint, authorization, form).await?;
@@ -201,6 +259,16 @@ impl Provider {
             .append_pair("code", redeem.code.expose())
             .append_pair("redirect_uri", &self.settings.redirect)
             .append_pair("code_verifier", redeem.verifier.expose());
+        self.with_credentials(description, form)
+    }
+
+    fn refresh_form(&self, description: &Description, token: &RefreshToken) -> String {
+        let mut form = Serializer::new(String::new());
+        form.append_pair("grant_type", "refresh_token").append_pair("refresh_token", token.expose());
+        self.with_credentials(description, form)
+    }
+
+    fn with_credentials(&self, description: &Description, mut form: Serializer<'_, String>) -> String {
         if !description.takes_basic {
             form.append_pair("client_id", &self.settings.client_id)
                 .append_pair("client_secret", &self.secret);

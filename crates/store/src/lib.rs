@@ -25,6 +25,7 @@ mod kept;
 mod leases;
 mod live_user;
 pub mod password;
+mod refresh_tokens;
 mod revocations;
 mod session_record;
 mod sessions;
@@ -43,6 +44,7 @@ pub use fixed_address::{AddressChange, FixedAddress};
 pub use invitations::{Accepted, INVITATION_LIFETIME_S, InvitationHash, InvitationToken, Invitations};
 pub use leases::{Family, KEPT_LEASES, Lease, LeaseOwner, Leases};
 pub use live_user::LiveUser;
+pub use refresh_tokens::{RefreshToken, RefreshTokens};
 pub use revocations::{Revocation, Revocations};
 pub use session_record::SessionRecord;
 pub use sessions::{Device, LiveSession, Owner, SessionChange, Sessions};
@@ -123,8 +125,11 @@ pub type CertificateHash = [u8; 32];
 /// The gateway's store. [`sqlite::Sqlite`] is one; another passes the tests of `conformance`.
 /// Callers take the part that they need.
 pub trait Store:
-    Users + Sessions + Leases + Revocations + WireGuardDevices + Invitations + ApiTokens
+    Users + Sessions + Leases + Revocations + WireGuardDevices + Invitations + ApiTokens + RefreshTokens
 {
 }
 
-impl<T: Users + Sessions + Leases + Revocations + WireGuardDevices + Invitations + ApiTokens> Store for T {}
+impl<T: Users + Sessions + Leases + Revocations + WireGuardDevices + Invitations + ApiTokens + RefreshTokens>
+    Store for T
+{
+}

@@ -17,6 +17,7 @@ mod fixed_addresses;
 mod invitations;
 mod place;
 mod put_off;
+mod refresh_tokens;
 mod sessions;
 mod transfer;
 mod users;

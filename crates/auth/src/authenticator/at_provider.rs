@@ -15,7 +15,7 @@ use super::throttle::Person;
 use super::{Authenticator, Cause, Entrance, Login, LoginOutcome};
 use vpnd_config::source::{LOGIN_TIMEOUT, SourceKind};
 use vpnd_ipc::gateway::idp::{
-    LoginAddress, ProviderLogin, ProviderLogout, ReadLogout, RedeemCode, SourceRefusal, Url,
+    LoginAddress, ProviderLogin, ProviderLogout, ReadLogout, RedeemCode, Redeemed, SourceRefusal, Url,
 };
 use vpnd_ipc::gateway::refusal::Refusal;
 use vpnd_ipc::request::Reason;
@@ -83,7 +83,13 @@ impl Authenticator {
         at.replied(reply.is_ok(), now());
         let (this, now_s) = (Arc::clone(self), now_s + now().since(since).as_secs());
         let decided = blocking(move || match reply {
-            Ok(Ok(shown)) => this.shown(at, &shown, login, now_s),
+            Ok(Ok(Redeemed { login: shown, refresh })) => {
+                let outcome = this.shown(Arc::clone(&at), &shown, login, now_s);
+                if let Some(token) = refresh {
+                    this.keep_token_of_login(&at, &shown.identity.subject, &token);
+                }
+                outcome
+            }
             Ok(Err(refusal)) => this.not_shown(&at, &login, refusal, now_s),
             Err(why) => {
                 this.record.source_failed(&at.source.name, &why);

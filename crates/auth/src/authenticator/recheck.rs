@@ -20,9 +20,9 @@ use vpnd_proto::time::Time;
 use super::Authenticator;
 use super::external::ExternalSource;
 use vpnd_config::revocation_cause::RevocationCause;
-use vpnd_config::source::Recheck;
+use vpnd_config::source::{Recheck, SourceKind};
 use vpnd_ipc::gateway::idp::{Identity, SourceName, SourceRefusal, UserRecheck};
-use vpnd_store::{ExternalUser, LiveUser, StoreError, UserId};
+use vpnd_store::{ExternalUser, LiveUser, StoreError, User, UserId};
 use vpnd_sys::clock::{now, wall_s};
 
 /// Requests of one source at the same time.
@@ -96,13 +96,14 @@ impl Authenticator {
         found.await.unwrap_or_else(|_| Ok(Vec::new()))
     }
 
-    /// Adds those who are logged in to the portal alone.
+    /// Adds those who are logged in to the portal alone. A visit that was revoked is over, although it
+    /// may be there until it is used.
     pub(super) fn add_visitors(&self, source: &str, users: &mut Vec<LiveUser>) -> Result<(), StoreError> {
         let Some(visitors) = self.visitors.get() else { return Ok(()) };
         let known: HashSet<UserId> = users.iter().map(|user| user.id).collect();
-        for id in visitors().into_iter().filter(|id| !known.contains(id)) {
-            let user = self.store.user_by_id(id)?;
-            users.extend(user.filter(|user| user.source == source).map(|user| LiveUser::of(&user)));
+        for (id, generation) in visitors().into_iter().filter(|(id, _)| !known.contains(id)) {
+            let is_here = |user: &User| user.source == source && user.generation == generation;
+            users.extend(self.store.user_by_id(id)?.filter(is_here).map(|user| LiveUser::of(&user)));
         }
         Ok(())
     }
@@ -171,23 +172,37 @@ impl Authenticator {
     }
 
     pub(super) async fn recheck_user(self: &Arc<Self>, source: &ExternalSource, user: &LiveUser) -> Outcome {
+        if matches!(source.source.kind, SourceKind::Oidc(_)) {
+            return self.recheck_at_provider(source, user).await;
+        }
         let Ok(name) = UserName::new(source.source.name_of(&user.name)) else { return Outcome::Absent };
         let question = UserRecheck { source: SourceName::cut(&source.source.name), user: name };
         let longest = source.source.reply_timeout() + REPLY_MARGIN;
         let reply = self.external.idp.request(question, longest).await;
         source.replied(reply.is_ok(), now());
         match reply {
-            Ok(Ok(identity)) if *identity.subject == *user.subject => {
-                if user.has_groups && identity.groups.is_empty() {
-                    return Outcome::Groupless(Box::new(identity));
-                }
-                self.refresh(source, user, &identity).await
-            }
+            Ok(Ok(identity)) => self.shown_again(source, user, identity).await,
             Ok(Err(SourceRefusal::Disabled)) => Outcome::Over,
-            // With another subject, somebody else has the name now.
-            Ok(Ok(_) | Err(_)) => Outcome::Absent,
+            Ok(Err(_)) => Outcome::Absent,
             Err(_) => Outcome::NoAnswer,
         }
+    }
+
+    /// The source shows this as the user.
+    pub(super) async fn shown_again(
+        self: &Arc<Self>,
+        source: &ExternalSource,
+        user: &LiveUser,
+        identity: Identity,
+    ) -> Outcome {
+        // With another subject, somebody else has the name now.
+        if *identity.subject != *user.subject {
+            return Outcome::Absent;
+        }
+        if user.has_groups && identity.groups.is_empty() {
+            return Outcome::Groupless(Box::new(identity));
+        }
+        self.refresh(source, user, &identity).await
     }
 
     /// Takes over the groups; sessions get theirs by the revocation that a change of them is.

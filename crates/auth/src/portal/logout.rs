@@ -49,6 +49,7 @@ impl Portal {
             self.store.wall_wireguard_device(DeviceId(device), now_s)?;
         }
         self.store.end_sessions(&LiveUser::of(&user), RevocationCause::Disconnected, now_s)?;
+        self.store.keep_refresh_token(user.id, None)?;
         self.visits().end_of(user.id);
         tracing::info!(user = user.name, source, "a user has logged out at the provider: sessions end");
         self.record_by("logged-out", &user.name, &format!("provider {source}"));

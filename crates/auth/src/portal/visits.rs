@@ -236,10 +236,10 @@ impl Visits {
         before - self.visits.len()
     }
 
-    /// The users who have visits, each once.
-    pub(super) fn users(&self, now: Time) -> HashSet<UserId> {
+    /// The users who have visits, each once, with the generations of these.
+    pub(super) fn users(&self, now: Time) -> HashSet<(UserId, u64)> {
         let on = self.visits.values().filter(|kept| is_on(kept, now));
-        on.map(|kept| kept.content.user).collect()
+        on.map(|kept| (kept.content.user, kept.content.generation)).collect()
     }
 
     /// How many visits there are.

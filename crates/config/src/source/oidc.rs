@@ -5,6 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
+use super::recheck::{self, Recheck};
 use super::{Scheme, SecretPlace, Source, SourceKind, SourceServer, secret};
 use crate::document::{Log as Problems, Section};
 use crate::https_url::HttpsUrl;
@@ -33,6 +34,8 @@ pub struct Oidc {
     pub mfa_acr: Vec<String>,
     /// Where the provider sends browsers back to.
     pub redirect: String,
+    /// How users with sessions are asked about again, by refresh tokens.
+    pub recheck: Option<Recheck>,
 }
 
 impl Oidc {
@@ -114,6 +117,7 @@ pub(super) fn read(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Option
         label,
         mfa_acr,
         redirect: String::new(),
+        recheck: recheck::read_of_provider(s, p),
     })
 }
 

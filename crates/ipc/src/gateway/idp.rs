@@ -25,7 +25,8 @@ pub use dynamic_authorization::{
     DynamicAction, DynamicRequest, DynamicResult, ErrorCause, SessionAttributes,
 };
 pub use provider::{
-    Code, LoginAddress, LogoutToken, ProviderLogin, ProviderLogout, Random, ReadLogout, RedeemCode, Url,
+    Code, LoginAddress, LogoutToken, ProviderLogin, ProviderLogout, Random, ReadLogout, RedeemCode, Redeemed,
+    RefreshLogin, RefreshToken, RefreshedLogin, Url,
 };
 
 /// The longest frame in either direction, bytes.
@@ -67,8 +68,9 @@ crate::requests! {
         Account = 3, AccountingRecord => ();
         Next = 4, NextDynamicRequest => DynamicRequest;
         Address = 5, LoginAddress => Url;
-        Redeem = 6, RedeemCode => Result<ProviderLogin, SourceRefusal>;
+        Redeem = 6, RedeemCode => Result<Redeemed, SourceRefusal>;
         ReadLogout = 7, ReadLogout => Option<ProviderLogout>;
+        Refresh = 8, RefreshLogin => Result<RefreshedLogin, SourceRefusal>;
     }
 }
 

@@ -1,4 +1,4 @@
--- Format 2 adds WireGuard devices, invitations and tokens of the API. 'latest' and 'latest_own' are the latest handshakes' timestamps (TAI64N) of the device and of the
+-- Format 2 adds WireGuard devices, invitations, tokens of the API and refresh tokens of OpenID providers. 'latest' and 'latest_own' are the latest handshakes' timestamps (TAI64N) of the device and of the
 -- gateway, 'outer' is where the device was heard from last; the digest of the user covers the rest.
 CREATE TABLE wireguard_devices (
     public_key BLOB PRIMARY KEY CHECK (length(public_key) = 32),
@@ -43,4 +43,9 @@ CREATE TABLE api_tokens (
     created_s INTEGER NOT NULL,
     until_s   INTEGER NOT NULL,
     hash      BLOB NOT NULL CHECK (length(hash) = 32)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE refresh_tokens (
+    user_id BLOB PRIMARY KEY REFERENCES users (id) ON DELETE CASCADE,
+    token   TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;

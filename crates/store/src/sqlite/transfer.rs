@@ -81,8 +81,8 @@ impl Replacement {
         })
     }
 
-    /// Checks it as a whole, without its sessions, and puts it in place. Invitations and tokens of
-    /// the API go too: since it was made some may have been used or removed. Whether there was a store,
+    /// Checks it as a whole, without its sessions, and puts it in place. Invitations, tokens of
+    /// the API and refresh tokens go too: since it was made some may have been used or removed. Whether there was a store,
     /// which is `….replaced` now.
     pub fn publish(self) -> Result<bool, StoreError> {
         self.file.sync_all().map_err(|error| self.failed(error))?;
@@ -91,6 +91,7 @@ impl Replacement {
         store.change(|t| {
             t.execute("DELETE FROM sessions", ())?;
             t.execute("DELETE FROM api_tokens", ())?;
+            t.execute("DELETE FROM refresh_tokens", ())?;
             invitations::forget(t).map(Ok)
         })?;
         // SQLite empties its log into the file when the last connection ends.
@@ -208,7 +209,8 @@ fn remove(path: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
     use crate::{
-        ApiToken, ApiTokens as _, InvitationToken, Invitations as _, NewUser, PasswordHash, Users as _,
+        ApiToken, ApiTokens as _, InvitationToken, Invitations as _, NewUser, PasswordHash, RefreshToken,
+        RefreshTokens as _, Users as _,
     };
     use vpnd_config::desk::DeskRole;
 
@@ -313,11 +315,14 @@ mod tests {
         let old = Sqlite::open(&source).unwrap();
         assert!(old.add_api_token(&token).unwrap());
         old.invite("cid", &invitation, 100).unwrap();
+        let cid = old.user("cid").unwrap().unwrap().id;
+        old.keep_refresh_token(cid, Some(&RefreshToken::new("x".to_owned()))).unwrap();
         assert!(old.invited(&invitation, 2).unwrap().is_some());
         drop(old);
         assert_eq!(replacement(&path, &source).publish().ok(), Some(false));
         let store = Sqlite::open(&path).unwrap();
         assert!(store.api_tokens().unwrap().is_empty() && store.invited(&invitation, 2).unwrap().is_none());
+        assert_eq!(store.refresh_token(cid).unwrap(), None);
         assert_eq!(users(&path), ["cid"], "whole");
     }
 

@@ -13,6 +13,7 @@ mod devices;
 mod floods;
 mod invitations;
 mod policies;
+mod refreshed;
 mod relays;
 mod taken_over;
 

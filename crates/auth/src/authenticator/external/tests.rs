@@ -19,16 +19,16 @@ use vpnd_config::source::Recheck;
 use vpnd_ipc::channel::{self, Channel};
 use vpnd_ipc::gateway::idp::{
     AcceptAttributes, AccountingRecord, Continuation, DynamicRequest, IdpChallenge, IdpRequest, LoginAddress,
-    LoginAnswer, MAX_FRAME, NextDynamicRequest, ProviderLogin, ProviderLogout, ReadLogout, RedeemCode, Url,
-    UserRecheck,
+    LoginAnswer, MAX_FRAME, NextDynamicRequest, ProviderLogin, ProviderLogout, ReadLogout, RedeemCode,
+    Redeemed, RefreshLogin, RefreshedLogin, Url, UserRecheck,
 };
 use vpnd_ipc::request::{self, Answer};
 use vpnd_store::audit::testing::Recorded;
 use vpnd_store::password::{Hasher, Password};
 use vpnd_store::sqlite::Sqlite;
 use vpnd_store::{
-    LiveUser, NewUser, Revocations as _, SessionChange, SessionRecord, Sessions as _, TotpSecret, User,
-    UserChange, UserId, Users as _,
+    LiveUser, NewUser, RefreshTokens as _, Revocations as _, SessionChange, SessionRecord, Sessions as _,
+    TotpSecret, User, UserChange, UserId, Users as _,
 };
 
 const NOW: u64 = 1_700_000_000;
@@ -67,7 +67,7 @@ fn sources() -> Vec<Source> {
         )
     };
     let provider = "[[source]]\nname = \"uni\"\nkind = \"oidc\"\nrealm = \"sso.example\"\nissuer = \"https://sso.example\"\n\
-                    client_id = \"vpn\"\nclient_secret_file = \"s\"\n[portal]\nenabled = true\ncertificate = \"c\"\n\
+                    client_id = \"vpn\"\nclient_secret_file = \"s\"\nrecheck_s = 60\n[portal]\nenabled = true\ncertificate = \"c\"\n\
                     key = \"k\"\nurl = \"https://vpn.example\"\n";
     let text = format!("{text}{}{}{provider}", radius("token", ""), radius("phone", "push = true\n"));
     ServerConfig::parse(&text, "server.toml", Path::new("/")).unwrap().sources
@@ -189,14 +189,28 @@ impl Answer<LoginAddress> for ToldIdp {
     }
 }
 
-impl Answer<RedeemCode> for ToldIdp {
+impl Answer<RefreshLogin> for ToldIdp {
     async fn answer(
         self: &Arc<Self>,
-        redeem: RedeemCode,
-    ) -> Result<Result<ProviderLogin, SourceRefusal>, Reason> {
+        asked: RefreshLogin,
+    ) -> Result<Result<RefreshedLogin, SourceRefusal>, Reason> {
+        let token = asked.token.expose();
+        match self.reply(&asked.source, token.to_owned()).await? {
+            Verdict::Accepted(identity) => {
+                Ok(Ok(RefreshedLogin { identity, refresh: SecretText::new(format!("{token}+")).ok() }))
+            }
+            Verdict::Refused(refusal) => Ok(Err(refusal)),
+            other => panic!("no verdict about a token: {other:?}"),
+        }
+    }
+}
+
+impl Answer<RedeemCode> for ToldIdp {
+    async fn answer(self: &Arc<Self>, redeem: RedeemCode) -> Result<Result<Redeemed, SourceRefusal>, Reason> {
         match self.reply(&redeem.source, redeem.code.expose().to_owned()).await? {
             Verdict::Accepted(identity) => {
-                Ok(Ok(ProviderLogin { identity, factors: Factors::ONE_TIME_CODE, auth_time_s: None }))
+                let login = ProviderLogin { identity, factors: Factors::ONE_TIME_CODE, auth_time_s: None };
+                Ok(Ok(Redeemed { login, refresh: Some(SecretText::new("first").unwrap()) }))
             }
             Verdict::Refused(refusal) => Ok(Err(refusal)),
             other => panic!("no verdict about a code: {other:?}"),
@@ -835,4 +849,74 @@ async fn a_user_of_a_provider_is_whom_the_provider_shows() {
 
     bench.store.set_enabled("ann@sso.example", false, NOW).unwrap();
     assert_eq!(refusal(back("uni", "ann's").await), Refusal::Disabled);
+}
+
+#[tokio::test]
+async fn whoever_has_left_is_out_of_the_pages_without_a_session() {
+    let replies =
+        [("ann", accepted("id-1", &["staff"])), ("ann?", Ok(Verdict::Refused(SourceRefusal::Disabled)))];
+    let bench = Bench::new(&replies);
+    let LoginOutcome::Granted(ann) = bench.log_in("ann@uni.example", "right").await else {
+        panic!("she is let in")
+    };
+    let (id, generation) = (ann.id, ann.generation);
+    let found = |source: &str, users: Vec<LiveUser>| {
+        let mut users = users;
+        bench.auth.add_visitors(source, &mut users).unwrap();
+        users
+    };
+    assert!(found("staff", bench.live()).is_empty(), "nobody is said to be on the pages");
+    bench.auth.follow_visitors(Box::new(move || {
+        vec![(id, generation), (id, generation + 7), (UserId([9; 16]), 0)]
+    }));
+    assert!(found("other", Vec::new()).is_empty(), "another source is not asked about her");
+    let users = found("staff", bench.live());
+    assert_eq!(users.iter().map(|user| user.id).collect::<Vec<_>>(), [id]);
+    assert_eq!(found("staff", users.clone()).len(), 1, "once");
+    let staff = Arc::clone(&bench.auth.external.sources[0]);
+    let recheck = Recheck { every: Duration::ZERO, grace: Duration::from_secs(60) };
+    let mut turns = HashMap::new();
+    schedule(&mut turns, &users, vpnd_sys::clock::now(), recheck.every, false);
+    bench.auth.recheck_due(&staff, recheck, &mut turns, users).await;
+    assert!(bench.store.user_by_id(id).unwrap().unwrap().generation > generation, "which ends her visits");
+    assert!(found("staff", bench.live()).is_empty(), "a visit that is over is asked about no more");
+}
+
+#[tokio::test]
+async fn a_provider_is_asked_by_the_token_of_the_login_and_then_by_the_next_one() {
+    use crate::authenticator::recheck::Outcome;
+    let bench = Bench::new(&[
+        ("ann's", accepted_as("ann@sso.example", "1", &["staff"])),
+        ("first", accepted_as("ann@sso.example", "1", &["vpn"])),
+        ("first+", accepted_as("ann@sso.example", "another", &["staff"])),
+        ("first++", Err(Reason::cut("down"))),
+        ("void", Ok(Verdict::Refused(SourceRefusal::UnknownUser))),
+    ]);
+    let redeem = RedeemCode {
+        source: Text::cut("uni"),
+        code: SecretText::new("ann's").unwrap(),
+        issuer: None,
+        nonce: Text::cut("n"),
+        verifier: SecretText::new("v").unwrap(),
+    };
+    let address = "192.0.2.1".parse().unwrap();
+    bench.auth.log_in_at_provider(redeem, address, DeviceId([1; 16]), NOW).await;
+    let user = || bench.store.user("ann@sso.example").unwrap().unwrap();
+    let token = || bench.store.refresh_token(user().id).unwrap().map(|token| token.expose().to_owned());
+    assert_eq!(token().as_deref(), Some("first"));
+    let uni = bench.auth.external.sources.iter().find(|at| at.source.name == "uni").map(Arc::clone).unwrap();
+    let recheck = async || bench.auth.recheck_user(&uni, &LiveUser::of(&user())).await;
+    assert_eq!(recheck().await, Outcome::Confirmed);
+    assert_eq!((token().as_deref(), &user().groups[..]), (Some("first+"), &["vpn".to_owned()][..]));
+    assert_eq!(recheck().await, Outcome::Absent, "somebody else has her token");
+    assert_eq!(token().as_deref(), Some("first++"), "the next one is kept in any case");
+    assert_eq!(recheck().await, Outcome::NoAnswer);
+    let keep = |text: &str| {
+        let token = vpnd_store::RefreshToken::new(text.to_owned());
+        bench.store.keep_refresh_token(user().id, Some(&token)).unwrap();
+    };
+    keep("void");
+    assert_eq!(recheck().await, Outcome::Absent, "the provider lets her in no more");
+    bench.store.keep_refresh_token(user().id, None).unwrap();
+    assert_eq!(recheck().await, Outcome::NoAnswer, "without a token nobody can be asked");
 }

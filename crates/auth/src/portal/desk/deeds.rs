@@ -87,10 +87,10 @@ impl Portal {
                 }
             }
         };
-        if let Err(refusal) = &done {
-            if self.refusals.admits() {
-                tracing::info!(user = name, by = %actor, ?refusal, "refused at the desk");
-            }
+        if let Err(refusal) = &done
+            && self.refusals.admits()
+        {
+            tracing::info!(user = name, by = %actor, ?refusal, "refused at the desk");
         }
         Ok(done)
     }

@@ -18,7 +18,7 @@ use vpnd_store::audit::query::Record;
 use vpnd_store::audit::testing::{Recorded, all};
 use vpnd_store::password::{Hasher, Password};
 use vpnd_store::sqlite::Sqlite;
-use vpnd_store::{ApiTokens as _, NewUser, Revocations as _, TotpSecret, UserChange, Users as _};
+use vpnd_store::{ApiTokens as _, NewUser, Revocations as _, TotpSecret, UserChange, UserImport, Users as _};
 use vpnd_sys::clock::Clocks;
 
 const INSIDE: [u8; 4] = [10, 86, 0, 7];
@@ -366,4 +366,57 @@ async fn a_program_does_what_its_token_may_from_the_networks_of_administration()
     assert!(bench.store.user("eva").unwrap().is_none());
     assert!(bench.store.remove_api_token("idm").unwrap());
     assert_eq!(change(&idm, INSIDE, "gus", Deed::Disable).await.err(), Some(DeskRefusal::NoVisit));
+}
+
+#[tokio::test]
+async fn ten_thousand_users_are_listed_page_by_page_and_soon() {
+    const USERS: usize = 10_000;
+    let bench = Bench::new();
+    let password = bench.user("ann").password.unwrap();
+    let crowd: Vec<UserImport> = (0..USERS)
+        .map(|number| UserImport {
+            name: format!("student{number:05}"),
+            exists: false,
+            password: Some(password.clone()),
+            change: UserChange { groups: Some(vec!["guests".to_owned()]), ..UserChange::default() },
+            enabled: None,
+        })
+        .collect();
+    bench.store.import_users(&crowd, 1).unwrap();
+    let now_s = vpnd_sys::clock::wall_s();
+    let (token, text) = ApiToken::new("idm", Role::Administrator, now_s, now_s + 3_600);
+    assert!(bench.store.add_api_token(&token).unwrap());
+    let caller = || Caller::Program { token: SecretText::new(&*text).unwrap(), address: INSIDE.into() };
+    let page = async |text: &str, after: Option<&str>| {
+        let (text, after) = (Text::cut(text), after.map(Text::cut));
+        bench.ask(FindUsers { caller: caller(), text, after }).await.unwrap()
+    };
+    // A machine that is busy may take long once.
+    let mut soonest = std::time::Duration::MAX;
+    let (mut names, mut after) = (Vec::new(), None::<String>);
+    for _ in 0..10 {
+        let since = std::time::Instant::now();
+        let found = page("STUDENT", after.as_deref()).await;
+        soonest = soonest.min(since.elapsed());
+        assert_eq!((found.users.len(), found.more as usize), (50, USERS - names.len() - 50));
+        after = found.next().map(str::to_owned);
+        names.extend(found.users.iter().map(|user| user.name.to_string()));
+    }
+    assert!(soonest < std::time::Duration::from_secs(1), "{soonest:?}");
+    assert!(names.windows(2).all(|pair| pair[0] < pair[1]), "in order, each once");
+    let last = page("student", Some("student09989")).await;
+    assert_eq!((last.users.len(), last.more, last.next()), (10, 0, None));
+    // The whole name comes first, wherever it is in the list.
+    bench.store.add_user(&NewUser::new("zz-student", password.clone()), 1).unwrap();
+    bench.store.add_user(&NewUser::new("student", password), 1).unwrap();
+    assert_eq!(&*page("Zz-Student", None).await.users[0].name, "zz-student");
+    let found = page("student", None).await;
+    assert_eq!(
+        (&*found.users[0].name, found.users.len(), found.more as usize),
+        ("student", 50, USERS + 2 - 50)
+    );
+    let since = std::time::Instant::now();
+    let state = bench.ask(DeskQuery(caller())).await.unwrap();
+    assert_eq!(state.users as usize, USERS + 2 + 4);
+    eprintln!("a page of 10,000 users: {soonest:?}; the overview: {:?}", since.elapsed());
 }

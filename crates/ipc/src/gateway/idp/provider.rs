@@ -69,6 +69,38 @@ pub struct ProviderLogout {
     pub id: ByteArray<32>,
 }
 
+/// What a provider gives with a login, for questions about its user without the user.
+pub type RefreshToken = SecretText<4096>;
+
+/// A code was good.
+#[derive(Debug, Encode, Decode)]
+pub struct Redeemed {
+    #[n(0)]
+    pub login: ProviderLogin,
+    /// If the provider gives one.
+    #[n(1)]
+    pub refresh: Option<RefreshToken>,
+}
+
+/// Whether the user whose login had this token may still log in at the provider.
+#[derive(Debug, Encode, Decode)]
+pub struct RefreshLogin {
+    #[n(0)]
+    pub source: SourceName,
+    #[n(1)]
+    pub token: RefreshToken,
+}
+
+/// The user may.
+#[derive(Debug, Encode, Decode)]
+pub struct RefreshedLogin {
+    #[n(0)]
+    pub identity: Identity,
+    /// In place of the one that was used, if the provider gives another.
+    #[n(1)]
+    pub refresh: Option<RefreshToken>,
+}
+
 /// A login that a provider vouches for.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct ProviderLogin {

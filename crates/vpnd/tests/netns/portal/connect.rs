@@ -49,7 +49,7 @@ fn form_of(page: &str) -> String {
     rest.split('"').next().unwrap().to_owned()
 }
 
-fn answer(browser: &Traveller<'_>, page: &Page, answer: &str) -> Page {
+pub(super) fn answer(browser: &Traveller<'_>, page: &Page, answer: &str) -> Page {
     let form = form_of(&page.body);
     let address = format!("https://{GATEWAY_V4}/connect");
     browser.request(&address, &[("form", &form), ("answer", answer)], true)
