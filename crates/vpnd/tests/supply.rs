@@ -104,7 +104,8 @@ fn versions(packages: &[&Locked]) -> Vec<[u64; 3]> {
 }
 
 fn is_ours(name: &str) -> bool {
-    ["aes-gcm-vaes", "chacha20-poly1305-ifma", "trafficspeed", "trusted-path", "vpnd"].contains(&name) || name.starts_with("vpnd-")
+    ["aes-gcm-vaes", "chacha20-poly1305-ifma", "trafficspeed", "trusted-path", "vpnd"].contains(&name)
+        || name.starts_with("vpnd-")
 }
 
 #[test]

@@ -146,7 +146,11 @@ pub(crate) fn limbs_of_bits<M: Machine>(machine: M) {
                 let product = at(machine, place, *a).times(&Factor::new(at(machine, place, *b)));
                 for (other, limbs) in places(product).into_iter().enumerate() {
                     let wanted = if other == place { wanted } else { ZERO };
-                    assert_eq!(Number::of_limbs(limbs), wanted, "{a:?} times {b:?} in {place}, seen in {other}");
+                    assert_eq!(
+                        Number::of_limbs(limbs),
+                        wanted,
+                        "{a:?} times {b:?} in {place}, seen in {other}"
+                    );
                 }
             }
         }

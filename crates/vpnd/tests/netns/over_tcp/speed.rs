@@ -98,7 +98,9 @@ fn one_client_over_tcp_beside_one_over_udp() {
             results[which].push((rate / 1e9, spent / (rate * seconds as f64 / 1e9)));
         }
     }
-    println!("way, direction: Gbit/s (least to most); CPU seconds of the gateway per Gbit; {rounds} x {seconds} s");
+    println!(
+        "way, direction: Gbit/s (least to most); CPU seconds of the gateway per Gbit; {rounds} x {seconds} s"
+    );
     for (which, all) in results.into_iter().enumerate() {
         let (rates, costs): (Vec<_>, Vec<_>) = all.into_iter().unzip();
         let ((rate, least, most), (cost, ..)) = (median(rates), median(costs));
