@@ -213,6 +213,7 @@ vpnd_ipc::requests! {
         Listen = 10, ListenForBrowser => u16;
         Browse = 11, Browse => ();
         Measured = 12, Measured => ();
+        Tell = 13, Tell => ();
     }
 }
 
@@ -271,6 +272,11 @@ pub struct ListenForBrowser;
 #[derive(Debug, Encode, Decode)]
 #[cbor(transparent)]
 pub struct Browse(#[n(0)] pub Text<1024>);
+
+/// Tell the user what a server behind the gateway says: to confirm the login elsewhere.
+#[derive(Debug, Encode, Decode)]
+#[cbor(transparent)]
+pub struct Tell(#[n(0)] pub ChallengeText);
 
 /// What the worker knows of the connection to the gateway, for the user.
 #[derive(Clone, Debug, Default, Encode, Decode)]

@@ -37,7 +37,7 @@ use vpnd_proto::control::{AsText, SecretText};
 use crate::args::{CleanupArgs, ConnectArgs};
 use crate::messages::{
     Browse, Configure, FromWorker, ListenForBrowser, LookUp, OpenSocket, ParentRequest, Prove, Question,
-    Renew, SetMtu, ToWorker, UseTunnelDns, WorkerLaunch,
+    Renew, SetMtu, Tell, ToWorker, UseTunnelDns, WorkerLaunch,
 };
 use crate::user_messages::TunnelState;
 use console::Console;
@@ -401,6 +401,7 @@ impl RunningClient {
             ParentRequest::Browse(Browse(url)) => {
                 ToWorker::reply::<Browse>(number, self.console.browse(&url))
             }
+            ParentRequest::Tell(Tell(text)) => self.tell(number, &text),
             ParentRequest::Measured(measured) => self.report(number, measured),
             ParentRequest::Renew(Renew(renewal)) => ToWorker::reply::<Renew>(number, self.renew(&renewal)),
         };

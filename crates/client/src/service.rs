@@ -193,9 +193,10 @@ fn admit(service: &Service, stream: UnixStream) -> Option<(UnixStream, Admission
 
 /// Ends all clients in order. That is no user's end of a tunnel.
 async fn end(service: &Service, mut conversations: JoinSet<()>) {
+    // Before the conversations, whose end would be taken for their users'.
+    service.tunnels().handles().for_each(Handle::leave);
     conversations.abort_all();
     while conversations.join_next().await.is_some() {}
-    service.tunnels().handles().for_each(Handle::leave);
     let mut clients = std::mem::take(&mut *service.clients());
     let all = async { while clients.join_next().await.is_some() {} };
     if tokio::time::timeout(END_TIMEOUT, all).await.is_err() {

@@ -266,6 +266,9 @@ pub enum FromClient {
     Browse(#[n(0)] String),
     #[n(3)]
     Details(#[n(0)] Box<TunnelDetails>),
+    /// For the user, in the state that there is.
+    #[n(5)]
+    Line(#[n(0)] String),
     /// Its last message: why it ends, if that is a failure.
     #[n(4)]
     Failed {

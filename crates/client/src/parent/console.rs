@@ -22,7 +22,7 @@ use super::prompt;
 use crate::args::ConnectArgs;
 use crate::frames::{self, MAX_FROM_USER, Reader, Writer};
 use crate::user_messages::{Ask, Begin, FromClient, ToClient, TunnelDetails, TunnelState, Typed};
-use vpnd_sys::text::format_chain;
+use vpnd_sys::text::{format_chain, harmless};
 
 /// The name of an end by `vpnd down`, beside those of signals.
 pub(super) const BY_USER: &str = "vpnd down";
@@ -107,6 +107,10 @@ impl Console {
         let Some(service) = &self.0 else { return prompt::at_terminal(&ask) };
         let (sender, answer) = oneshot::channel();
         *lock(&service.waiting) = Some(sender);
+        // Nobody answers after the end, of which the waiting one before was told.
+        if service.ending.borrow().is_some() {
+            return Err(CredentialsError::NoAnswer);
+        }
         service.send(FromClient::Ask(ask));
         match timeout(PERSON_TIMEOUT, answer).await {
             Ok(Ok(Some(typed))) => Ok(Zeroizing::new(typed.expose().to_owned())),
@@ -152,6 +156,13 @@ impl Console {
         if is_new {
             *last = now;
             service.send(FromClient::State { state, said });
+        }
+    }
+
+    /// Shows what a server behind the gateway says. At a terminal the log has done so.
+    pub(super) fn tell(&self, text: &str) {
+        if let Some(service) = &self.0 {
+            service.send(FromClient::Line(format!("the gateway asks: {}", harmless(text))));
         }
     }
 
@@ -306,7 +317,10 @@ mod tests {
         next(&mut reader).await;
         drop(writer);
         assert!(matches!(asking.await.unwrap(), Err(CredentialsError::NoAnswer)));
-        assert_eq!(console.ended().await, WITHOUT_SERVICE);
+        assert_eq!(console.clone().ended().await, WITHOUT_SERVICE);
+        let began = std::time::Instant::now();
+        assert!(matches!(console.ask(Ask::Code).await, Err(CredentialsError::NoAnswer)));
+        assert!(began.elapsed() < PERSON_TIMEOUT, "nobody is waited for after the end");
     }
 
     #[tokio::test]

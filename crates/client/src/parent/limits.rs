@@ -24,6 +24,7 @@ pub(super) struct Limits {
     notes: Allowance,
     browsers: Allowance,
     reports: Allowance,
+    notices: Allowance,
     /// A refusal has been logged.
     logged: bool,
 }
@@ -43,6 +44,7 @@ impl Limits {
             notes: Allowance::new(64, Duration::from_millis(500)),
             browsers: Allowance::new(8, Duration::from_secs(30)),
             reports: Allowance::new(64, Duration::from_millis(250)),
+            notices: Allowance::new(16, Duration::from_secs(5)),
             logged: false,
         }
     }
@@ -63,6 +65,7 @@ impl Limits {
             ParentRequest::Prove(_) => (&mut self.proofs, "signatures"),
             ParentRequest::Ask(_) => (&mut self.questions, "answers of the user"),
             ParentRequest::Listen(_) | ParentRequest::Browse(_) => (&mut self.browsers, "browsers"),
+            ParentRequest::Tell(_) => (&mut self.notices, "notices"),
             ParentRequest::Measured(_) => (&mut self.reports, "reports"),
             ParentRequest::Renew(_) => (&mut self.renewals, "changes of the gateway's addresses"),
         };
@@ -80,17 +83,17 @@ impl Limits {
 
 #[cfg(test)]
 mod tests {
-    use vpnd_proto::control::{AsText, List, Network, Renewal, Text};
+    use vpnd_proto::control::{AsText, ChallengeText, List, Network, Renewal, Text};
 
     use super::*;
     use crate::messages::{
         Browse, Configure, ListenForBrowser, LookUp, Measured, OpenSocket, OpenStream, OverTcp, Prove,
-        Question, Renew, SetMtu, UseTunnelDns,
+        Question, Renew, SetMtu, Tell, UseTunnelDns,
     };
 
     #[test]
     fn a_worker_that_asks_without_end_gets_little() {
-        let asks: [(ParentRequest, usize); 13] = [
+        let asks: [(ParentRequest, usize); 14] = [
             (OpenSocket(AsText("192.0.2.1:4433".parse().unwrap())).into(), 512 + 1_200),
             (OpenStream(AsText("192.0.2.1:443".parse().unwrap())).into(), 64 + 120),
             (OverTcp(true).into(), 64 + 120),
@@ -104,6 +107,7 @@ mod tests {
             (ListenForBrowser.into(), 8 + 2),
             (Browse(Text::default()).into(), 8 + 2),
             (Measured::default().into(), 64 + 240),
+            (Tell(ChallengeText::default()).into(), 16 + 12),
         ];
         for (ask, most) in asks {
             let mut limits = Limits::new();

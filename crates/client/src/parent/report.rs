@@ -4,7 +4,7 @@
 use vpnd_proto::control::AsText;
 
 use super::RunningClient;
-use crate::messages::{Measured, ToWorker};
+use crate::messages::{Measured, Tell, ToWorker};
 use crate::user_messages::{Transport, TunnelDetails};
 
 impl RunningClient {
@@ -12,6 +12,12 @@ impl RunningClient {
     pub(super) fn report(&self, number: u64, measured: Measured) -> ToWorker {
         self.console.report(|| self.details(measured));
         ToWorker::reply::<Measured>(number, Ok(()))
+    }
+
+    /// Has the user told what a server behind the gateway says.
+    pub(super) fn tell(&self, number: u64, text: &str) -> ToWorker {
+        self.console.tell(text);
+        ToWorker::reply::<Tell>(number, Ok(()))
     }
 
     fn details(&self, measured: Measured) -> TunnelDetails {

@@ -158,7 +158,9 @@ pub(super) fn start(service: &Arc<Service>, plan: Plan, ends: Ends, attached: At
         ending: None,
         failure: None,
     };
-    service.clients().spawn(client.run(login));
+    let mut clients = service.clients();
+    while clients.try_join_next().is_some() {}
+    clients.spawn(client.run(login));
     Ok(())
 }
 
@@ -240,7 +242,8 @@ impl RunningClient {
                     // Nobody waits for this tunnel any more.
                     None => {
                         self.attached = None;
-                        self.end(Ending::Person).await?;
+                        let ending = *self.ends.ending.borrow();
+                        self.end(ending.unwrap_or(Ending::Person)).await?;
                     }
                 },
                 () = sleep_until(kill_at.unwrap_or_else(Instant::now)), if kill_at.is_some() => return Ok(()),
@@ -258,6 +261,11 @@ impl RunningClient {
                     self.tell(Event::Connected).await;
                     self.attached = None;
                 }
+            }
+            FromClient::Line(line) => {
+                let line = harmless(&line);
+                self.service.tunnels().say(self.id, &line, wall_s());
+                self.tell(Event::Line(line)).await;
             }
             FromClient::Ask(ask) => {
                 if self.attached.is_none() {

@@ -11,8 +11,8 @@ use crate::user_messages::{TunnelState, TunnelStatus, UsedBy};
 
 /// Tunnels at the same time. Each has a layer of its own.
 pub(super) const MAX_TUNNELS: usize = 4;
-/// Tunnels that have ended and are still shown.
-const MAX_ENDED: usize = 16;
+/// Tunnels of one user that have ended and are still shown.
+const MAX_ENDED: usize = 8;
 /// Lines of a tunnel that are kept.
 const MAX_LINES: usize = 64;
 /// The longest line that is kept, characters.
@@ -103,6 +103,12 @@ impl<H> Tunnels<H> {
         if tunnel.state != state {
             (tunnel.state, tunnel.since_s) = (state, now_s);
         }
+        self.say(id, said, now_s);
+    }
+
+    /// This was said of the tunnel.
+    pub(super) fn say(&mut self, id: TunnelId, said: &str, now_s: u64) {
+        let Some(tunnel) = self.all.iter_mut().find(|tunnel| tunnel.id == id) else { return };
         if tunnel.lines.len() == MAX_LINES {
             tunnel.lines.pop_front();
         }
@@ -113,13 +119,15 @@ impl<H> Tunnels<H> {
     /// the same profile begins.
     pub(super) fn end(&mut self, id: TunnelId, said: &str, now_s: u64) {
         self.note(id, TunnelState::Ended, said, now_s);
-        if let Some(tunnel) = self.all.iter_mut().find(|tunnel| tunnel.id == id) {
-            tunnel.handle = None;
-        }
-        let ended = self.all.iter().filter(|tunnel| tunnel.handle.is_none()).count();
+        let Some(tunnel) = self.all.iter_mut().find(|tunnel| tunnel.id == id) else { return };
+        tunnel.handle = None;
+        // No user's tunnels push out another's.
+        let owner = tunnel.owner;
+        let has_ended = |tunnel: &Tunnel<H>| tunnel.handle.is_none() && tunnel.owner == owner;
+        let ended = self.all.iter().filter(|tunnel| has_ended(tunnel)).count();
         let mut surplus = ended.saturating_sub(MAX_ENDED);
         self.all.retain(|tunnel| {
-            let goes = tunnel.handle.is_none() && surplus > 0;
+            let goes = has_ended(tunnel) && surplus > 0;
             surplus -= usize::from(goes);
             !goes
         });
@@ -268,25 +276,27 @@ mod tests {
 
     #[test]
     fn what_was_is_bounded() {
-        let mut tunnels = Tunnels::new();
+        let (mut tunnels, id) = with_anns();
+        tunnels.end(id, "over", 6);
         for n in 0..100 {
-            let (id, number) = tunnels.begin(ANN, &format!("p{n}"), n, (), |_| false).unwrap();
+            let (id, number) = tunnels.begin(BOB, &format!("p{n}"), n, "bob's", |_| false).unwrap();
             assert_eq!(number, 0);
             (0..200).for_each(|_| tunnels.note(id, TunnelState::Connected, &"x".repeat(9_999), n));
             tunnels.end(id, "over", n);
         }
-        assert_eq!(tunnels.visible(ANN).count(), MAX_ENDED);
-        let lines = tunnels.log(ANN, None).unwrap();
+        assert_eq!(tunnels.visible(BOB).count(), MAX_ENDED);
+        let lines = tunnels.log(BOB, None).unwrap();
         assert_eq!(lines.len(), MAX_ENDED * MAX_LINES);
         assert!(lines.iter().all(|(_, line)| line.len() < MAX_LINE + 10));
+        assert_eq!(tunnels.visible(ANN).count(), 1, "bob's many do not push out hers");
         // Another one of the same profile takes the place of what has ended.
-        let (_, status, _) = tunnels.visible(ANN).last().unwrap();
+        let (_, status, _) = tunnels.visible(BOB).last().unwrap();
         assert_eq!(
             (status.profile.as_str(), status.state, status.said.as_str()),
             ("p99", TunnelState::Ended, "over")
         );
-        tunnels.begin(ANN, "p99", 200, (), |_| false).unwrap();
-        let states: Vec<_> = tunnels.visible(ANN).filter(|(_, status, _)| status.profile == "p99").collect();
+        tunnels.begin(BOB, "p99", 200, "bob's", |_| false).unwrap();
+        let states: Vec<_> = tunnels.visible(BOB).filter(|(_, status, _)| status.profile == "p99").collect();
         assert!(
             states.len() == 1 && states[0].1.state == TunnelState::Connecting && states[0].1.since_s == 200
         );

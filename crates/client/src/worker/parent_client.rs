@@ -5,11 +5,11 @@ use std::sync::{Arc, OnceLock};
 
 use tokio::sync::mpsc;
 use vpnd_crypto::device::{Binding, SIGNATURE_LEN};
-use vpnd_proto::control::{AsText, ChallengeAnswer, Network, Renewal, Text};
+use vpnd_proto::control::{AsText, ChallengeAnswer, ChallengeText, Network, Renewal, Text};
 
 use crate::messages::{
     Browse, Configure, FromWorker, ListenForBrowser, LookUp, Measured, OpenSocket, OpenStream, OverTcp,
-    ParentRequest, Prove, Question, Renew, SetMtu, THE_PROXY, ToWorker, UseTunnelDns,
+    ParentRequest, Prove, Question, Renew, SetMtu, THE_PROXY, Tell, ToWorker, UseTunnelDns,
 };
 use vpnd_ipc::channel::{Channel, ChannelError};
 use vpnd_ipc::requests::{Gone, NoReply, Requests};
@@ -169,6 +169,11 @@ impl ParentClient {
     /// Prompts the person at the terminal; `None` without an answer.
     pub(super) async fn ask(&self, question: Question) -> Option<ChallengeAnswer> {
         self.requests.request(question).await.ok().flatten()
+    }
+
+    /// Has the person told what a server behind the gateway says.
+    pub(super) async fn tell(&self, text: ChallengeText) -> Result<(), ParentError> {
+        Ok(self.requests.request(Tell(text)).await?)
     }
 
     /// The device's signature for the connection that has this binding.

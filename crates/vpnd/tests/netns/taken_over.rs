@@ -266,7 +266,7 @@ fn ends(process: &mut Process, hint: &str) {
 type Kind = (u32, &'static dyn Fn(&mut Body), u32, Duration);
 
 /// All that a client's worker may ask for.
-const KINDS: [Kind; 11] = [
+const KINDS: [Kind; 12] = [
     (
         0,
         &|body| {
@@ -359,6 +359,14 @@ const KINDS: [Kind; 11] = [
         },
         64,
         Duration::from_millis(250),
+    ),
+    (
+        13,
+        &|body| {
+            body.array(1).unwrap().str("look at your phone").unwrap();
+        },
+        16,
+        Duration::from_secs(5),
     ),
 ];
 

@@ -54,6 +54,8 @@ impl Dialer {
         let text = harmless(&challenge.text);
         if challenge.kind == ChallengeKind::Push {
             tracing::info!(target: NEWS, time_s = challenge.time_s, "the gateway asks: {text}");
+            // Who is not at this terminal is told by the client service.
+            let _ = self.parent.tell(challenge.text.clone()).await;
             return Ok(None);
         }
         let is_shown = challenge.kind == ChallengeKind::Choice;

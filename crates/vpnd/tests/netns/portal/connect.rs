@@ -9,6 +9,7 @@ use std::time::Instant;
 use super::at_provider::with_provider;
 use super::{Browser, SOON, configure, serves};
 use crate::client::command;
+use crate::client_service::{ANN, Machine};
 use crate::gateway::{Gateway, Login, VPND, edit_toml, must, write_secret};
 use crate::lab::{CAMPUS_V4, GATEWAY_V4, Lab, eventually};
 use crate::openid::{Page, Traveller};
@@ -187,6 +188,25 @@ fn a_client_whose_user_a_provider_knows_is_sent_to_the_browser_by_the_gateway() 
     answer(&ann, &ann.log_in("ann"), "yes");
     eventually("the login counts for nothing", SOON, || zoe.output().contains("refused").then_some(()));
     assert_eq!(gateway.sessions().len(), 1);
+}
+
+#[test]
+fn a_user_without_root_logs_in_in_a_browser() {
+    let Some(lab) = Lab::new(1) else { return };
+    let Some((_provider, gateway)) = with_provider(&lab, "") else { return };
+    serves(&Browser::new(&lab, &lab.clients[0], &gateway));
+    let profile = lab.path("browser.toml");
+    must(process::run(gateway.user(&["profile", "--browser", "--profile-out", profile.to_str().unwrap()])));
+    let credentials = lab.path("none");
+    let machine = Machine::new(&lab, &Login { profile, credentials });
+    let mut up = Process::start(&lab, "up", machine.command(ANN, &["up"]));
+    let ann = Traveller::new(&lab, &lab.clients[0], &gateway.file("portal.pem"));
+    ann.get(&page_of(&mut up));
+    answer(&ann, &ann.log_in("ann"), "yes");
+    assert!(up.wait(SOON).success(), "{}", up.output());
+    ping_until(&lab.clients[0], CAMPUS_V4.into(), SOON);
+    assert_eq!(gateway.sessions()[0]["user"], "ann@uni.example");
+    must(machine.run(ANN, &["down"]));
 }
 
 #[test]
