@@ -1,9 +1,11 @@
 //! The command lines of `vpnd connect` and `vpnd cleanup`.
 
+use std::num::NonZeroU16;
 use std::os::fd::RawFd;
 use std::path::PathBuf;
 
 use clap::Args;
+use vpnd_config::profile::KillSwitchMode;
 use vpnd_crypto::{Preference, Suite};
 use vpnd_proto::wire::MAX_CLIENT_LANES;
 
@@ -60,6 +62,18 @@ pub struct ConnectArgs {
     /// Leave the machine's routes as they are
     #[arg(long)]
     pub no_routes: bool,
+    /// Let nothing leave this machine but by the tunnel, from before the first packet on: on, until
+    /// the client ends in order; or persistent, also after SIGTERM and a restart of the machine. A
+    /// person ends either by Ctrl-C or `vpnd cleanup` [default: the profile's]
+    #[arg(long, value_name = "MODE", num_args = 0..=1, require_equals = true, default_missing_value = "on")]
+    pub kill_switch: Option<KillSwitchMode>,
+    /// Let hosts of directly connected networks pass the kill switch, if these are private and not
+    /// wider than /16 (IPv6: unique local, /48)
+    #[arg(long)]
+    pub kill_switch_allow_local: bool,
+    /// TCP ports of this machine that others reach through the kill switch, such as 22; or none
+    #[arg(long, value_name = "PORTS", value_parser = inbound_ports)]
+    pub kill_switch_inbound: Option<InboundPorts>,
     /// Directory of the keys by which the gateway recognises this device, and of the addresses that it has sent
     #[arg(long, default_value = DEFAULT_CLIENT_STATE, value_name = "D")]
     pub state_dir: PathBuf,
@@ -84,12 +98,36 @@ pub struct ConnectArgs {
     pub verbose: u8,
 }
 
+/// TCP ports of this machine that stay reachable.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InboundPorts(pub Vec<u16>);
+
 /// Arguments of `vpnd cleanup`.
 #[derive(Args, Debug)]
 pub struct CleanupArgs {
+    /// Leave a kill switch on, for the client's next start
+    #[arg(long)]
+    pub keep_kill_switch: bool,
     /// Directory of the journal of changes to this machine; only this user may write there
     #[arg(long, default_value = JOURNAL_DIRECTORY, value_name = "D")]
     pub journal_dir: PathBuf,
+}
+
+/// Arguments of `vpnd kill-switch`, for the unit of that name.
+#[derive(Args, Debug)]
+pub struct KillSwitchArgs {
+    /// Directory of the journal of changes to this machine; only this user may write there
+    #[arg(long, default_value = JOURNAL_DIRECTORY, value_name = "D")]
+    pub journal_dir: PathBuf,
+}
+
+fn inbound_ports(text: &str) -> Result<InboundPorts, String> {
+    if text == "none" {
+        return Ok(InboundPorts::default());
+    }
+    let ports = text.split(',').map(|port| port.trim().parse::<NonZeroU16>().map(NonZeroU16::get));
+    let ports = ports.collect::<Result<_, _>>().map(InboundPorts);
+    ports.map_err(|_| "TCP ports are numbers with commas in between, or the word none".to_owned())
 }
 
 pub fn user_name(text: &str) -> Result<String, String> {
@@ -105,5 +143,20 @@ pub fn interface_name(text: &str) -> Result<String, String> {
         Ok(text.to_owned())
     } else {
         Err("an interface name has 1 to 15 letters, digits, '-', '_' or '.'".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_numbers_or_none() {
+        assert_eq!(inbound_ports("22"), Ok(InboundPorts(vec![22])));
+        assert_eq!(inbound_ports("22, 443"), Ok(InboundPorts(vec![22, 443])));
+        assert_eq!(inbound_ports("none"), Ok(InboundPorts::default()));
+        for wrong in ["", "0", "ssh", "65536", "22,", "-1"] {
+            assert!(inbound_ports(wrong).is_err(), "{wrong:?}");
+        }
     }
 }

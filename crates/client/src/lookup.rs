@@ -2,13 +2,16 @@
 //!
 //! It asks as any program of the machine does, by `/etc/hosts` and name servers, and parses what
 //! these answer; so it has no privilege, no secret and no terminal. Its datagrams stay outside the
-//! tunnel, by its user ([`super::parent`]).
+//! tunnel, by its user ([`super::parent`]). While a kill switch is on it gets sockets that pass it,
+//! one for each name server, and asks by itself ([`stub`]).
 //!
 //! For an IPv4 address it finds the IPv6 addresses by which NAT64 serves it in a network without
 //! IPv4: the network's name servers show the prefixes in their answers for a name that has IPv4
 //! addresses alone (RFC 7050).
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs as _};
+mod stub;
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs as _, UdpSocket};
 use std::os::unix::net::UnixStream;
 
 use anyhow::{Context as _, bail};
@@ -28,15 +31,18 @@ pub fn run(stream: UnixStream) -> anyhow::Result<()> {
     let nothing =
         |_: &LookupLaunch| Ok(Preparation { writable: Vec::new(), tcp_ports: Vec::new(), made: () });
     let started = child::start(ChildRole::Lookup, &stream, |launch: &LookupLaunch| &launch.common, nothing);
-    let found = started.and_then(|started| look_up(&started.launch.alone()?.host));
+    let found = started.and_then(|started| {
+        let servers: Vec<UdpSocket> = started.launch.descriptors.into_iter().map(UdpSocket::from).collect();
+        look_up(&started.launch.message.host, &servers)
+    });
     let last = found
         .map_or_else(|error| FromLookup::Failed(vpnd_sys::text::format_chain(&error)), FromLookup::Found);
     child::finish(stream, &last)
 }
 
-fn look_up(host: &str) -> anyhow::Result<Vec<AsText<IpAddr>>> {
-    let Ok(address) = host.parse::<Ipv4Addr>() else { return resolve(host) };
-    let found = resolve(IPV4_ONLY)?;
+fn look_up(host: &str, servers: &[UdpSocket]) -> anyhow::Result<Vec<AsText<IpAddr>>> {
+    let Ok(address) = host.parse::<Ipv4Addr>() else { return resolve(host, servers) };
+    let found = resolve(IPV4_ONLY, servers)?;
     let prefixes = found.iter().filter_map(|found| match found.0 {
         IpAddr::V6(found) => Nat64::behind(found),
         IpAddr::V4(_) => None,
@@ -81,7 +87,10 @@ impl Nat64 {
     }
 }
 
-fn resolve(host: &str) -> anyhow::Result<Vec<AsText<IpAddr>>> {
+fn resolve(host: &str, servers: &[UdpSocket]) -> anyhow::Result<Vec<AsText<IpAddr>>> {
+    if !servers.is_empty() {
+        return Ok(stub::resolve(host, servers)?.into_iter().map(AsText).collect());
+    }
     let found = (host, 0).to_socket_addrs().with_context(|| format!("the name {host} can't be resolved"))?;
     let mut addresses = Vec::new();
     for address in found.map(|address| address.ip()) {

@@ -78,7 +78,8 @@ impl WorkerLaunch {
     }
 }
 
-/// The first and only message of a process that looks up a name.
+/// The first and only message of a process that looks up a name; with a connected socket for each
+/// name server that it asks by itself, or without any.
 #[derive(Debug, Encode, Decode)]
 pub struct LookupLaunch {
     #[n(0)]

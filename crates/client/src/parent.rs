@@ -5,11 +5,13 @@
 //! client can be cleaned up after.
 
 pub(crate) mod browser;
+mod cleanup;
 mod console;
 mod control_socket;
 pub(crate) mod credentials;
 mod device;
 mod gateway_addresses;
+mod kill_switch;
 mod layer;
 mod limits;
 mod lookups;
@@ -28,21 +30,24 @@ mod user_login;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use minicbor::bytes::ByteArray;
 use tokio::time::{Instant, sleep_until};
 use vpnd_crypto::{Binding, Preference};
 use vpnd_proto::control::{AsText, SecretText};
 
-use crate::args::{CleanupArgs, ConnectArgs};
+use crate::args::{ConnectArgs, KillSwitchArgs};
 use crate::messages::{
     Browse, Configure, FromWorker, ListenForBrowser, LookUp, OpenSocket, ParentRequest, Prove, Question,
     Renew, SetMtu, Tell, ToWorker, UseTunnelDns, WorkerLaunch,
 };
 use crate::user_messages::TunnelState;
+use cleanup::clean_up_after_others;
+pub use cleanup::{cleanup, kill_switch_state, states};
 use console::Console;
 use device::Device;
 use gateway_addresses::GatewayAddresses;
+use kill_switch::{End, KillSwitch, WouldCutOff, unless_stopped};
 use layer::OwnLayer;
 use limits::Limits;
 use lookups::Lookups;
@@ -57,13 +62,12 @@ use vpnd_config::profile::Profile;
 use vpnd_ipc::child::ChildRole;
 use vpnd_ipc::messages::{Common, SecretBytes};
 use vpnd_ipc::spawn::{ChildError, RunningChild, StartingChild};
-use vpnd_journal as journal;
 use vpnd_journal::JournalDirectory;
 use vpnd_sys::account::UnixUser;
 use vpnd_sys::clock::now;
 use vpnd_sys::log_limit::LogLimit;
 use vpnd_sys::logging::{self, NEWS};
-use vpnd_sys::netlink::{Netlink, NetworkChange, NetworkWatch};
+use vpnd_sys::netlink::{NetworkChange, NetworkWatch};
 use vpnd_sys::process::{self, Capability};
 use vpnd_sys::sandbox::SandboxMode;
 use vpnd_sys::service_manager;
@@ -115,9 +119,27 @@ async fn connect(args: &ConnectArgs, console: &Console) -> anyhow::Result<()> {
             tracing::info!(target: NEWS, "connecting to {} as {}", profile.server_name, harmless(&login.user));
         }
     }
-    let client =
-        RunningClient::start(args, (&profile, text, addresses), login, identity, &journals, console).await?;
-    client.serve().await
+    let mut stop = Stop::on_signals(console.clone().ended())?;
+    let kill_switch = KillSwitch::close(args, &profile, login.browser, &journals).await?;
+    let profile = (&profile, text, addresses);
+    let start = RunningClient::start(args, profile, login, identity, &journals, (console, stop.clone()));
+    match unless_stopped(start, &mut stop).await {
+        Ok(client) => client.serve(kill_switch).await,
+        Err(outcome) => {
+            if let Some(kill_switch) = kill_switch {
+                kill_switch.end(End::of(&outcome, true)).await;
+            }
+            outcome.map(drop)
+        }
+    }
+}
+
+/// `vpnd kill-switch`: keeps a kill switch in force while no client does.
+///
+/// # Errors
+/// If the place where it is written down can't be opened.
+pub async fn keep_kill_switch(args: &KillSwitchArgs) -> anyhow::Result<()> {
+    kill_switch::keep(args).await
 }
 
 /// Whether `error`, of [`run`], is that the gateway was out of reach for as long as the user's limit allows.
@@ -131,38 +153,7 @@ pub fn gave_up(error: &anyhow::Error) -> bool {
 pub fn needs_user_action(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref::<ChildError>(), Some(ChildError::Refused(_)))
         || error.is::<credentials::CredentialsError>()
-}
-
-/// `vpnd cleanup`: undoes what killed clients left behind.
-///
-/// # Errors
-/// If a journal can't be read or not all could be undone.
-pub async fn cleanup(args: &CleanupArgs) -> anyhow::Result<()> {
-    let netlink = Netlink::open()?;
-    let mut complete = true;
-    if let Some(directory) = JournalDirectory::open(&args.journal_dir)? {
-        for recovered in journal::recover(&directory, &netlink).await? {
-            println!("{recovered}");
-            complete &= recovered.is_complete();
-        }
-    }
-    if complete { Ok(()) } else { bail!("not everything could be undone; see above, then try again") }
-}
-
-/// The tunnels of this machine, each with its gateway and its state, as far as they can be read: for `vpnd status` without a gateway.
-#[must_use]
-pub fn states() -> Vec<String> {
-    let directory = JournalDirectory::open(vpnd_config::JOURNAL_DIRECTORY.as_ref()).ok().flatten();
-    let states = directory.and_then(|directory| layer::running(&directory).ok()).unwrap_or_default();
-    states.iter().map(|state| harmless(state)).collect()
-}
-
-/// A client that was killed may have left routes that would now lead nowhere. With it, where this client's journal goes.
-async fn clean_up_after_others(args: &ConnectArgs) -> anyhow::Result<JournalDirectory> {
-    let netlink = Netlink::open()?;
-    let directory = JournalDirectory::create(&args.journal_dir)?;
-    journal::undo_what_was_left(&directory, &netlink).await?;
-    Ok(directory)
+        || error.is::<WouldCutOff>()
 }
 
 /// A running client, as its privileged parent holds it.
@@ -179,6 +170,7 @@ struct RunningClient {
     /// The name that the gateway's certificate carries.
     gateway: String,
     console: Console,
+    kill_switch: Option<KillSwitch>,
     transport: Transport,
     /// Lines about a network that is not up to date.
     failures: LogLimit,
@@ -194,7 +186,7 @@ impl RunningClient {
         UserLogin { user, password, browser }: UserLogin,
         identity: Option<UnixUser>,
         journals: &JournalDirectory,
-        console: &Console,
+        (console, stop): (&Console, Stop),
     ) -> anyhow::Result<Self> {
         let layer = OwnLayer::take(journals)?;
         let device = Device::take(&args.state_dir, &user, &profile.server_name)?;
@@ -242,7 +234,6 @@ impl RunningClient {
             local_network: profile.local_network,
             lookups: lookup_user,
         };
-        let stop = Stop::on_signals(console.clone().ended())?;
         let setup =
             NetworkSetup::new(journals, &interface, interface_index, layer.layer(), options, stop.clone())?;
         let paths = OuterPaths::new(layer.layer().mark(), interface_index);
@@ -260,6 +251,7 @@ impl RunningClient {
             stop,
             gateway: profile.server_name.clone(),
             console: console.clone(),
+            kill_switch: None,
             transport: Transport::of(profile),
             failures,
             layer,
@@ -267,14 +259,22 @@ impl RunningClient {
     }
 
     /// Carries out the worker's requests until one of the two ends; then everything is undone.
-    async fn serve(mut self) -> anyhow::Result<()> {
+    async fn serve(mut self, kill_switch: Option<KillSwitch>) -> anyhow::Result<()> {
+        if kill_switch.is_some() {
+            self.lookups.mark(self.layer.layer().mark());
+        }
+        self.kill_switch = kill_switch;
         let outcome = self.work().await;
         // A worker that has ended by itself does not receive it.
         let reason = outcome.as_ref().map_or("failure", |reason| reason);
         service_manager::stopping();
         let _ = self.worker.send(&ToWorker::Stop(Some(reason.to_owned())), &[]).await;
         self.worker.end(WORKER_END_TIMEOUT).await;
-        self.setup.undo().await;
+        let is_undone = self.setup.undo().await;
+        if let Some(kill_switch) = self.kill_switch {
+            // Last: nothing of the tunnel is left by now.
+            kill_switch.end(End::of(&outcome, is_undone)).await;
+        }
         outcome.map(drop)
     }
 
@@ -468,6 +468,9 @@ impl RunningClient {
 
     /// Brings the tunnel's network up to date.
     async fn follow(&mut self) {
+        if let Some(kill_switch) = &self.kill_switch {
+            kill_switch.follow(self.interface_index).await;
+        }
         if let Err(error) = self.setup.follow().await
             && !self.stop.is_asked_for()
             // The interface goes with the worker, whose end is noticed next.

@@ -6,6 +6,7 @@
 //! by its owner alone; the key never shows in `Debug` or in a problem. This module must not know
 //! how a connection is made.
 
+mod kill_switch;
 mod proxy;
 mod server_address;
 mod user_section;
@@ -27,6 +28,7 @@ use crate::document::{Document, Log as Problems, Problem, Section};
 use crate::{ConfigError, Invalid, Offload};
 use vpnd_sys::secret_file::{self, Existing, PUBLIC_MODE, SECRET_MODE, WriteError};
 
+pub use kill_switch::{KillSwitch, KillSwitchMode};
 pub use proxy::{PROXY, Proxy};
 pub use server_address::{ADDRESS, ServerAddress, joined};
 
@@ -70,6 +72,7 @@ pub struct Profile {
     /// Whether networks that the machine is directly connected to stay outside a tunnel that
     /// contains them.
     pub local_network: bool,
+    pub kill_switch: KillSwitch,
     /// Threads of the data path, each with its own UDP port.
     pub lanes: usize,
     /// Whether outer datagrams show the DSCP of the packets inside.
@@ -182,6 +185,7 @@ impl Profile {
                 "# Hosts of the local network are not reachable outside the tunnel.\nlocal_network = false"
             )?;
         }
+        self.kill_switch.write(out)?;
         match self.suites.as_slice() {
             [] => writeln!(out, "suites = \"auto\"")?,
             suites => writeln!(out, "suites = {}", list(suites.iter().map(ToString::to_string)))?,
@@ -272,6 +276,7 @@ fn read(text: &str) -> Result<Profile, Vec<Problem>> {
         routes: tunnel.routes,
         dns: tunnel.dns,
         local_network: tunnel.local_network,
+        kill_switch: tunnel.kill_switch,
         lanes: tunnel.lanes,
         copy_dscp: tunnel.copy_dscp,
         busy_poll: tunnel.busy_poll,
@@ -349,6 +354,7 @@ struct TunnelSection {
     routes: Routes,
     dns: bool,
     local_network: bool,
+    kill_switch: KillSwitch,
     suites: Vec<Suite>,
     lanes: usize,
     copy_dscp: bool,
@@ -370,6 +376,7 @@ fn read_tunnel(s: &mut Section<'_>, p: &mut Problems) -> TunnelSection {
         routes,
         dns: s.flag(p, "dns", true),
         local_network: s.flag(p, "local_network", true),
+        kill_switch: KillSwitch::read(s, p),
         suites: crate::suites(s, p, "suites"),
         lanes: s.number(p, "lanes", 1..=MAX_CLIENT_LANES as u64, DEFAULT_LANES as u64) as usize,
         copy_dscp: s.flag(p, "copy_dscp", false),

@@ -23,6 +23,7 @@ use vpnd_sys::netlink::Netlink;
 mod directory;
 mod file;
 mod kept;
+pub mod kill_switch;
 mod owner;
 pub mod record;
 mod shared;
@@ -340,8 +341,7 @@ impl Journal {
     }
 }
 
-/// Undoes the journals that processes left behind, in `directory` and for the current network
-/// namespace.
+/// Undoes the journals that processes left behind in `directory`, for this network namespace.
 ///
 /// # Errors
 /// [`JournalError::Os`] when the directory can't be read.

@@ -80,6 +80,8 @@ pub struct DnsSystem {
     pub resolved_runtime: PathBuf,
     /// The sources of the C library.
     pub nsswitch: PathBuf,
+    /// The servers that NetworkManager gives to a resolver of this machine.
+    pub network_manager: PathBuf,
 }
 
 impl Default for DnsSystem {
@@ -88,6 +90,7 @@ impl Default for DnsSystem {
             resolv_conf: "/etc/resolv.conf".into(),
             resolved_runtime: "/run/systemd/resolve".into(),
             nsswitch: "/etc/nsswitch.conf".into(),
+            network_manager: "/run/NetworkManager/no-stub-resolv.conf".into(),
         }
     }
 }
@@ -264,6 +267,21 @@ pub fn servers_in_use(system: &DnsSystem) -> Vec<IpAddr> {
     let behind = ways::resolved_runs(system).then(|| system.resolved_runtime.join("resolv.conf"));
     let texts = [Some(system.resolv_conf.clone()), behind].into_iter().flatten();
     texts.filter_map(|path| read_text(&path).ok()).flat_map(|text| ways::servers_of(&text)).collect()
+}
+
+/// The name servers beyond this machine that its resolver asks now, link-local ones with the name
+/// of their interface. Those of a resolver of this machine are known only where a file names them.
+pub fn servers_beyond(system: &DnsSystem) -> Vec<(IpAddr, Option<String>)> {
+    let behind = system.resolved_runtime.join("resolv.conf");
+    let texts = [&system.resolv_conf, &behind, &system.network_manager];
+    for path in texts {
+        let servers = read_text(path).map(|text| ways::scoped_servers_of(&text)).unwrap_or_default();
+        let beyond: Vec<_> = servers.into_iter().filter(|(address, _)| !address.is_loopback()).collect();
+        if !beyond.is_empty() {
+            return beyond;
+        }
+    }
+    Vec::new()
 }
 
 /// Reads what systemd-resolved remembers of an interface's settings, to see whether they have

@@ -1,7 +1,9 @@
 //! The identity of the network namespace of the calling thread.
 
+use std::fs;
 use std::io;
 use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::MetadataExt as _;
 
 use nix::libc;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
@@ -28,6 +30,19 @@ pub fn cookie() -> io::Result<u64> {
     if status == 0 { Ok(cookie) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Whether the calling thread is in the network namespace of the machine, or of the container that
+/// it takes for one: that of process 1. `None` if that can't be found out.
+pub fn is_the_machines() -> Option<bool> {
+    let own = fs::metadata("/proc/thread-self/ns/net").ok()?;
+    if let Ok(first) = fs::metadata("/proc/1/ns/net") {
+        return Some((own.dev(), own.ino()) == (first.dev(), first.ino()));
+    }
+    // A service with few privileges may not look at process 1, and knows by this that it is the
+    // one that process 1 has started, in its own namespace.
+    let started = std::env::var("SYSTEMD_EXEC_PID").is_ok_and(|pid| pid == std::process::id().to_string());
+    (started && rustix::process::getppid().is_some_and(rustix::process::Pid::is_init)).then_some(true)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -38,5 +53,10 @@ mod tests {
         let own = cookie().unwrap();
         assert_eq!(cookie().unwrap(), own);
         in_namespace_async(async move || assert_ne!(cookie().unwrap(), own));
+    }
+
+    #[test]
+    fn another_namespace_is_not_the_machines() {
+        in_namespace_async(async || assert_ne!(is_the_machines(), Some(true)));
     }
 }

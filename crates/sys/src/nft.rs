@@ -1,5 +1,4 @@
-//! Forwarding and address translation of a gateway, and the guard of a client, each as one nftables table of
-//! its own.
+//! Forwarding and address translation of a gateway, guard and kill switch of a client, each one nftables table.
 //!
 //! A table is refilled and removed as a whole in one transaction, and no rule of anybody else is touched. A
 //! verdict here can only forbid: what another table drops stays dropped.
@@ -21,12 +20,14 @@ use port_blocks::{PORT_BLOCKS, port_blocks, public_addresses};
 
 mod connections;
 mod guard;
+mod kill_switch;
 mod port_blocks;
 mod trace;
 mod watch;
 
 pub use connections::ConnectionLimit;
 pub use guard::{GuardRules, MarkMatch, Returning};
+pub use kill_switch::{KILL_SWITCH_TABLE, KillSwitchRules};
 pub use trace::ChainPlace;
 pub(crate) use trace::TraceWatch;
 pub use watch::TableWatch;
@@ -236,8 +237,7 @@ impl GatewayRules {
         script.line("chain forward {");
         script.line("type filter hook forward priority filter; policy accept;");
         // Clients reach each other inside the daemon alone, and nothing link-local (of IPv6 the kernel
-        // forwards none): clouds give secrets there. Those that do it
-        // elsewhere: SECURITY.md.
+        // forwards none): clouds give secrets there. Those that do it elsewhere: SECURITY.md.
         script.line(&format!("iifname \"{tunnel}\" oifname \"{tunnel}\" drop"));
         script.line(&format!("iifname \"{tunnel}\" ip daddr 169.254.0.0/16 drop"));
         for version in Version::BOTH {

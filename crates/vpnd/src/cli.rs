@@ -32,7 +32,7 @@ pub use token::{TokenAddArgs, TokenCommand, TokenListArgs, TokenRemoveArgs};
 pub use user::{
     UserChangeArgs, UserDevicesArgs, UserExportArgs, UserImportArgs, UserModifyArgs, UserShowArgs,
 };
-use vpnd_client::args::{CleanupArgs, ConnectArgs, user_name};
+use vpnd_client::args::{CleanupArgs, ConnectArgs, KillSwitchArgs, user_name};
 use vpnd_client::service::{DEFAULT_SOCKET, ServiceArgs};
 use vpnd_client::user_commands::{ListArgs, OwnTunnelsArgs, UpArgs};
 use vpnd_config::DEFAULT_CONFIG;
@@ -104,8 +104,11 @@ pub enum Command {
     ClientService(ServiceArgs),
     /// Test what this network lets through to a gateway, and say what to do
     Netcheck(NetcheckArgs),
-    /// Undo what a client that was killed left behind: routes, rules, DNS
+    /// Undo what a client that was killed left behind: routes, rules, DNS, the kill switch
     Cleanup(CleanupArgs),
+    /// Keep a persistent kill switch in force while no client does, also after a restart of the
+    /// machine; for the unit vpnd-kill-switch
+    KillSwitch(KillSwitchArgs),
     /// Show a running gateway: sessions, offloads, counters; on a client: this user's tunnels
     Status(StatusArgs),
     /// End sessions: all of a user, or one by its id

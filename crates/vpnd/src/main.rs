@@ -19,6 +19,7 @@ use vpnd::commands::renew::{self, RenewError};
 use vpnd::commands::tokens;
 use vpnd::commands::users::{self, UserError, revoke};
 use vpnd::commands::{audit, backup, check, doctor, migrate, netcheck, source};
+use vpnd_client::args::KillSwitchArgs;
 use vpnd_client::parent as client;
 use vpnd_client::service;
 use vpnd_client::user_commands::{self, Shown};
@@ -26,6 +27,7 @@ use vpnd_config::ConfigError;
 use vpnd_gateway::parent as gateway;
 use vpnd_ipc::admin::client::ClientError;
 use vpnd_sys::clock::wall_s;
+use vpnd_sys::logging::LogFormat;
 use vpnd_sys::service_manager;
 use vpnd_sys::text::format_chain;
 
@@ -128,6 +130,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             serve(service::run(args))?;
         }
         Command::Netcheck(args) => netcheck::netcheck(&args, &mut std::io::stdout())?,
+        Command::KillSwitch(args) => keep_kill_switch(&args)?,
         Command::Cleanup(args) => block_on(client::cleanup(&args))?,
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "vpnd", &mut std::io::stdout());
@@ -141,16 +144,15 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
 fn status_of_machine(args: &StatusArgs) -> anyhow::Result<()> {
     // A gateway is root's; who names one means that.
     let is_gateways = args.admin.socket.is_some() || rustix::process::geteuid().is_root();
-    let shown = Shown { json: args.json, watch: args.watch };
     if !is_gateways && args.client_socket.exists() {
-        return block_on(user_commands::status(&args.client_socket, shown));
+        return tunnels_of_machine(args);
     }
     let outcome = admin::status(args);
     if !matches!(outcome, Err(CommandError::Client(ClientError::NotRunning(_)))) {
         return Ok(outcome?);
     }
     if args.client_socket.exists() {
-        return block_on(user_commands::status(&args.client_socket, shown));
+        return tunnels_of_machine(args);
     }
     let clients = if args.json { Vec::new() } else { client::states() };
     if clients.is_empty() {
@@ -159,6 +161,23 @@ fn status_of_machine(args: &StatusArgs) -> anyhow::Result<()> {
     println!("no gateway runs here; this machine is a client:");
     clients.iter().for_each(|state| println!("{state}"));
     Ok(())
+}
+
+fn keep_kill_switch(args: &KillSwitchArgs) -> anyhow::Result<()> {
+    let (filter, format) = vpnd_sys::logging::for_person(LogFormat::Text, 0);
+    vpnd_sys::logging::init(filter, format)?;
+    serve(client::keep_kill_switch(args))
+}
+
+/// Shows the tunnels of the client service, and the kill switch.
+fn tunnels_of_machine(args: &StatusArgs) -> anyhow::Result<()> {
+    if let Some(state) = client::kill_switch_state()
+        && !args.json
+    {
+        println!("{state}");
+    }
+    let shown = Shown { json: args.json, watch: args.watch };
+    block_on(user_commands::status(&args.client_socket, shown))
 }
 
 /// Runs a daemon, and gives `systemctl status` the reason for which it has failed.

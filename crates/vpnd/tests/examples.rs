@@ -178,10 +178,13 @@ fn the_client_example_is_good() {
     assert_eq!((profile.user.as_deref(), profile.trust), (Some("ann"), Trust::System));
 }
 
+const UNITS: [&str; 4] =
+    ["vpnd-server.service", "vpnd-connect@.service", "vpnd-client.service", "vpnd-kill-switch.service"];
+
 #[test]
 fn units_call_commands_that_exist() {
     let mut commands = 0;
-    for unit in ["vpnd-server.service", "vpnd-connect@.service", "vpnd-client.service"] {
+    for unit in UNITS {
         for line in read(unit).lines().filter(|line| line.starts_with("Exec")) {
             let (_, command) = line.split_once('=').unwrap();
             let words = command.replace("%i", "work");
@@ -190,7 +193,7 @@ fn units_call_commands_that_exist() {
             commands += 1;
         }
     }
-    assert_eq!(commands, 7);
+    assert_eq!(commands, 8);
 }
 
 /// Checks a unit's exposure as systemd counts it (in tenths), where systemd is installed.
@@ -198,7 +201,7 @@ fn units_call_commands_that_exist() {
 fn units_leave_little_exposed() {
     const MOST: &str = "--threshold=30";
     let dir = tempfile::tempdir().unwrap();
-    for name in ["vpnd-server.service", "vpnd-connect@.service", "vpnd-client.service"] {
+    for name in UNITS {
         let is_closed = |text: &str| {
             let unit = dir.path().join(name);
             fs::write(&unit, text).unwrap();
@@ -229,7 +232,7 @@ fn directive<'u>(unit: &'u str, name: &str) -> Vec<&'u str> {
 
 #[test]
 fn units_keep_undo_journals_where_no_other_process_writes_and_no_stop_removes_them() {
-    for unit in ["vpnd-server.service", "vpnd-connect@.service", "vpnd-client.service"] {
+    for unit in UNITS {
         let text = read(unit);
         let state = directive(&text, "StateDirectory");
         assert!(
@@ -248,10 +251,11 @@ fn units_keep_undo_journals_where_no_other_process_writes_and_no_stop_removes_th
 
 #[test]
 fn units_let_nothing_be_written_but_what_vpnd_changes() {
-    let writable: [(&str, &[&str]); 3] = [
+    let writable: [(&str, &[&str]); 4] = [
         ("vpnd-server.service", &["/etc/vpnd", "/proc/sys/net"]),
         ("vpnd-connect@.service", &["/etc", "-/proc/sys/net/ipv4/conf/all/src_valid_mark"]),
         ("vpnd-client.service", &["/etc", "-/proc/sys/net/ipv4/conf/all/src_valid_mark"]),
+        ("vpnd-kill-switch.service", &[]),
     ];
     for (unit, paths) in writable {
         let text = read(unit);
@@ -281,7 +285,7 @@ fn units_let_nothing_be_written_but_what_vpnd_changes() {
 
 #[test]
 fn units_are_restarted_however_often_they_fail() {
-    for unit in ["vpnd-server.service", "vpnd-connect@.service", "vpnd-client.service"] {
+    for unit in UNITS {
         let text = read(unit);
         let before_service = text.split("[Service]").next().unwrap();
         assert!(before_service.contains("\nStartLimitIntervalSec=0\n"), "{unit}");
@@ -304,6 +308,7 @@ fn systemd_takes_the_units() {
         ("vpnd-server.service", "vpnd-server.service"),
         ("vpnd-connect@.service", "vpnd-connect@work.service"),
         ("vpnd-client.service", "vpnd-client.service"),
+        ("vpnd-kill-switch.service", "vpnd-kill-switch.service"),
     ] {
         fs::write(dir.path().join(unit), read(unit).replace("/usr/local/bin/vpnd", "/bin/true")).unwrap();
         verify.arg(dir.path().join(instance));

@@ -2,9 +2,12 @@
 //! ([`crate::lookup`]). Invariants: only what the profile names, and what the gateway adds to it,
 //! is looked up; a worker that floods the parent gets few of these processes at a time.
 
-use std::net::IpAddr;
+use std::io;
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use socket2::{Domain, Protocol, Socket, Type};
 use tokio::task::JoinSet;
 
 use crate::messages::{FromLookup, LookupLaunch, MAX_ADDRESSES, THE_PROXY};
@@ -14,6 +17,7 @@ use vpnd_ipc::child::ChildRole;
 use vpnd_ipc::messages::Common;
 use vpnd_ipc::spawn::StartingChild;
 use vpnd_proto::control::AsText;
+use vpnd_sys::dns::{DnsSystem, servers_beyond};
 
 /// Enough for three silent name servers, each queried once.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(17);
@@ -23,6 +27,9 @@ const END_TIMEOUT: Duration = Duration::from_millis(500);
 const NO_SERVER_ANSWERS: &str = "no name server answers";
 /// The C library's word for the same (`EAI_AGAIN`), also where one answers that it can't.
 const TEMPORARY: &str = "Temporary failure in name resolution";
+const DNS_PORT: u16 = 53;
+/// Name servers that are asked over marked sockets, as many as the C library asks.
+const MAX_SERVERS: usize = 3;
 /// Lookups at a time.
 const MAX_RUNNING: usize = 4;
 
@@ -35,11 +42,18 @@ pub(super) struct Lookups {
     servers: Vec<ServerAddress>,
     proxy: Option<ServerAddress>,
     running: JoinSet<(u64, Found)>,
+    /// Set while a kill switch lets what has this mark pass, and nothing else.
+    mark: Option<u32>,
 }
 
 impl Lookups {
     pub(super) fn new(common: Common, servers: Vec<ServerAddress>, proxy: Option<ServerAddress>) -> Self {
-        Self { common, servers, proxy, running: JoinSet::new() }
+        Self { common, servers, proxy, running: JoinSet::new(), mark: None }
+    }
+
+    /// Has name servers asked over sockets with this mark from now on.
+    pub(super) fn mark(&mut self, mark: u32) {
+        self.mark = Some(mark);
     }
 
     /// Has these addresses of the gateway looked up, too. Those from before keep their places.
@@ -59,9 +73,10 @@ impl Lookups {
         if self.running.len() >= MAX_RUNNING {
             return Err("too many names are being looked up".to_owned());
         }
+        let sockets = self.mark.map(sockets).transpose()?.unwrap_or_default();
         let running = StartingChild::start(ChildRole::Lookup).map_err(|error| error.to_string())?;
         let launch = LookupLaunch { common: self.common.clone(), host: server.host.clone() };
-        self.running.spawn(async move { (number, wait(running, &launch).await) });
+        self.running.spawn(async move { (number, wait(running, &launch, &sockets).await) });
         Ok(())
     }
 
@@ -75,7 +90,7 @@ impl Lookups {
         let Ok(running) = StartingChild::start(ChildRole::Lookup) else { return };
         let launch = LookupLaunch { common: self.common.clone(), host };
         tokio::spawn(async move {
-            let Err(reason) = wait(running, &launch).await else { return };
+            let Err(reason) = wait(running, &launch, &[]).await else { return };
             // That there is no such name is an answer, too.
             if reason.contains(NO_SERVER_ANSWERS) || reason.contains(TEMPORARY) {
                 tracing::warn!(
@@ -98,10 +113,10 @@ impl Lookups {
     }
 }
 
-async fn wait(lookup: StartingChild, launch: &LookupLaunch) -> Found {
+async fn wait(lookup: StartingChild, launch: &LookupLaunch, sockets: &[OwnedFd]) -> Found {
     let mut lookup = lookup.at_work();
     let answer = tokio::time::timeout(LOOKUP_TIMEOUT, async {
-        lookup.send(launch, &[]).await?;
+        lookup.send(launch, sockets).await?;
         lookup.receive().await
     });
     let reply = match answer.await {
@@ -113,4 +128,68 @@ async fn wait(lookup: StartingChild, launch: &LookupLaunch) -> Found {
     };
     lookup.dismiss(END_TIMEOUT).await;
     reply
+}
+
+/// A marked socket to each of the name servers that the machine asks.
+///
+/// # Errors
+/// If there is none that can be asked.
+fn sockets(mark: u32) -> Result<Vec<OwnedFd>, String> {
+    let servers = servers_beyond(&DnsSystem::default());
+    let addresses = servers.iter().filter_map(|(address, scope)| place(*address, scope.as_deref()));
+    let sockets: Vec<OwnedFd> = addresses
+        .filter_map(|address| {
+            let opened = socket(address, mark);
+            opened.inspect_err(|error| tracing::debug!(%error, %address, "a name server can't be asked")).ok()
+        })
+        .take(MAX_SERVERS)
+        .collect();
+    match sockets.is_empty() {
+        false => Ok(sockets),
+        true if servers.is_empty() => Err(
+            "no name server beyond this machine is known (resolv.conf), and the kill switch holds back what a resolver of this \
+             machine asks: write the gateway's address into the profile, too"
+                .to_owned(),
+        ),
+        true => Err(format!("the name can't be resolved: {NO_SERVER_ANSWERS}, for there is no way to one")),
+    }
+}
+
+/// Where a name server is; a link-local one only with its interface.
+fn place(address: IpAddr, scope: Option<&str>) -> Option<SocketAddr> {
+    match (address, scope) {
+        (IpAddr::V6(address), Some(scope)) => {
+            let index = scope.parse().ok().or_else(|| interface_index(scope).ok())?;
+            Some(SocketAddrV6::new(address, DNS_PORT, 0, index).into())
+        }
+        (address, _) => Some(SocketAddr::new(address, DNS_PORT)),
+    }
+}
+
+fn interface_index(name: &str) -> io::Result<u32> {
+    let socket = Socket::new(Domain::IPV6, Type::DGRAM, None)?;
+    Ok(rustix::net::netdevice::name_to_index(&socket, name)?)
+}
+
+fn socket(server: SocketAddr, mark: u32) -> io::Result<OwnedFd> {
+    let socket = Socket::new(Domain::for_address(server), Type::DGRAM, Some(Protocol::UDP))?;
+    socket.set_mark(mark)?;
+    socket.connect(&server.into())?;
+    Ok(socket.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_local_name_server_keeps_its_interface() {
+        let address: IpAddr = "fe80::1".parse().unwrap();
+        let Some(SocketAddr::V6(named)) = place(address, Some("lo")) else { panic!("it has an interface") };
+        assert_eq!((named.scope_id(), named.port()), (1, 53));
+        let Some(SocketAddr::V6(numbered)) = place(address, Some("7")) else { panic!("it has one") };
+        assert_eq!(numbered.scope_id(), 7);
+        assert_eq!(place(address, Some("no-such-name")), None);
+        assert_eq!(place("192.0.2.1".parse().unwrap(), None), Some("192.0.2.1:53".parse().unwrap()));
+    }
 }

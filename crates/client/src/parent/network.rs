@@ -295,8 +295,8 @@ impl NetworkSetup {
         self.firewall.disturbed().await;
     }
 
-    /// Takes everything back and removes the journal.
-    pub(super) async fn undo(self) {
+    /// Takes everything back and removes the journal; returns whether that was all.
+    pub(super) async fn undo(self) -> bool {
         let report = self.link.journal.undo_all(&self.link.netlink).await;
         for change in &report.not_ours {
             tracing::warn!(%change, "left as it is: another program has changed it since");
@@ -304,6 +304,7 @@ impl NetworkSetup {
         for error in &report.failed {
             tracing::error!(%error, "not undone; `vpnd cleanup` tries again");
         }
+        report.is_complete()
     }
 }
 

@@ -6,6 +6,11 @@ use std::io;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
+/// The signal of a person, as Ctrl-C sends it: it ends a kill switch, too. SIGTERM, which a service
+/// manager sends, does not end a persistent one.
+pub(super) const INTERRUPT: &str = "SIGINT";
+pub(super) const TERMINATE: &str = "SIGTERM";
+
 /// Whether the client shall end.
 #[derive(Clone, Debug)]
 pub(super) struct Stop(watch::Receiver<Option<&'static str>>);
@@ -21,8 +26,8 @@ impl Stop {
         let (sender, stop) = watch::channel(None);
         tokio::spawn(async move {
             let name = tokio::select! {
-                _ = terminate.recv() => "SIGTERM",
-                _ = interrupt.recv() => "SIGINT",
+                _ = terminate.recv() => TERMINATE,
+                _ = interrupt.recv() => INTERRUPT,
                 name = other => name,
             };
             sender.send_replace(Some(name));

@@ -35,6 +35,7 @@ impl Machine {
             resolv_conf: self.path(),
             resolved_runtime: at("not-there"),
             nsswitch: at("not-there"),
+            network_manager: at("not-there"),
         };
         match <[_; 1]>::try_from(DnsChange::plan(&settings(), &system, &[])?) {
             Ok([DnsChange::File(change)]) => Ok(change),
@@ -244,6 +245,7 @@ fn bad_settings_are_refused() {
         resolv_conf: "/nonexistent/resolv.conf".into(),
         resolved_runtime: "/nonexistent".into(),
         nsswitch: "/nonexistent".into(),
+        network_manager: "/nonexistent".into(),
     };
     for domain in ["a\nnameserver 192.0.2.66", "", "a b", "-x.example", "a..b", ".", "~."] {
         let bad = DnsSettings { search: vec![domain.to_owned()], ..settings() };

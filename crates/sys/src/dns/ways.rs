@@ -46,6 +46,19 @@ pub(super) fn servers_of(text: &str) -> Vec<IpAddr> {
     words.filter_map(Result::ok).collect()
 }
 
+/// The name servers of a `resolv.conf`, link-local ones with the name of their interface.
+pub(super) fn scoped_servers_of(text: &str) -> Vec<(IpAddr, Option<String>)> {
+    let words = text.lines().filter_map(|line| line.trim().strip_prefix("nameserver"));
+    let servers = words.filter_map(|word| {
+        let (address, scope) = match word.trim().split_once('%') {
+            Some((address, scope)) => (address, Some(scope.trim().to_owned())),
+            None => (word.trim(), None),
+        };
+        Some((address.parse().ok()?, scope))
+    });
+    servers.collect()
+}
+
 /// Whether systemd-resolved is all that this `resolv.conf` names.
 fn leads_to_stub(text: &str) -> bool {
     let servers = servers_of(text);
@@ -75,6 +88,7 @@ mod tests {
             resolv_conf: at("resolv.conf"),
             resolved_runtime: at("resolve"),
             nsswitch: at("nsswitch"),
+            network_manager: at("not-there"),
         };
         fs::create_dir(&system.resolved_runtime).unwrap();
         let (both, file, resolved) = ((true, true), (false, true), (true, false));

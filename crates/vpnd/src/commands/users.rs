@@ -459,6 +459,7 @@ fn profile(
         routes: Routes::Pushed,
         dns: true,
         local_network: true,
+        kill_switch: vpnd_config::profile::KillSwitch::default(),
         lanes: vpnd_config::profile::DEFAULT_LANES,
         copy_dscp: false,
         busy_poll: Duration::ZERO,

@@ -52,6 +52,7 @@ mod healing;
 mod held_store;
 mod identity;
 mod kept;
+mod kill_switch;
 mod lab;
 mod laboratory;
 mod lanes;

@@ -1,0 +1,406 @@
+//! The kill switch of a running client: in force before its first packet, put back while it runs,
+//! ended by a person, or by an end in order.
+//!
+//! INVARIANT: nothing but an end that a person asks for, or, unless it is persistent, one in order
+//! with nothing left to undo, opens the network again. A client that fails, is killed or is started
+//! again leaves it closed: the kernel has the rules, [`vpnd_journal::kill_switch`] the record. What
+//! the client itself sends passes by the mark of its sockets, and by nothing else of it.
+
+mod inbound;
+mod keeper;
+mod state;
+
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use ipnet::IpNet;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+
+use super::console::BY_USER;
+use super::permission::HostNetworks;
+use super::stop::{INTERRUPT, Stop, TERMINATE};
+use crate::args::ConnectArgs;
+pub(super) use inbound::WouldCutOff;
+use inbound::{Inbound, cut_off};
+pub(super) use keeper::keep;
+pub(super) use state::read as state;
+use vpnd_config::profile::{KillSwitchMode, Profile};
+use vpnd_journal::JournalDirectory;
+use vpnd_journal::kill_switch::{Found, KillSwitchHold, KillSwitchPlace, KillSwitchRecord};
+use vpnd_sys::change::is_plausible_local;
+use vpnd_sys::log_limit::LogLimit;
+use vpnd_sys::logging::NEWS;
+use vpnd_sys::netlink::Netlink;
+use vpnd_sys::nft::{KILL_SWITCH_TABLE, KillSwitchRules, NftError, TableWatch};
+use vpnd_sys::nft_listing::Listing;
+use vpnd_sys::text::format_chain;
+
+/// Interval of attempts that fail, and of looks where the kernel reports no changes.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// Shortest interval between two times that it is put back, in a fight with another program.
+const PAUSE: Duration = Duration::from_millis(20);
+/// Applications until two of them give the same.
+const APPLICATIONS: usize = 4;
+/// Interval between lines about the same.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
+
+/// A kill switch that this client keeps.
+pub(super) struct KillSwitch {
+    hold: KillSwitchHold,
+    record: KillSwitchRecord,
+    /// The networks that pass now; the task ends with this.
+    local: watch::Sender<Vec<IpNet>>,
+    task: JoinHandle<()>,
+}
+
+/// How a client ends, as far as the kill switch goes by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// A person has ended it.
+    ByPerson,
+    /// Something else has asked it to end, and nothing is left to undo.
+    InOrder,
+    Failed,
+}
+
+impl End {
+    /// The end that this outcome is: the signal that asked for it, or a failure.
+    pub(super) fn of(outcome: &anyhow::Result<&'static str>, is_undone: bool) -> Self {
+        match outcome {
+            Ok(INTERRUPT | BY_USER) => Self::ByPerson,
+            Ok(TERMINATE) if is_undone => Self::InOrder,
+            // The client service is gone, too: it may have been killed.
+            Ok(_) | Err(_) => Self::Failed,
+        }
+    }
+
+    fn opens(self, is_persistent: bool) -> bool {
+        match self {
+            Self::ByPerson => true,
+            Self::InOrder => !is_persistent,
+            Self::Failed => false,
+        }
+    }
+}
+
+impl KillSwitch {
+    /// Closes the network, if the user or the profile asks for it, or it is closed already.
+    ///
+    /// # Errors
+    /// If it can't be closed, or the person who asks would be cut off.
+    pub(super) async fn close(
+        args: &ConnectArgs,
+        profile: &Profile,
+        is_by_browser: bool,
+        journals: &JournalDirectory,
+    ) -> anyhow::Result<Option<Self>> {
+        let place = KillSwitchPlace::of_this_namespace(journals)?;
+        let asked = args.kill_switch.or(profile.kill_switch.mode);
+        let found = place.find()?;
+        let holder = place.holder()?;
+        let record = match (asked, found) {
+            (None | Some(KillSwitchMode::Off), Found::Nothing) => return Ok(None),
+            (None | Some(KillSwitchMode::Off), _) if holder.is_some() => {
+                tracing::warn!(
+                    "another client keeps a kill switch: only its tunnel carries this machine's packets"
+                );
+                return Ok(None);
+            }
+            (Some(KillSwitchMode::Off), _) => {
+                end_at(&place).await?;
+                tracing::info!(target: NEWS, "the kill switch that was on is off now");
+                return Ok(None);
+            }
+            (None, Found::Unreadable(reason)) => {
+                bail!(
+                    "the record of the kill switch can't be read: {reason}; 'vpnd cleanup' ends it, or say --kill-switch"
+                )
+            }
+            (None, Found::Record(record)) => {
+                tracing::info!(target: NEWS, "this client goes on with the {record}");
+                place.taken_over(record)
+            }
+            (Some(mode), found) => {
+                let record = wanted(&place, args, profile, mode);
+                if found == Found::Nothing {
+                    check_cut_off(&record, args.kill_switch_inbound.is_some(), args.for_service)?;
+                    announce(&record, is_by_browser, &place);
+                }
+                record
+            }
+        };
+        let Some(hold) = place.hold()? else {
+            bail!(
+                "another client of this machine keeps a kill switch: end that one first, or say --kill-switch=off"
+            )
+        };
+        Self::put_in_force(hold, record).await.map(Some)
+    }
+
+    async fn put_in_force(hold: KillSwitchHold, record: KillSwitchRecord) -> anyhow::Result<Self> {
+        let place = hold.place();
+        let mut rules = record.rules.clone();
+        rules.local = local_networks(&record, 0).await;
+        // Before the rules are read: no change passes unseen.
+        let table = watch_table();
+        {
+            let _turn = place.turn()?;
+            place.write(&record).context("the kill switch is not on")?;
+            if let Err(error) = rules.apply().await {
+                return Err(error).context("the kill switch is not on; 'vpnd cleanup' forgets it");
+            }
+        }
+        state::publish(&record);
+        let (local, networks) = watch::channel(rules.local.clone());
+        let task = tokio::spawn(stay(rules, networks, table));
+        Ok(Self { hold, record, local, task })
+    }
+
+    /// Follows the machine to other local networks.
+    pub(super) async fn follow(&self, tunnel: u32) {
+        if self.record.passes_local {
+            let networks = local_networks(&self.record, tunnel).await;
+            self.local.send_if_modified(|before| {
+                let is_new = *before != networks;
+                *before = networks;
+                is_new
+            });
+        }
+    }
+
+    /// Opens the network, or leaves it closed, as this end demands.
+    pub(super) async fn end(self, end: End) {
+        let Self { hold, record, local, task } = self;
+        drop(local);
+        // It is not aborted: rules that it is about to set must not come after this.
+        let _ = task.await;
+        if !end.opens(record.is_persistent) {
+            tracing::warn!(
+                "the kill switch stays on, so this machine has no network but a new connection of vpnd: 'vpnd cleanup' ends it"
+            );
+            return;
+        }
+        match end_at(hold.place()).await {
+            Ok(_) => tracing::info!(target: NEWS, "the kill switch is off: this machine's network is open"),
+            Err(error) => {
+                tracing::error!(error = %format_chain(&error), "the kill switch is still on; 'vpnd cleanup' tries again");
+            }
+        }
+    }
+}
+
+/// Ends the kill switch, for `vpnd cleanup`; a line for people, and whether that is done.
+pub(super) async fn clean_up(directory: Option<&JournalDirectory>) -> anyhow::Result<Option<(String, bool)>> {
+    let Some(directory) = directory else {
+        let was_there = KillSwitchRules::remove().await?;
+        return Ok(was_there.then(|| ("the kill switch is off".to_owned(), true)));
+    };
+    let place = KillSwitchPlace::of_this_namespace(directory)?;
+    if let Some(process) = place.holder()? {
+        let line = format!(
+            "the kill switch stays on: the client that keeps it is running (process {process}); end that first, by Ctrl-C or \
+             'systemctl stop', then try again"
+        );
+        return Ok(Some((line, false)));
+    }
+    let was_there = end_at(&place).await?;
+    Ok(was_there.then(|| ("the kill switch is off".to_owned(), true)))
+}
+
+async fn end_at(place: &KillSwitchPlace) -> anyhow::Result<bool> {
+    let turn = place.turn()?;
+    let was_there = place.end(&turn).await?;
+    state::withdraw();
+    Ok(was_there)
+}
+
+/// The kill switch that arguments and profile ask for.
+fn wanted(
+    place: &KillSwitchPlace,
+    args: &ConnectArgs,
+    profile: &Profile,
+    mode: KillSwitchMode,
+) -> KillSwitchRecord {
+    let inbound = args.kill_switch_inbound.as_ref().map_or(&profile.kill_switch.inbound, |ports| &ports.0);
+    let rules = KillSwitchRules { tunnel: args.tun.clone(), inbound: inbound.clone(), local: Vec::new() };
+    let passes_local = args.kill_switch_allow_local || profile.kill_switch.allow_local;
+    place.record(mode == KillSwitchMode::Persistent, passes_local, rules)
+}
+
+/// Says which connections it cuts off.
+///
+/// # Errors
+/// [`WouldCutOff`], unless that is meant.
+fn check_cut_off(record: &KillSwitchRecord, is_meant: bool, for_service: bool) -> Result<(), WouldCutOff> {
+    let open = inbound::established();
+    let cut: Vec<&Inbound> = cut_off(&open, record).collect();
+    // How the service's users have come to the machine is not known.
+    let own = if for_service { cut.first().copied() } else { inbound::session(&cut) };
+    if !is_meant && let Some(own) = own {
+        return Err(WouldCutOff(own.clone()));
+    }
+    for Inbound { peer, port, .. } in cut.iter().take(8) {
+        tracing::warn!(
+            "the kill switch cuts off {peer}, which is connected to TCP port {port} of this machine; --kill-switch-inbound {port} \
+             would let it pass"
+        );
+    }
+    Ok(())
+}
+
+/// Says what is about to be closed, before it is.
+fn announce(record: &KillSwitchRecord, is_by_browser: bool, place: &KillSwitchPlace) {
+    tracing::info!(
+        target: NEWS,
+        "the kill switch closes this machine's network: only {} carries its packets, until Ctrl-C or 'vpnd cleanup'; a login page \
+         of the network (captive portal) can't be opened meanwhile",
+        record.rules.tunnel
+    );
+    if is_by_browser {
+        tracing::warn!(
+            "the login is in a browser, whose packets the kill switch drops as all others: it can reach the gateway's pages only \
+             through another tunnel, so log in with a password or without the kill switch"
+        );
+    }
+    match (record.is_persistent, place.is_machines(), place.has_keeper().unwrap_or_default()) {
+        (true, false, _) => tracing::warn!(
+            "this network namespace is not known to be the machine's own, so the kill switch does not come back after a restart \
+             of the machine"
+        ),
+        (true, true, false) => tracing::warn!(
+            "the unit vpnd-kill-switch does not run: without it the kill switch does not come back after a restart of the machine, \
+             and nothing puts it back while no client runs; 'systemctl enable --now vpnd-kill-switch'"
+        ),
+        _ => {}
+    }
+}
+
+/// The networks that the machine is directly connected to, if they pass and are plausible.
+async fn local_networks(record: &KillSwitchRecord, tunnel: u32) -> Vec<IpNet> {
+    if !record.passes_local {
+        return Vec::new();
+    }
+    let read = async {
+        let netlink = Netlink::open()?;
+        HostNetworks::read(&netlink, &record.rules.tunnel, tunnel, Vec::new()).await
+    };
+    match read.await {
+        Ok(machine) => machine.local().iter().copied().filter(|net| is_plausible_local(*net)).collect(),
+        Err(error) => {
+            tracing::warn!(%error, "the local networks can't be read, so the kill switch holds back what goes there");
+            Vec::new()
+        }
+    }
+}
+
+/// A subscription to changes of the table; `None` where the kernel reports none.
+fn watch_table() -> Option<TableWatch> {
+    let opened = TableWatch::open(KILL_SWITCH_TABLE).inspect_err(|error| {
+        tracing::info!(%error, "the kernel does not report changes of firewall tables, so the kill switch's is read each second");
+    });
+    opened.ok()
+}
+
+/// Keeps the rules in force until the sender of local networks is gone. It writes no file: a full
+/// disk is no reason to leave the network open.
+async fn stay(
+    mut rules: KillSwitchRules,
+    mut local: watch::Receiver<Vec<IpNet>>,
+    mut table: Option<TableWatch>,
+) {
+    let (mut applied, failures) = (None, LogLimit::new(1, LOG_INTERVAL));
+    loop {
+        let outcome = renew(&rules, &mut applied).await;
+        let is_failed = outcome.is_err();
+        if let Err(error) = outcome
+            && failures.admits()
+        {
+            tracing::error!(error = %format_chain(&error.into()), "the kill switch can't be put back yet");
+        }
+        tokio::select! {
+            changed = local.changed() => match changed {
+                Ok(()) => {
+                    rules.local.clone_from(&local.borrow_and_update());
+                    applied = None;
+                }
+                Err(_) => return,
+            },
+            () = changed(&mut table) => sleep(PAUSE).await,
+            () = sleep(RETRY_INTERVAL), if is_failed || table.is_none() => {}
+        }
+    }
+}
+
+/// Waits for a change of the table. Safe to cancel.
+async fn changed(table: &mut Option<TableWatch>) {
+    let reported = match table {
+        Some(watch) => watch.changed().await,
+        None => std::future::pending().await,
+    };
+    if let Err(error) = reported {
+        tracing::warn!(%error, "the kernel does not report changes of firewall tables any more");
+        *table = None;
+    }
+}
+
+/// Puts the rules in force, unless the table is as it was when they were applied last.
+///
+/// What it is then counts only once two applications have given the same: another program may come
+/// in between.
+async fn renew(rules: &KillSwitchRules, applied: &mut Option<Listing>) -> Result<(), NftError> {
+    static RENEWALS: LogLimit = LogLimit::new(3, LOG_INTERVAL);
+    let found = KillSwitchRules::in_force().await?;
+    if found.is_some() && found == *applied {
+        return Ok(());
+    }
+    if applied.is_some() && RENEWALS.admits() {
+        tracing::warn!(
+            "another program has removed or changed the rules of the kill switch: they are put back"
+        );
+    }
+    let mut last = applied.take();
+    for _ in 0..APPLICATIONS {
+        rules.apply().await?;
+        let found = KillSwitchRules::in_force().await?;
+        if found.is_some() && found == last {
+            *applied = found;
+            return Ok(());
+        }
+        last = found;
+    }
+    Ok(())
+}
+
+/// Waits for the end that a signal asks for while `start` runs; the start's result otherwise.
+pub(super) async fn unless_stopped<T>(
+    start: impl Future<Output = anyhow::Result<T>>,
+    stop: &mut Stop,
+) -> Result<T, anyhow::Result<&'static str>> {
+    tokio::select! {
+        started = start => started.map_err(Err),
+        signal = stop.asked_for() => Err(Ok(signal)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_person_ends_a_persistent_one_and_a_failure_ends_none() {
+        let orderly = |signal, is_undone| End::of(&Ok(signal), is_undone);
+        assert_eq!(orderly("SIGINT", true), End::ByPerson);
+        assert_eq!(orderly("SIGINT", false), End::ByPerson);
+        assert_eq!(orderly(BY_USER, true), End::ByPerson);
+        assert_eq!(orderly("the end of the client service", true), End::Failed);
+        assert_eq!(orderly("SIGTERM", true), End::InOrder);
+        assert_eq!(orderly("SIGTERM", false), End::Failed);
+        assert_eq!(End::of(&Err(anyhow::anyhow!("refused")), true), End::Failed);
+        let opens = [(End::ByPerson, true, true), (End::InOrder, true, false), (End::Failed, false, false)];
+        for (end, on, persistent) in opens {
+            assert_eq!((end.opens(false), end.opens(true)), (on, persistent), "{end:?}");
+        }
+    }
+}

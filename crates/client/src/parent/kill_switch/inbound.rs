@@ -1,0 +1,170 @@
+//! Connections that others have opened to this machine, which a kill switch would cut off.
+//!
+//! It reads what the kernel lists, and the environment of the processes that have started this one;
+//! what can't be read counts as not there. INVARIANT: a session over SSH counts only if the kernel
+//! has its connection in this network namespace.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use vpnd_journal::kill_switch::KillSwitchRecord;
+use vpnd_sys::change::is_plausible_local;
+
+/// Processes above this one that are looked at.
+const ANCESTORS: usize = 32;
+const ESTABLISHED: &str = "01";
+const LISTENS: &str = "0A";
+
+/// A TCP connection that somebody else has opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Inbound {
+    pub(super) peer: IpAddr,
+    pub(super) peer_port: u16,
+    /// The port of this machine.
+    pub(super) port: u16,
+}
+
+/// The kill switch would cut off the person who switches it on.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the kill switch would cut off a connection by which you work, from {peer} to TCP port {port} of this machine, and nobody could \
+     reach it that way any more: --kill-switch-inbound {port}, or kill_switch_inbound in the profile, lets such connections pass; \
+     --kill-switch-inbound none if you mean it",
+    peer = .0.peer, port = .0.port
+)]
+pub(in super::super) struct WouldCutOff(pub(super) Inbound);
+
+/// Connections to ports at which this machine listens, from other machines.
+pub(super) fn established() -> Vec<Inbound> {
+    let read = |name: &str| fs::read_to_string(format!("/proc/thread-self/net/{name}")).unwrap_or_default();
+    of_tables(&[read("tcp"), read("tcp6")])
+}
+
+/// Those that do not pass this kill switch.
+pub(super) fn cut_off<'i>(
+    open: &'i [Inbound],
+    record: &'i KillSwitchRecord,
+) -> impl Iterator<Item = &'i Inbound> {
+    let passes = |inbound: &Inbound| {
+        // Whether it is one of this machine's local networks is for the rules; that it could be
+        // is good enough for a warning.
+        let host = ipnet::IpNet::from(inbound.peer);
+        record.rules.inbound.contains(&inbound.port) || (record.passes_local && is_plausible_local(host))
+    };
+    open.iter().filter(move |inbound| !passes(inbound))
+}
+
+/// The one of these by which the person works who has started this process.
+pub(super) fn session<'i>(open: &[&'i Inbound]) -> Option<&'i Inbound> {
+    let named: Vec<(IpAddr, u16)> = sessions().collect();
+    open.iter().find(|inbound| named.contains(&(inbound.peer, inbound.peer_port))).copied()
+}
+
+/// The peers that `SSH_CONNECTION` names, here and in the processes above: sudo takes it out.
+fn sessions() -> impl Iterator<Item = (IpAddr, u16)> {
+    let parent = |pid: &u32| -> Option<u32> {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
+        line.trim().parse().ok().filter(|pid| *pid > 1)
+    };
+    let processes = std::iter::successors(Some(std::process::id()), parent).take(ANCESTORS);
+    processes.filter_map(|pid| peer_of(&fs::read(format!("/proc/{pid}/environ")).ok()?))
+}
+
+fn peer_of(environment: &[u8]) -> Option<(IpAddr, u16)> {
+    let entries = environment.split(|byte| *byte == 0);
+    let value = entries.filter_map(|entry| entry.strip_prefix(b"SSH_CONNECTION=")).next()?;
+    let mut words = std::str::from_utf8(value).ok()?.split(' ');
+    let address = words.next()?.split('%').next()?;
+    Some((plain(address.parse().ok()?), words.next()?.parse().ok()?))
+}
+
+fn of_tables(tables: &[String]) -> Vec<Inbound> {
+    let lines = || {
+        tables.iter().flat_map(|table| table.lines()).filter_map(|line| {
+            let mut words = line.split_whitespace().skip(1);
+            let (own, peer) = (end(words.next()?)?, end(words.next()?)?);
+            Some((own, peer, words.next()?))
+        })
+    };
+    let ports: Vec<u16> = lines().filter(|(_, _, state)| *state == LISTENS).map(|(own, ..)| own.1).collect();
+    let open = lines().filter(|((address, port), _, state)| {
+        *state == ESTABLISHED && !address.is_loopback() && ports.contains(port)
+    });
+    open.map(|((_, port), (peer, peer_port), _)| Inbound { peer, peer_port, port }).collect()
+}
+
+/// An address and a port as the kernel prints them: hexadecimal, each word in the machine's order.
+fn end(text: &str) -> Option<(IpAddr, u16)> {
+    let (address, port) = text.split_once(':')?;
+    let port = u16::from_str_radix(port, 16).ok()?;
+    let word = |n: usize| Some(u32::from_str_radix(address.get(8 * n..8 * n + 8)?, 16).ok()?.to_ne_bytes());
+    let address: IpAddr = match address.len() {
+        8 => Ipv4Addr::from(word(0)?).into(),
+        32 => {
+            let words = [word(0)?, word(1)?, word(2)?, word(3)?];
+            Ipv6Addr::from(<[u8; 16]>::try_from(words.concat()).ok()?).into()
+        }
+        _ => return None,
+    };
+    Some((plain(address), port))
+}
+
+/// An IPv4 address as such, where a socket of both versions shows it inside one of IPv6.
+fn plain(address: IpAddr) -> IpAddr {
+    address.to_canonical()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use vpnd_sys::testing::in_namespace_async;
+
+    #[test]
+    fn what_others_have_opened_is_found_and_what_this_machine_has_opened_is_not() {
+        in_namespace_async(async || {
+            let commands = ["address add 192.0.2.1/32 dev lo", "address add 2001:db8::1/128 dev lo"];
+            for words in commands {
+                vpnd_sys::testing::run("ip", &words.split(' ').collect::<Vec<_>>());
+            }
+            let listener = TcpListener::bind("[::]:7022").unwrap();
+            let four = TcpStream::connect("192.0.2.1:7022").unwrap();
+            let six = TcpStream::connect("[2001:db8::1]:7022").unwrap();
+            let loopback = TcpStream::connect("127.0.0.1:7022").unwrap();
+            let expected: Vec<Inbound> = [&four, &six]
+                .map(|stream| stream.local_addr().unwrap())
+                .map(|peer| Inbound { peer: peer.ip(), peer_port: peer.port(), port: 7_022 })
+                .into();
+            let mut found = established();
+            found.sort_by_key(|inbound| inbound.peer);
+            assert_eq!(found, expected);
+            drop((listener, loopback));
+        });
+    }
+
+    #[test]
+    fn a_session_is_found_by_its_peer() {
+        let environment = b"PATH=/bin\0SSH_CONNECTION=192.0.2.7 50123 192.0.2.1 22\0HOME=/root\0";
+        assert_eq!(peer_of(environment), Some(("192.0.2.7".parse().unwrap(), 50_123)));
+        assert_eq!(
+            peer_of(b"SSH_CONNECTION=fe80::1%eth0 1 fe80::2%eth0 22\0"),
+            Some(("fe80::1".parse().unwrap(), 1))
+        );
+        for none in
+            [&b""[..], b"SSH_CONNECTION=\0", b"SSH_CONNECTION=here 1\0", b"XSSH_CONNECTION=192.0.2.7 1\0"]
+        {
+            assert_eq!(peer_of(none), None);
+        }
+    }
+
+    #[test]
+    fn lines_that_are_no_connection_are_none() {
+        for text in
+            ["", "sl local_address", "0: 0100007F 0:1 01", "0: 0100007F:xx 0100007F:1 01", "0: é:1 é:1 01"]
+        {
+            assert_eq!(of_tables(&[text.to_owned()]), []);
+        }
+    }
+}

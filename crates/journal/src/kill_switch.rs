@@ -1,0 +1,430 @@
+//! The kill switch of a network namespace, written down: what closes it, for how long, and the
+//! client that keeps it.
+//!
+//! INVARIANT: the record is durable before the switch is in force, and is gone before the switch
+//! is. So whatever ends a process, a switch that is in force is named by a record, and one that a
+//! person has ended does not come back. INVARIANT: record and switch change together only under
+//! the namespace's turn, or by the client that holds it. A record belongs to one network namespace;
+//! after a restart of the machine only a persistent one of the machine's own namespace counts, and
+//! only there.
+
+use std::fmt;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::{JournalDirectory, JournalError, Owner, os_error, record};
+use vpnd_sys::lock::LockedFile;
+use vpnd_sys::namespace;
+use vpnd_sys::nft::{KillSwitchRules, NftError};
+use vpnd_sys::own_file;
+use vpnd_sys::secret_file::{self, Existing, SECRET_MODE, WriteError};
+
+/// Begins the name of each record.
+const PREFIX: &str = "killswitch-";
+/// Ends the name of the record of the machine's own network namespace.
+const MACHINE: &str = "machine";
+/// The longest record that is read, bytes.
+const MAX_LEN: u64 = 64 << 10;
+
+#[derive(Debug, thiserror::Error)]
+pub enum KillSwitchError {
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    #[error("the kill switch can't be written down, so it is not switched on: {0}")]
+    Write(#[from] WriteError),
+    #[error(transparent)]
+    Nft(#[from] NftError),
+}
+
+/// A kill switch as it is written down.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KillSwitchRecord {
+    /// The process that has switched it on, and its network namespace.
+    pub owner: Owner,
+    /// Whether that is the machine's own namespace.
+    pub is_machines: bool,
+    /// Whether it outlives its client and a restart of the machine.
+    pub is_persistent: bool,
+    /// When it was switched on, in seconds since 1970.
+    pub since_s: u64,
+    /// Whether the networks that the machine is directly connected to pass, whichever these are.
+    pub passes_local: bool,
+    /// What passes; without local networks, which are others after a restart.
+    pub rules: KillSwitchRules,
+}
+
+/// Result of looking for the record of a namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Found {
+    Nothing,
+    Record(KillSwitchRecord),
+    /// There is one that can't be read, or that somebody else has written; why, for people.
+    Unreadable(String),
+}
+
+/// The place where the kill switch of this thread's network namespace is written down.
+#[derive(Debug)]
+pub struct KillSwitchPlace {
+    directory: JournalDirectory,
+    this: Owner,
+    is_machines: Option<bool>,
+}
+
+/// The right to change record and switch.
+pub struct KillSwitchTurn {
+    _file: LockedFile,
+}
+
+/// The right of the one client that keeps the switch.
+#[derive(Debug)]
+pub struct KillSwitchHold {
+    place: KillSwitchPlace,
+    _file: LockedFile,
+}
+
+impl KillSwitchPlace {
+    /// # Errors
+    /// If this process's network namespace can't be examined.
+    pub fn of_this_namespace(directory: &JournalDirectory) -> Result<Self, JournalError> {
+        let failed = |source| os_error(directory.path(), "opened", source);
+        let this = Owner::this_process().map_err(failed)?;
+        let is_machines = namespace::is_the_machines();
+        Ok(Self { directory: directory.try_clone().map_err(failed)?, this, is_machines })
+    }
+
+    /// Whether a persistent switch of this namespace comes back after a restart of the machine.
+    pub fn is_machines(&self) -> bool {
+        self.is_machines == Some(true)
+    }
+
+    /// Reads the record that counts here.
+    ///
+    /// # Errors
+    /// If the directory can't be read.
+    pub fn find(&self) -> Result<Found, JournalError> {
+        let names = self.directory.names().map_err(|source| self.failed("listed", source))?;
+        let mut found = Found::Nothing;
+        for name in names.iter().filter(|name| name.starts_with(PREFIX)) {
+            match self.read(name) {
+                Ok(record) if self.counts(&record) => return Ok(Found::Record(record)),
+                Ok(_) => {}
+                // Another namespace's that is damaged is none of ours.
+                Err(reason) if *name == self.own_name() => found = Found::Unreadable(reason),
+                Err(_) => {}
+            }
+        }
+        Ok(found)
+    }
+
+    /// Waits for the right to change record and switch. Held for moments only.
+    ///
+    /// # Errors
+    /// If the lock can't be made.
+    pub fn turn(&self) -> Result<KillSwitchTurn, JournalError> {
+        let name = format!("switching-{}", self.this.namespace.1);
+        let file = self.directory.wait_for(&name).map_err(|source| self.failed("locked", source))?;
+        Ok(KillSwitchTurn { _file: file })
+    }
+
+    /// Takes the right of the one client that keeps the switch; `None` if another one has it.
+    ///
+    /// # Errors
+    /// If the lock can't be made.
+    pub fn hold(self) -> Result<Option<KillSwitchHold>, JournalError> {
+        let taken = self.directory.take(&self.hold_name());
+        let Some(file) = taken.map_err(|source| self.failed("locked", source))? else { return Ok(None) };
+        // For people alone.
+        let _ =
+            file.set_len(0).and_then(|()| file.write_all_at(std::process::id().to_string().as_bytes(), 0));
+        Ok(Some(KillSwitchHold { place: self, _file: file }))
+    }
+
+    /// Takes the right of the one process that keeps the switch while no client does; `None` if
+    /// another one has it.
+    ///
+    /// # Errors
+    /// If the lock can't be made.
+    pub fn keep(&self) -> Result<Option<LockedFile>, JournalError> {
+        self.directory.take(&self.keeper_name()).map_err(|source| self.failed("locked", source))
+    }
+
+    /// Whether a process keeps the switch while no client does.
+    ///
+    /// # Errors
+    /// If that can't be found out.
+    pub fn has_keeper(&self) -> Result<bool, JournalError> {
+        let held = self.directory.read_held(&self.keeper_name());
+        held.map(|text| text.is_some()).map_err(|source| self.failed("read", source))
+    }
+
+    /// The client that keeps the switch, if one does.
+    ///
+    /// # Errors
+    /// If that can't be found out.
+    pub fn holder(&self) -> Result<Option<String>, JournalError> {
+        self.directory.read_held(&self.hold_name()).map_err(|source| self.failed("read", source))
+    }
+
+    /// Writes the record down.
+    ///
+    /// # Errors
+    /// [`WriteError`]; the one before stays.
+    pub fn write(&self, record: &KillSwitchRecord) -> Result<(), WriteError> {
+        let json = serde_json::to_string(record).expect("records have string keys only and always serialise");
+        let line = format!("{} {json}\n", record::checksum(json.as_bytes()));
+        let path = self.directory.path_of(&self.own_name());
+        secret_file::write(&path, line.as_bytes(), SECRET_MODE, Existing::Replace)
+    }
+
+    /// Ends the switch of this namespace, whatever its record says; returns whether there was one.
+    ///
+    /// # Errors
+    /// [`KillSwitchError`]; where the record could be removed, it does not come back.
+    pub async fn end(&self, _turn: &KillSwitchTurn) -> Result<bool, KillSwitchError> {
+        let found = self.find()?;
+        let names = self.directory.names().map_err(|source| self.failed("listed", source))?;
+        for name in names.iter().filter(|name| name.starts_with(PREFIX)) {
+            let is_ours = match self.read(name) {
+                Ok(record) => self.counts(&record),
+                Err(_) => *name == self.own_name(),
+            };
+            if is_ours {
+                self.directory.remove(name).map_err(|source| self.failed("removed", source))?;
+            }
+        }
+        if found != Found::Nothing {
+            self.directory.sync().map_err(|source| self.failed("written", source))?;
+        }
+        let was_there = KillSwitchRules::remove().await?;
+        Ok(was_there || found != Found::Nothing)
+    }
+
+    /// A record for this namespace that begins now.
+    pub fn record(
+        &self,
+        is_persistent: bool,
+        passes_local: bool,
+        rules: KillSwitchRules,
+    ) -> KillSwitchRecord {
+        KillSwitchRecord {
+            owner: self.this.clone(),
+            is_machines: self.is_machines(),
+            is_persistent,
+            since_s: vpnd_sys::clock::wall_s(),
+            passes_local,
+            rules: KillSwitchRules { local: Vec::new(), ..rules },
+        }
+    }
+
+    /// The record as this process goes on with it after a restart of the machine.
+    pub fn taken_over(&self, record: KillSwitchRecord) -> KillSwitchRecord {
+        KillSwitchRecord { owner: self.this.clone(), ..record }
+    }
+
+    /// Whether a record is about this namespace, and still counts.
+    fn counts(&self, record: &KillSwitchRecord) -> bool {
+        if record.owner.shares_network(&self.this) {
+            return true;
+        }
+        // Where a process can't find out whether it is in the machine's own namespace it is taken
+        // for that, so that whoever may end the switch can.
+        record.owner.boot != self.this.boot
+            && record.is_machines
+            && record.is_persistent
+            && self.is_machines != Some(false)
+    }
+
+    fn read(&self, name: &str) -> Result<KillSwitchRecord, String> {
+        let bytes =
+            own_file::read(&self.directory.path_of(name), MAX_LEN).map_err(|error| error.to_string())?;
+        let damaged = || "it is damaged".to_owned();
+        let line = std::str::from_utf8(&bytes).map_err(|_| damaged())?;
+        let (sum, json) = line.trim_end().split_once(' ').ok_or_else(damaged)?;
+        if sum != record::checksum(json.as_bytes()) {
+            return Err(damaged());
+        }
+        let record: KillSwitchRecord = serde_json::from_str(json).map_err(|_| damaged())?;
+        record.rules.check().map_err(|error| error.to_string())?;
+        Ok(record)
+    }
+
+    fn own_name(&self) -> String {
+        match self.is_machines() {
+            true => format!("{PREFIX}{MACHINE}"),
+            false => format!("{PREFIX}{}", self.this.namespace.1),
+        }
+    }
+
+    fn hold_name(&self) -> String {
+        format!("switch-held-{}", self.this.namespace.1)
+    }
+
+    fn keeper_name(&self) -> String {
+        format!("switch-kept-{}", self.this.namespace.1)
+    }
+
+    fn failed(&self, step: &'static str, source: io::Error) -> JournalError {
+        os_error(&self.path(), step, source)
+    }
+
+    fn path(&self) -> PathBuf {
+        self.directory.path_of(&self.own_name())
+    }
+}
+
+impl KillSwitchHold {
+    pub fn place(&self) -> &KillSwitchPlace {
+        &self.place
+    }
+}
+
+impl Drop for KillSwitchHold {
+    fn drop(&mut self) {
+        // While it is locked: whoever opens it afterwards makes another.
+        let _ = self.place.directory.remove(&self.place.hold_name());
+    }
+}
+
+impl fmt::Display for KillSwitchRecord {
+    /// For people: since when, and what passes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = if self.is_persistent { "persistent kill switch" } else { "kill switch" };
+        let since = vpnd_sys::date::rfc3339(self.since_s);
+        write!(f, "{kind} on since {since}: only {} carries packets of this machine", self.rules.tunnel)?;
+        if self.passes_local {
+            f.write_str(", and local networks pass")?;
+        }
+        if !self.rules.inbound.is_empty() {
+            let ports: Vec<String> = self.rules.inbound.iter().map(ToString::to_string).collect();
+            write!(f, ", and connections to its TCP ports {}", ports.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use vpnd_sys::testing::in_namespace_async;
+
+    fn directory() -> (tempfile::TempDir, JournalDirectory) {
+        let place = tempfile::tempdir().unwrap();
+        let directory = JournalDirectory::create(place.path()).unwrap();
+        (place, directory)
+    }
+
+    fn rules() -> KillSwitchRules {
+        KillSwitchRules { tunnel: "vpn0".to_owned(), inbound: vec![22], local: Vec::new() }
+    }
+
+    fn place(directory: &JournalDirectory) -> KillSwitchPlace {
+        KillSwitchPlace::of_this_namespace(directory).unwrap()
+    }
+
+    #[test]
+    fn it_reads_as_written_and_counts_here_alone() {
+        let (_files, directory) = directory();
+        let here = place(&directory);
+        assert_eq!(here.find().unwrap(), Found::Nothing);
+        let record = here.record(false, true, rules());
+        here.write(&record).unwrap();
+        assert_eq!(here.find().unwrap(), Found::Record(record.clone()));
+        let elsewhere = Owner { namespace: (4, 12_345), cookie: Some(7), ..record.owner.clone() };
+        let there = KillSwitchPlace { this: elsewhere, is_machines: Some(false), ..place(&directory) };
+        assert_eq!(there.find().unwrap(), Found::Nothing, "another namespace's");
+        let again = Owner { cookie: Some(7), ..record.owner.clone() };
+        let again = KillSwitchPlace { this: again, is_machines: Some(false), ..place(&directory) };
+        assert_eq!(again.find().unwrap(), Found::Nothing, "one that has got the number of one that is gone");
+    }
+
+    #[test]
+    fn after_a_restart_only_a_persistent_one_of_the_machine_counts_and_only_there() {
+        for (is_machines, is_persistent) in [(false, false), (false, true), (true, false), (true, true)] {
+            for now in [Some(true), None, Some(false)] {
+                let (_files, directory) = directory();
+                let before = place(&directory);
+                let owner = Owner { boot: "before".to_owned(), ..before.this.clone() };
+                let record =
+                    KillSwitchRecord { owner, is_machines, ..before.record(is_persistent, false, rules()) };
+                let before = KillSwitchPlace { is_machines: Some(is_machines), ..before };
+                before.write(&record).unwrap();
+                let after = KillSwitchPlace { is_machines: now, ..place(&directory) };
+                let counts = is_machines && is_persistent && now != Some(false);
+                let found = after.find().unwrap();
+                assert_eq!(
+                    found == Found::Record(record),
+                    counts,
+                    "{is_machines} {is_persistent} {now:?}: {found:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_damaged_or_another_users_is_no_record_and_is_reported() {
+        let (files, directory) = directory();
+        let here = place(&directory);
+        here.write(&here.record(true, false, rules())).unwrap();
+        let path = here.path();
+        let text = fs::read_to_string(&path).unwrap();
+        for wrong in ["", "no record", &text.replace("vpn0", "vpn1"), &text[..text.len() / 2]] {
+            fs::write(&path, wrong).unwrap();
+            assert!(matches!(here.find().unwrap(), Found::Unreadable(_)), "{wrong:?}");
+        }
+        let elsewhere = files.path().join("elsewhere");
+        fs::write(&elsewhere, &text).unwrap();
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, &path).unwrap();
+        assert!(matches!(here.find().unwrap(), Found::Unreadable(_)), "a link");
+    }
+
+    #[test]
+    fn one_client_keeps_it() {
+        let (_files, directory) = directory();
+        assert_eq!(place(&directory).holder().unwrap(), None);
+        let held = place(&directory).hold().unwrap().expect("it is free");
+        assert!(place(&directory).hold().unwrap().is_none());
+        assert_eq!(place(&directory).holder().unwrap(), Some(std::process::id().to_string()));
+        drop(held);
+        assert_eq!(place(&directory).holder().unwrap(), None);
+        assert!(place(&directory).hold().unwrap().is_some());
+    }
+
+    #[test]
+    fn one_keeper_waits_for_the_end_of_clients() {
+        let (_files, directory) = directory();
+        let here = place(&directory);
+        assert!(!here.has_keeper().unwrap());
+        let kept = here.keep().unwrap().expect("it is free");
+        assert!(here.has_keeper().unwrap() && here.keep().unwrap().is_none());
+        assert_eq!(here.holder().unwrap(), None, "it is no client");
+        drop(kept);
+        assert!(!here.has_keeper().unwrap());
+    }
+
+    #[test]
+    fn ending_takes_record_and_rules_whatever_there_is() {
+        in_namespace_async(async || {
+            let (_files, directory) = directory();
+            let here = place(&directory);
+            assert!(!here.end(&here.turn().unwrap()).await.unwrap(), "there was none");
+            rules().apply().await.unwrap();
+            assert!(here.end(&here.turn().unwrap()).await.unwrap(), "one without a record");
+            for damage in [false, true] {
+                here.write(&here.record(true, false, rules())).unwrap();
+                rules().apply().await.unwrap();
+                if damage {
+                    fs::write(here.path(), "nonsense").unwrap();
+                }
+                assert!(here.end(&here.turn().unwrap()).await.unwrap());
+                assert!(KillSwitchRules::in_force().await.unwrap().is_none());
+                assert_eq!(here.find().unwrap(), Found::Nothing);
+            }
+        });
+    }
+}

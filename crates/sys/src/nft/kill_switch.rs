@@ -1,0 +1,232 @@
+//! The kill switch of a client: while it is in force, nothing leaves this machine or enters it but
+//! by the tunnel, as the tunnel's own datagrams, or as what a link needs for itself.
+//!
+//! INVARIANT: what passes is named, all else is dropped, whatever another table accepts. The
+//! tunnel's own datagrams are known by the mark of their sockets alone, which only a privileged
+//! process can set; no address that was looked up, and so no name server, decides what passes.
+//! INVARIANT: it is replaced as a whole in one transaction. Its chains drop what no rule accepts,
+//! so while the kernel has the new ones and the old ones hooked in, more is dropped and not less.
+//!
+//! It says nothing of what does not pass these hooks: frames of a bridge or of a macvlan device,
+//! and packet sockets, which only privileged processes have (DHCP clients among them).
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use super::{NftError, Script, Version, checked, networks, remove_script, run, set};
+use crate::change::Layer;
+use crate::nft_listing::Listing;
+use crate::tool::ToolError;
+
+/// Name of its table, one for each network namespace. No tunnel's table has it.
+pub const KILL_SWITCH_TABLE: &str = "vpndkillswitch";
+
+/// Multicast that stays on the link.
+const LINK_MULTICAST_V4: &str = "{ 224.0.0.0/24, 239.255.255.250, 255.255.255.255 }";
+const LINK_MULTICAST_V6: &str = "{ fe80::/10, ff02::/16 }";
+
+/// What passes a kill switch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KillSwitchRules {
+    /// Name of the TUN device.
+    pub tunnel: String,
+    /// TCP ports of this machine that others reach outside the tunnel.
+    pub inbound: Vec<u16>,
+    /// Networks whose hosts this machine reaches, and that reach it, outside the tunnel.
+    pub local: Vec<IpNet>,
+}
+
+/// How answers to the tunnel's own datagrams are known.
+#[derive(Clone, Copy, PartialEq)]
+enum Answers {
+    /// They arrive at a socket with its mark.
+    BySocket,
+    /// They belong to a connection; nothing but what passes begins one.
+    ByConnection,
+}
+
+impl KillSwitchRules {
+    /// Puts it in force, in place of an earlier one.
+    ///
+    /// # Errors
+    /// [`NftError`]; nothing has changed then.
+    pub async fn apply(&self) -> Result<(), NftError> {
+        match run(&self.script(Answers::BySocket)?).await {
+            // A kernel may be built without what finds a packet's socket.
+            Err(NftError::Tool(ToolError::Refused { .. })) => run(&self.script(Answers::ByConnection)?).await,
+            applied => applied,
+        }
+    }
+
+    /// Ends whatever kill switch is in force in this network namespace; returns whether there was
+    /// one.
+    ///
+    /// # Errors
+    /// [`NftError`]; it is in force as before then.
+    pub async fn remove() -> Result<bool, NftError> {
+        // Where its state can't be read it is removed all the same.
+        let was_there = !matches!(Self::in_force().await, Ok(None));
+        run(&remove_script(KILL_SWITCH_TABLE)).await?;
+        Ok(was_there)
+    }
+
+    /// Reads what is in force.
+    ///
+    /// # Errors
+    /// [`NftError`] if it can't be read.
+    pub async fn in_force() -> Result<Option<Listing>, NftError> {
+        Listing::read(KILL_SWITCH_TABLE).await
+    }
+
+    /// Checks that the rules are valid, so that they can be set.
+    ///
+    /// # Errors
+    /// [`NftError::BadName`].
+    pub fn check(&self) -> Result<(), NftError> {
+        checked(&self.tunnel).map(drop)
+    }
+
+    fn script(&self, answers: Answers) -> Result<String, NftError> {
+        let mut script = Script::of_table(KILL_SWITCH_TABLE);
+        let tunnel = checked(&self.tunnel)?;
+        let marks: Vec<String> = Layer::all().map(|layer| format!("{:#x}", layer.mark())).collect();
+        let marks = set(marks).unwrap_or_default();
+        self.leaving(&mut script, tunnel, &marks);
+        self.arriving(&mut script, tunnel, &marks, answers);
+        script.line("chain passing {");
+        script.line("type filter hook forward priority filter; policy drop;");
+        script.line(&format!("oifname \"{tunnel}\" accept"));
+        script.line(&format!("iifname \"{tunnel}\" ct state established,related accept"));
+        script.line("}");
+        script.line("}");
+        Ok(remove_script(KILL_SWITCH_TABLE) + &script.text)
+    }
+
+    /// Rules for what this machine sends.
+    fn leaving(&self, script: &mut Script, tunnel: &str, marks: &str) {
+        script.line("chain leaving {");
+        script.line("type filter hook output priority filter; policy drop;");
+        script.line(&format!("oifname {{ \"lo\", \"{tunnel}\" }} accept"));
+        // Raw sockets can't be ours, and some programs let any user choose their mark (ping).
+        script.line(&format!("meta l4proto {{ tcp, udp }} meta mark {marks} accept"));
+        if let Some(ports) = set(self.inbound.clone()) {
+            // What others have begun. A connection that this machine has begun before tracking
+            // began could look so, but not from one of these ports.
+            script.line(&format!("tcp sport {ports} ct direction reply accept"));
+        }
+        // A lease is asked for at all servers of the link: one that is named could be anywhere.
+        script.line("ip daddr 255.255.255.255 udp sport 68 udp dport 67 accept");
+        script.line("ip6 saddr fe80::/10 ip6 daddr ff02::1:2 udp sport 546 udp dport 547 accept");
+        script.line(
+            "ip6 hoplimit 255 icmpv6 type { nd-router-solicit, nd-neighbor-solicit, nd-neighbor-advert } accept",
+        );
+        script.line(
+            "ip6 daddr ff02::/16 icmpv6 type { mld-listener-report, mld-listener-done, mld2-listener-report } accept",
+        );
+        self.local(script, "daddr");
+        script.line("}");
+    }
+
+    /// Rules for what arrives for this machine.
+    fn arriving(&self, script: &mut Script, tunnel: &str, marks: &str, answers: Answers) {
+        script.line("chain arriving {");
+        script.line("type filter hook input priority filter; policy drop;");
+        script.line(&format!("iifname {{ \"lo\", \"{tunnel}\" }} accept"));
+        match answers {
+            // nft itself knows the names of the first three; the fourth's is in /etc/protocols,
+            // which small systems lack.
+            Answers::BySocket => {
+                script.line(&format!("meta l4proto {{ tcp, udp, icmp, 58 }} socket mark {marks} accept"))
+            }
+            Answers::ByConnection => script.line("ct state established,related accept"),
+        }
+        if let Some(ports) = set(self.inbound.clone()) {
+            script.line(&format!("tcp dport {ports} accept"));
+        }
+        script.line("udp sport 67 udp dport 68 accept");
+        script.line("ip6 saddr fe80::/10 udp sport 547 udp dport 546 accept");
+        // Redirects are none of these: a neighbour could send the tunnel's datagrams elsewhere.
+        script.line(
+            "ip6 hoplimit 255 icmpv6 type { nd-router-advert, nd-neighbor-solicit, nd-neighbor-advert } accept",
+        );
+        script.line("ip6 saddr fe80::/10 icmpv6 type mld-listener-query accept");
+        self.local(script, "saddr");
+        script.line("}");
+    }
+
+    /// Rules for the local networks, which are at the end `side` of a packet.
+    fn local(&self, script: &mut Script, side: &str) {
+        if self.local.is_empty() {
+            return;
+        }
+        for version in Version::BOTH {
+            if let Some(networks) = networks(&self.local, version) {
+                script.line(&format!("{} {side} {networks} accept", version.keyword()));
+            }
+        }
+        script.line(&format!("ip6 {side} {LINK_MULTICAST_V6} accept"));
+        if side == "daddr" {
+            script.line(&format!("ip daddr {LINK_MULTICAST_V4} accept"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{in_namespace_async, run as run_program};
+
+    fn rules() -> KillSwitchRules {
+        KillSwitchRules {
+            tunnel: "vpn0".to_owned(),
+            inbound: vec![22],
+            local: vec!["192.168.1.0/24".parse().unwrap(), "fd77::/64".parse().unwrap()],
+        }
+    }
+
+    #[test]
+    fn the_kernel_takes_it_replaces_it_and_gives_it_up() {
+        in_namespace_async(async || {
+            assert!(KillSwitchRules::in_force().await.unwrap().is_none());
+            rules().apply().await.unwrap();
+            let full = KillSwitchRules::in_force().await.unwrap().expect("it is in force");
+            rules().apply().await.unwrap();
+            assert!(KillSwitchRules::in_force().await.unwrap().as_ref() == Some(&full), "twice is once");
+            let strict = KillSwitchRules { inbound: Vec::new(), local: Vec::new(), ..rules() };
+            strict.apply().await.unwrap();
+            assert!(KillSwitchRules::in_force().await.unwrap().as_ref() != Some(&full));
+            run_program("nft", &["add rule inet vpndkillswitch leaving accept"]);
+            strict.apply().await.unwrap();
+            assert!(KillSwitchRules::remove().await.unwrap(), "there was one");
+            assert!(!KillSwitchRules::remove().await.unwrap(), "there was none");
+        });
+    }
+
+    #[test]
+    fn without_sockets_of_packets_it_is_in_force_as_well() {
+        in_namespace_async(async || {
+            let script = rules().script(Answers::ByConnection).unwrap();
+            assert!(!script.contains("socket mark"));
+            run(&script).await.unwrap();
+        });
+    }
+
+    #[test]
+    fn every_chain_drops_what_no_rule_accepts_and_no_rule_accepts_all() {
+        let script = rules().script(Answers::BySocket).unwrap();
+        assert_eq!(script.matches("policy drop;").count(), 3);
+        assert!(!script.contains("policy accept"));
+        for line in script.lines().map(str::trim) {
+            assert!(line != "accept" && !line.contains("redirect"), "{line}");
+        }
+    }
+
+    #[test]
+    fn names_that_mean_something_else_are_refused() {
+        for name in ["", "vpn*", "a\" accept", "vpn0\naccept", "a234567890123456"] {
+            let rules = KillSwitchRules { tunnel: name.to_owned(), ..rules() };
+            assert!(matches!(rules.check(), Err(NftError::BadName(_))), "{name:?}");
+            assert!(rules.script(Answers::BySocket).is_err(), "{name:?}");
+        }
+    }
+}
