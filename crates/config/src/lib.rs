@@ -137,6 +137,8 @@ pub struct ServerConfig {
 pub struct Server {
     /// Outer UDP address to listen on. `[::]:4433` takes IPv4 too.
     pub listen: SocketAddr,
+    /// More UDP ports at which clients reach it.
+    pub more_ports: Vec<u16>,
     /// Addresses of the gateway in the profiles of its clients, if they are not those of its
     /// certificate.
     pub addresses: Vec<ServerAddress>,
@@ -154,6 +156,26 @@ pub struct Server {
 }
 
 impl Server {
+    /// The gateway at these names, in the order in which clients try them: at the port of `listen`
+    /// everywhere, then at the others.
+    pub fn reached_at(&self, names: Vec<String>) -> Vec<ServerAddress> {
+        let first: Vec<ServerAddress> = match self.addresses.as_slice() {
+            [] => names.into_iter().map(|host| ServerAddress { host, port: self.listen.port() }).collect(),
+            addresses => addresses.to_vec(),
+        };
+        let mut all = first.clone();
+        for port in &self.more_ports {
+            for ServerAddress { host, .. } in &first {
+                let address = ServerAddress { host: host.clone(), port: *port };
+                if !all.contains(&address) {
+                    all.push(address);
+                }
+            }
+        }
+        all.truncate(vpnd_proto::control::MAX_GATEWAY_ADDRESSES);
+        all
+    }
+
     /// The file of the embedded store.
     pub fn store_path(&self) -> PathBuf {
         self.state_dir.join(crate::STORE_FILE_NAME)
@@ -402,11 +424,7 @@ impl ServerConfig {
     /// Where clients with one address find the gateway: by a name if it has one, since that stays
     /// when addresses change. `names` are those of its certificate.
     pub fn preferred_address(&self, names: Vec<String>) -> Option<ServerAddress> {
-        let port = self.server.listen.port();
-        let mut all: Vec<ServerAddress> = match self.server.addresses.as_slice() {
-            [] => names.into_iter().map(|host| ServerAddress { host, port }).collect(),
-            addresses => addresses.to_vec(),
-        };
+        let mut all = self.server.reached_at(names);
         all.sort_by_key(|address| address.host.parse::<std::net::IpAddr>().is_ok());
         all.into_iter().next()
     }

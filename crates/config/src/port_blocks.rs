@@ -89,7 +89,8 @@ fn report_faults(blocks: &PortBlocks, s: &Section<'_>, p: &mut Problems, config:
     }
     let own =
         [Some(config.server.listen), config.admin.metrics, config.acme.as_ref().map(|acme| acme.listen)];
-    for port in own.into_iter().flatten().map(|address| address.port()) {
+    let own = own.into_iter().flatten().map(|address| address.port());
+    for port in own.chain(config.server.more_ports.iter().copied()) {
         if (ports.0..=ports.1).contains(&port) {
             let reason = format!(
                 "'ports' in [nat] has {port}, at which the gateway listens: a client could take packets that are meant for the gateway"

@@ -33,6 +33,8 @@ use vpnd_sys::logging::LogFormat;
 const NETWORK: &str = "a network such as \"10.20.0.0/16\" or \"2001:db8::/32\"";
 const SELECTOR: &str =
     "\"any\", \"clients\", \"group:NAME\", \"user:NAME\", an address or a network such as \"10.20.0.0/16\"";
+/// Each is a name of the gateway more that clients try.
+const MAX_MORE_PORTS: usize = 3;
 const YEAR_S: u64 = 365 * 86_400;
 /// `level` in `[log]` of a file without it.
 pub(super) const DEFAULT_LOG_LEVEL: &str = "info";
@@ -93,12 +95,24 @@ fn server(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Server {
     Server {
         listen,
         addresses,
+        more_ports: more_ports(s, p, listen),
         shards: s.number(p, "shards", 0..=64, 0) as usize,
         priority: s.number(p, "priority", 0..=20, 10) as u8,
         busy_poll: busy_poll(s, p),
         state_dir: path(s, p, "state_dir", base).unwrap_or_else(|| base.join("state")),
         journal_dir: path(s, p, "journal_dir", base).unwrap_or_else(|| JOURNAL_DIRECTORY.into()),
     }
+}
+
+fn more_ports(s: &mut Section<'_>, p: &mut Problems, listen: SocketAddr) -> Vec<u16> {
+    const KEY: &str = "more_ports";
+    let ports: Vec<u16> = s.list(p, KEY, "a UDP port, as text, such as \"443\"").unwrap_or_default();
+    at_most(s, p, KEY, ports.len(), MAX_MORE_PORTS);
+    if ports.iter().any(|port| *port == 0 || *port == listen.port()) {
+        let message = "'more_ports' in [server] takes ports from 1 to 65535, and not that of 'listen'";
+        s.problem(p, KEY, message.to_owned());
+    }
+    ports
 }
 
 fn tls(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Tls {
@@ -197,6 +211,11 @@ pub(super) fn push_or(s: &mut Section<'_>, p: &mut Problems, otherwise: &Push, t
 fn nat(s: &mut Section<'_>, p: &mut Problems, config: &ServerConfig) -> Nat {
     let modes = [("nftables", NatMode::Nftables), ("route", NatMode::Route), ("none", NatMode::None)];
     let mode = s.choice(p, "mode", &modes).unwrap_or(NatMode::None);
+    if mode == NatMode::None && !config.server.more_ports.is_empty() {
+        let message = "'more_ports' in [server] are rules of the firewall, and there are none with mode = \"none\": choose \"route\" or \
+                       \"nftables\", or lead these ports to that of 'listen' yourself and name them in 'addresses'";
+        s.problem(p, "mode", message.to_owned());
+    }
     Nat {
         mode,
         outgoing_interface: interface(s, p, "outgoing_interface"),

@@ -105,6 +105,8 @@ fn a_wrong_type_or_value_says_what_would_be_right() {
             "[limits]\nsession_rate_up = 50",
             "\"50mbit\" or \"1.5gbit\", from 64kbit to 1000gbit, or \"none\", not a whole number",
         ),
+        ("[server]\nmore_ports = '443'", "choose \"route\" or \"nftables\""),
+        ("[nat]\nmode = 'route'\n[server]\nmore_ports = '4433'", "not that of 'listen'"),
         ("[[limits.groups]]\nrate_up = '1mbit'", "server.toml:6: [limits.groups] needs the key 'name'"),
         ("[[limits.groups]]\nname = 'a'\nrate_dwn = '1mbit'", "did you mean 'rate_down'?"),
         (
@@ -115,6 +117,20 @@ fn a_wrong_type_or_value_says_what_would_be_right() {
         let problem = only_problem(extra);
         assert!(problem.contains(expected), "{extra:?} gives {problem:?}");
     }
+}
+
+#[test]
+fn a_gateway_is_reached_at_its_names_and_then_at_more_ports() {
+    let reached = |more: &str| {
+        let config = parse(&format!("{LEAST}[nat]\nmode = 'route'\n[server]\n{more}")).unwrap();
+        let all = config.server.reached_at(vec!["vpn.example".to_owned(), "192.0.2.1".to_owned()]);
+        all.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(reached(""), ["vpn.example:4433", "192.0.2.1:4433"]);
+    let both = ["vpn.example:4433", "192.0.2.1:4433", "vpn.example:443", "192.0.2.1:443"];
+    assert_eq!(reached("more_ports = ['443']\n"), both);
+    let named = "more_ports = '443'\naddresses = ['a.example:4433', 'a.example:443', 'b.example:53']\n";
+    assert_eq!(reached(named), ["a.example:4433", "a.example:443", "b.example:53", "b.example:443"]);
 }
 
 /// A list of this many networks.

@@ -8,7 +8,6 @@
 //! both at that moment would find one empty and then the other. So chains stay, and only their rules are
 //! replaced.
 
-use std::fmt::Write;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -16,16 +15,20 @@ use serde::{Deserialize, Serialize};
 
 use crate::port_blocks::PortBlocks;
 use crate::tool::{NFT, ToolError};
-use port_blocks::{PORT_BLOCKS, port_blocks, public_addresses};
+use port_blocks::{port_blocks, public_addresses};
+use script::Script;
 
 mod connections;
+mod entrances;
 mod guard;
 mod kill_switch;
 mod port_blocks;
+mod script;
 mod trace;
 mod watch;
 
 pub use connections::ConnectionLimit;
+pub use entrances::Entrances;
 pub use guard::{GuardRules, MarkMatch, Returning};
 pub use kill_switch::{KILL_SWITCH_TABLE, KillSwitchRules};
 pub use trace::ChainPlace;
@@ -91,6 +94,8 @@ pub struct GatewayRules {
     pub transit_v6: Transit,
     /// Connections of clients; `None` is without a limit.
     pub connections: Option<ConnectionLimit>,
+    /// More UDP ports that lead to the gateway's own.
+    pub entrances: Option<Entrances>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -165,6 +170,9 @@ impl GatewayRules {
             limit.sets(&mut script);
         }
         self.arrivals(&mut script);
+        if let Some(entrances) = &self.entrances {
+            entrances.rules(&self.tunnel, &mut script);
+        }
         self.input(&mut script);
         self.forward(&mut script)?;
         if self.masquerade {
@@ -408,9 +416,10 @@ fn set<T: ToString>(members: Vec<T>) -> Option<String> {
 }
 
 /// All chains that a table of ours may have.
-pub(super) const CHAINS: [&str; 8] = [
+pub(super) const CHAINS: [&str; 9] = [
     "arrivals",
     "departures",
+    "entrances",
     "input",
     "forward",
     "postrouting",
@@ -418,55 +427,6 @@ pub(super) const CHAINS: [&str; 8] = [
     "ipv4_forwarded_for_vpnd_alone",
     "ipv6_forwarded_for_vpnd_alone",
 ];
-
-/// A table in the making.
-struct Script {
-    table: String,
-    text: String,
-}
-
-impl Script {
-    /// One that begins the table of this name.
-    fn of_table(table: &str) -> Self {
-        Self { table: table.to_owned(), text: format!("table inet {table} {{\n") }
-    }
-
-    fn line(&mut self, text: &str) {
-        // Writing to a string can't fail.
-        let _ = writeln!(self.text, "{text}");
-    }
-
-    /// Puts the table in force, in place of what is in it.
-    async fn run(&self) -> Result<(), NftError> {
-        match run(&self.refill()).await {
-            // A chain that another version has hooked in elsewhere can't stay.
-            Err(NftError::Tool(ToolError::Refused { .. })) => {
-                run(&(remove_script(&self.table) + &self.text)).await
-            }
-            outcome => outcome,
-        }
-    }
-
-    /// The transaction that keeps chains which are there and replaces the rules in them. A chain that is not
-    /// wanted goes, whether it is there or not.
-    fn refill(&self) -> String {
-        let Self { table, text } = self;
-        let mut script = format!("add table inet {table}\nflush table inet {table}\n");
-        // Elements of before would be in the way of others; the rules that name the map are gone by then.
-        let _ = writeln!(
-            script,
-            "add map inet {table} port_blocks {{ {PORT_BLOCKS} }}\nflush map inet {table} port_blocks"
-        );
-        if !text.contains("map port_blocks {") {
-            let _ = writeln!(script, "delete map inet {table} port_blocks");
-        }
-        for chain in CHAINS.iter().filter(|chain| !text.contains(&format!("chain {chain} {{"))) {
-            let _ = writeln!(script, "add chain inet {table} {chain}\ndelete chain inet {table} {chain}");
-        }
-        script += &ConnectionLimit::prepare(table, text);
-        script + text
-    }
-}
 
 async fn run(script: &str) -> Result<(), NftError> {
     Ok(NFT.run(&["-f".to_owned(), "-".to_owned()], script).await?)

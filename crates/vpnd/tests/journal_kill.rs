@@ -249,6 +249,7 @@ fn changes(directory: &Path, index: u32) -> Vec<Change> {
         transit_v4: Transit::Dropped { except: vec!["lan0".to_owned()] },
         transit_v6: Transit::Untouched,
         connections: None,
+        entrances: None,
     }));
     changes.push(Change::Guard(GuardRules {
         tunnel: TUNNEL.to_owned(),

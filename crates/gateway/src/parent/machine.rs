@@ -22,7 +22,7 @@ use vpnd_sys::change::{Change, LAST_RESORT_METRIC};
 use vpnd_sys::conntrack;
 use vpnd_sys::log_limit::LogLimit;
 use vpnd_sys::netlink::{AddressSpec, MAIN_TABLE, Netlink, RouteSpec, RouteTarget};
-use vpnd_sys::nft::{ConnectionLimit, GatewayRules, Outgoing, Services, Transit};
+use vpnd_sys::nft::{ConnectionLimit, Entrances, GatewayRules, Outgoing, Services, Transit};
 use vpnd_sys::sysctl::{self, Forwarding, SysctlChange};
 use vpnd_sys::tun::Tun;
 
@@ -388,7 +388,13 @@ fn rules(config: &ServerConfig, interface: &str, forwarding: &Forwarding) -> Gat
         transit_v4: transit(forwarding.v4_except()),
         transit_v6: transit(forwarding.v6_except()),
         connections: connections(config),
+        entrances: entrances(config),
     }
+}
+
+fn entrances(config: &ServerConfig) -> Option<Entrances> {
+    let ports = config.server.more_ports.clone();
+    (!ports.is_empty()).then_some(Entrances { ports, to: config.server.listen })
 }
 
 fn connections(config: &ServerConfig) -> Option<ConnectionLimit> {

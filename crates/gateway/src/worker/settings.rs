@@ -32,9 +32,12 @@ pub(super) fn core(
 
 /// The addresses that clients are to keep.
 pub(super) fn renewal(config: &ServerConfig) -> Option<Renewal> {
-    let addresses = &config.server.addresses;
+    if config.server.addresses.is_empty() {
+        return None;
+    }
+    let addresses = config.server.reached_at(Vec::new());
     let texts = addresses.iter().map(|address| Text::cut(&address.to_string()));
-    (!addresses.is_empty()).then(|| Renewal { addresses: list(texts) })
+    Some(Renewal { addresses: list(texts) })
 }
 
 pub(super) fn admission(config: &ServerConfig) -> vpnd_proto::admission::Limits {

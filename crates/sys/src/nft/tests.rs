@@ -25,7 +25,12 @@ fn rules() -> GatewayRules {
         transit_v4: Transit::Dropped { except: Vec::new() },
         transit_v6: Transit::Dropped { except: Vec::new() },
         connections: Some(ConnectionLimit { per_address: 1_000, addresses: 2_048 }),
+        entrances: None,
     }
+}
+
+fn entrances(to: &str) -> Option<Entrances> {
+    Some(Entrances { ports: vec![443, 53], to: to.parse().unwrap() })
 }
 
 fn blocks() -> PortBlocks {
@@ -84,6 +89,8 @@ fn every_variant_is_accepted_by_the_kernel() {
         let lan = Outgoing::Interface("eth0.10".to_owned());
         for rules in [
             GatewayRules { masquerade: false, inbound: true, ..rules() },
+            GatewayRules { entrances: entrances("[::]:4433"), ..rules() },
+            GatewayRules { entrances: entrances("192.0.2.1:4433"), ..rules() },
             GatewayRules { outgoing: lan.clone(), ..rules() },
             GatewayRules { inbound: true, campus: vec!["0.0.0.0/0".parse().unwrap()], ..rules() },
             GatewayRules { inbound: true, campus: vec!["::/0".parse().unwrap()], ..rules() },

@@ -27,9 +27,7 @@ use crate::cli::{StoreArgs, UserAddArgs, UserCertificateArgs, UserCommand, UserP
 pub(super) use modify::existing;
 use secret_input::{InputError, Source};
 use vpnd_config::access_profile::Who;
-use vpnd_config::profile::{
-    ClientIdentity, Profile, Routes, ServerAddress, Trust, USER_NAME_RULE, is_user_name,
-};
+use vpnd_config::profile::{ClientIdentity, Profile, Routes, Trust, USER_NAME_RULE, is_user_name};
 use vpnd_config::source::SourceKind;
 use vpnd_config::{ConfigError, ServerConfig};
 use vpnd_pki::authority::{Authority, CertificateError, IssuedCertificate};
@@ -433,12 +431,8 @@ fn profile(
         let path = config.tls.certificate.display().to_string();
         return Err(UserError::NoServerName { path });
     };
-    let port = config.server.listen.port();
     Ok(Profile {
-        servers: match config.server.addresses.as_slice() {
-            [] => names.iter().map(|host| ServerAddress { host: host.clone(), port }).collect(),
-            addresses => addresses.to_vec(),
-        },
+        servers: config.server.reached_at(names.clone()),
         renew: true,
         tcp_port: config
             .portal
