@@ -187,6 +187,7 @@ fn firewall(outgoing: Outgoing) -> Change {
         transit_v4: crate::nft::Transit::Untouched,
         transit_v6: crate::nft::Transit::Untouched,
         connections: None,
+        entrances: None,
     })
 }
 
