@@ -9,6 +9,7 @@ mod frames;
 pub mod lookup;
 pub mod messages;
 pub mod parent;
+mod person;
 mod servers;
 pub mod service;
 pub mod user_commands;

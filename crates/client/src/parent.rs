@@ -4,11 +4,9 @@
 //! alone talks to the gateway ([`vpnd_ipc`]). INVARIANT: every change to the machine goes through the undo journal, so that a killed
 //! client can be cleaned up after.
 
-pub(crate) mod browser;
 mod cleanup;
 mod console;
 mod control_socket;
-pub(crate) mod credentials;
 mod device;
 mod gateway_addresses;
 mod kill_switch;
@@ -20,7 +18,7 @@ mod opening;
 mod outer_path;
 mod permission;
 mod plan;
-pub(crate) mod prompt;
+mod prompt;
 mod report;
 mod stop;
 mod transport;
@@ -41,6 +39,8 @@ use crate::messages::{
     Browse, Configure, FromWorker, ListenForBrowser, LookUp, OpenSocket, ParentRequest, Prove, Question,
     Renew, SetMtu, Tell, ToWorker, UseTunnelDns, WorkerLaunch,
 };
+use crate::person::browser;
+use crate::person::credentials::CredentialsError;
 use crate::user_messages::TunnelState;
 use cleanup::clean_up_after_others;
 pub use cleanup::{cleanup, kill_switch_state, states};
@@ -152,7 +152,7 @@ pub fn gave_up(error: &anyhow::Error) -> bool {
 #[must_use]
 pub fn needs_user_action(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref::<ChildError>(), Some(ChildError::Refused(_)))
-        || error.is::<credentials::CredentialsError>()
+        || error.is::<CredentialsError>()
         || error.is::<WouldCutOff>()
 }
 

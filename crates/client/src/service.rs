@@ -32,6 +32,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 
 use crate::args::DEFAULT_CLIENT_STATE;
+use crate::user_messages::{DEFAULT_GROUP, DEFAULT_SOCKET};
 use members::{Admission, Members};
 use profiles::Profiles;
 use running::Handle;
@@ -44,12 +45,8 @@ use vpnd_sys::netlink::Netlink;
 use vpnd_sys::process::{self, Capability};
 use vpnd_sys::service_manager;
 
-/// Default path of the socket.
-pub const DEFAULT_SOCKET: &str = "/run/vpnd-client/socket";
 /// Default directory of the profiles.
 pub const DEFAULT_PROFILES: &str = "/etc/vpnd/profiles.d";
-/// Default group of the users who may connect.
-pub const DEFAULT_GROUP: &str = "vpnd-users";
 
 /// Time for all clients to end in order: each informs its gateway and undoes its changes.
 const END_TIMEOUT: Duration = Duration::from_secs(20);

@@ -20,12 +20,13 @@ use zeroize::Zeroizing;
 
 use crate::args::user_name;
 use crate::frames::{self, MAX_FROM_SERVICE, Reader, Writer};
-use crate::parent::credentials::{self, CredentialsError, Source};
-use crate::parent::{browser, prompt};
-use crate::service::{DEFAULT_GROUP, DEFAULT_SOCKET};
+use crate::person::browser;
+use crate::person::credentials::{self, CredentialsError, Source};
+use crate::person::terminal;
 use crate::user_messages::{
     Ask, Login, ProfileName, ServiceReply, TunnelStatus, Typed, Up, UsedBy, UserRequest,
 };
+use crate::user_messages::{DEFAULT_GROUP, DEFAULT_SOCKET};
 use table::render;
 use vpnd_ipc::spawn::ChildError;
 use vpnd_sys::clock::wall_s;
@@ -225,7 +226,7 @@ fn answer(args: &UpArgs, ask: &Ask) -> Result<Zeroizing<String>, CredentialsErro
     match (ask, &args.credentials, args.password_fd) {
         (Ask::Password { .. }, Some(file), _) => credentials::read(&Source::File(file.clone())),
         (Ask::Password { .. }, None, Some(fd)) => credentials::read(&Source::Descriptor(fd)),
-        _ => prompt::at_terminal(ask),
+        _ => terminal::ask(ask),
     }
 }
 

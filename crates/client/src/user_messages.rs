@@ -14,6 +14,11 @@ use minicbor::{Decode, Encode};
 use serde::Serialize;
 use vpnd_proto::control::{ChallengeText, SecretText, Text, UserName};
 
+/// Default path of the service's socket.
+pub const DEFAULT_SOCKET: &str = "/run/vpnd-client/socket";
+/// Default group of the users who may connect.
+pub const DEFAULT_GROUP: &str = "vpnd-users";
+
 /// The name of a profile, as a user gives it.
 pub type ProfileName = Text<64>;
 /// What a person has typed.

@@ -95,7 +95,7 @@ pub struct GatewayRules {
     /// Connections of clients; `None` is without a limit.
     pub connections: Option<ConnectionLimit>,
     /// More UDP ports that lead to the gateway's own.
-    pub entrances: Option<Entrances>,
+    pub entrances: Option<Box<Entrances>>,
 }
 
 #[derive(Debug, thiserror::Error)]

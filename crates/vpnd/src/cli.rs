@@ -33,8 +33,9 @@ pub use user::{
     UserChangeArgs, UserDevicesArgs, UserExportArgs, UserImportArgs, UserModifyArgs, UserShowArgs,
 };
 use vpnd_client::args::{CleanupArgs, ConnectArgs, KillSwitchArgs, user_name};
-use vpnd_client::service::{DEFAULT_SOCKET, ServiceArgs};
+use vpnd_client::service::ServiceArgs;
 use vpnd_client::user_commands::{ListArgs, OwnTunnelsArgs, UpArgs};
+use vpnd_client::user_messages::DEFAULT_SOCKET;
 use vpnd_config::DEFAULT_CONFIG;
 use vpnd_gateway::args::ServerArgs;
 use vpnd_sys::date::Expiry;

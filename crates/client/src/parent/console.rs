@@ -16,11 +16,11 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use zeroize::Zeroizing;
 
-use super::browser;
-use super::credentials::CredentialsError;
-use super::prompt;
 use crate::args::ConnectArgs;
 use crate::frames::{self, MAX_FROM_USER, Reader, Writer};
+use crate::person::browser;
+use crate::person::credentials::CredentialsError;
+use crate::person::terminal;
 use crate::user_messages::{Ask, Begin, FromClient, ToClient, TunnelDetails, TunnelState, Typed};
 use vpnd_sys::text::{format_chain, harmless};
 
@@ -104,7 +104,7 @@ impl Console {
     /// # Errors
     /// If there is nobody, or no answer.
     pub(super) async fn ask(&self, ask: Ask) -> Result<Zeroizing<String>, CredentialsError> {
-        let Some(service) = &self.0 else { return prompt::at_terminal(&ask) };
+        let Some(service) = &self.0 else { return terminal::ask(&ask) };
         let (sender, answer) = oneshot::channel();
         *lock(&service.waiting) = Some(sender);
         // Nobody answers after the end, of which the waiting one before was told.
@@ -121,7 +121,7 @@ impl Console {
     /// The same in the background.
     pub(super) fn begin_to_ask(&self, ask: Ask) -> JoinHandle<Result<Zeroizing<String>, CredentialsError>> {
         if self.0.is_none() {
-            return tokio::task::spawn_blocking(move || prompt::at_terminal(&ask));
+            return tokio::task::spawn_blocking(move || terminal::ask(&ask));
         }
         let console = self.clone();
         tokio::spawn(async move { console.ask(ask).await })
@@ -256,6 +256,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
     use crate::frames::MAX_FROM_SERVICE;
+    use crate::person::credentials::CredentialsError;
 
     /// A client's console and the service's end.
     fn console() -> (Console, Reader, Writer) {

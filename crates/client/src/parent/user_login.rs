@@ -4,8 +4,8 @@ use anyhow::ensure;
 use zeroize::Zeroizing;
 
 use super::console::Console;
-use super::credentials::{self, CredentialsError, MAX_PASSWORD, Source};
 use crate::args::ConnectArgs;
+use crate::person::credentials::{self, CredentialsError, MAX_PASSWORD, Source};
 use crate::user_messages::Ask;
 use vpnd_config::profile::{LOGIN_NAME_RULE, Profile, is_login_name};
 use vpnd_sys::text::harmless;

@@ -392,9 +392,9 @@ fn rules(config: &ServerConfig, interface: &str, forwarding: &Forwarding) -> Gat
     }
 }
 
-fn entrances(config: &ServerConfig) -> Option<Entrances> {
+fn entrances(config: &ServerConfig) -> Option<Box<Entrances>> {
     let ports = config.server.more_ports.clone();
-    (!ports.is_empty()).then_some(Entrances { ports, to: config.server.listen })
+    (!ports.is_empty()).then(|| Box::new(Entrances { ports, to: config.server.listen }))
 }
 
 fn connections(config: &ServerConfig) -> Option<ConnectionLimit> {

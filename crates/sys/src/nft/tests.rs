@@ -29,8 +29,8 @@ fn rules() -> GatewayRules {
     }
 }
 
-fn entrances(to: &str) -> Option<Entrances> {
-    Some(Entrances { ports: vec![443, 53], to: to.parse().unwrap() })
+fn entrances(to: &str) -> Option<Box<Entrances>> {
+    Some(Box::new(Entrances { ports: vec![443, 53], to: to.parse().unwrap() }))
 }
 
 fn blocks() -> PortBlocks {

@@ -21,7 +21,7 @@ const SEARCH_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 const SCREEN: [&str; 3] = ["DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY"];
 
 /// A socket for the browser, and its port.
-pub(super) fn listener() -> io::Result<(TcpListener, u16)> {
+pub(crate) fn listener() -> io::Result<(TcpListener, u16)> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     listener.set_nonblocking(true)?;
     let port = listener.local_addr()?.port();
@@ -32,7 +32,7 @@ pub(super) fn listener() -> io::Result<(TcpListener, u16)> {
 ///
 /// # Errors
 /// If that is no address of a page.
-pub(super) fn show(url: &str) -> Result<(), String> {
+pub(crate) fn show(url: &str) -> Result<(), String> {
     check(url)?;
     tracing::info!(target: NEWS, "log in in a browser on this machine: {url}");
     let screen = SCREEN.iter().filter_map(|name| Some((*name, std::env::var(name).ok()?)));

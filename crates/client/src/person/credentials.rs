@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 use vpnd_sys::terminal;
 
 /// The longest password, in bytes (PROTOCOL §3.2).
-pub(super) const MAX_PASSWORD: usize = 1_024;
+pub(crate) const MAX_PASSWORD: usize = 1_024;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
@@ -69,7 +69,7 @@ pub(crate) fn read(source: &Source) -> Result<Zeroizing<String>, CredentialsErro
 ///
 /// # Errors
 /// If there is no terminal, or it was closed.
-pub(super) fn ask(prompt: &str) -> Result<Zeroizing<String>, CredentialsError> {
+pub(crate) fn ask(prompt: &str) -> Result<Zeroizing<String>, CredentialsError> {
     if !io::stdin().is_terminal() {
         return Err(CredentialsError::NoTerminal);
     }
@@ -82,7 +82,7 @@ pub(super) fn ask(prompt: &str) -> Result<Zeroizing<String>, CredentialsError> {
 ///
 /// # Errors
 /// As for [`ask`].
-pub(super) fn ask_for_code(prompt: &str) -> Result<Zeroizing<String>, CredentialsError> {
+pub(crate) fn ask_for_code(prompt: &str) -> Result<Zeroizing<String>, CredentialsError> {
     match ask(prompt) {
         Err(CredentialsError::Empty(_)) => Ok(Zeroizing::default()),
         asked => asked,
@@ -93,7 +93,7 @@ pub(super) fn ask_for_code(prompt: &str) -> Result<Zeroizing<String>, Credential
 ///
 /// # Errors
 /// As for [`ask`].
-pub(super) fn ask_openly(prompt: &str) -> Result<Zeroizing<String>, CredentialsError> {
+pub(crate) fn ask_openly(prompt: &str) -> Result<Zeroizing<String>, CredentialsError> {
     if !io::stdin().is_terminal() {
         return Err(CredentialsError::NoTerminal);
     }

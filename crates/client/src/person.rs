@@ -1,0 +1,6 @@
+//! The person at this process: a question at the terminal, a password from there or a file, a page
+//! in the browser. For the client that a person starts, and for the commands of a user without root.
+
+pub(crate) mod browser;
+pub(crate) mod credentials;
+pub(crate) mod terminal;
