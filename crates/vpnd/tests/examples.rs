@@ -43,6 +43,7 @@ fn with_defaults(text: &str) -> String {
         "ports",
         "suites = [",
         "user ",
+        "more_ports ",
         "name = \"students\"",
         "rate_",
         "session_rate_down = \"1",
