@@ -357,7 +357,10 @@ impl Authenticator {
     fn failed(&self, login: &Login, error: &StoreError) -> LoginOutcome {
         tracing::error!(%error, "a login could not be checked");
         self.log_refusal(login, Cause::StoreFailed);
-        Refusal::Credentials.into()
+        match error {
+            StoreError::Database { .. } if error.is_for_now() => Refusal::StoreUnavailable.into(),
+            _ => Refusal::Credentials.into(),
+        }
     }
 
     fn log_refusal(&self, login: &Login, cause: Cause) {

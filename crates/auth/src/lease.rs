@@ -45,6 +45,10 @@ impl LeaseError {
                 Refusal::NoAddress
             }
             Self::Store(StoreError::Busy { .. }) => Refusal::Busy,
+            Self::Store(error @ StoreError::Database { .. }) if error.is_for_now() => {
+                tracing::warn!(%error, "no inner address for a login");
+                Refusal::StoreUnavailable
+            }
             Self::Store(error) => return Err(Reason::cut(&error.to_string())),
         };
         Ok(LoginReply::Refused(refusal.into()))

@@ -10,6 +10,7 @@ pub(crate) mod idp_client;
 mod lease;
 mod portal;
 mod service;
+mod store;
 pub mod wireguard;
 
 use std::os::unix::net::UnixStream;
@@ -27,6 +28,7 @@ use crate::idp_client::IdpClient;
 use crate::portal::desk::Desk;
 use crate::portal::devices::Offer;
 use crate::service::Service;
+use crate::store::OpenStore;
 use crate::wireguard::WireGuard;
 use crate::wireguard::configuration::Endpoint;
 use vpnd_config::{ServerConfig, Timeouts, Tunnel};
@@ -37,22 +39,16 @@ use vpnd_ipc::gateway::{AuthLaunch, FromAuth, ToAuth};
 use vpnd_ipc::messages::Prepared;
 use vpnd_ipc::signing::{self, SigningError};
 use vpnd_pki::tls;
+use vpnd_store::Store;
 use vpnd_store::audit::recorder::{LiveSessions, Recorder};
 use vpnd_store::audit::{self, SessionStart};
 use vpnd_store::password::Hasher;
-use vpnd_store::sqlite::Sqlite;
-use vpnd_store::{Leases as _, Sessions, Store, StoreError, WireGuardDevices as _};
 use vpnd_sys::clock::{Clocks, steady_s};
 use vpnd_sys::log_limit::REPORT_INTERVAL;
 use vpnd_sys::process;
 
 /// The file, in the store's directory, with what accounting needs after a restart.
 const ACCOUNTING_FILE: &str = "accounting.sqlite";
-/// A store that another process holds is tried this often.
-const CATCH_UP_INTERVAL: Duration = Duration::from_millis(250);
-/// Devices whose time is over are looked for this often.
-const FORGET_INTERVAL: Duration = Duration::from_secs(3600);
-const BACKUP_INTERVAL: Duration = Duration::from_secs(6 * 3600);
 
 /// Time for the parent to notice that the worker is gone.
 const DISMISSAL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -75,7 +71,9 @@ pub fn run(stream: UnixStream) -> anyhow::Result<()> {
 
 async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<()> {
     let config = started.launch.message.configuration.parse()?;
-    let Ok([worker, signatures]) = <[_; 2]>::try_from(started.launch.descriptors) else {
+    let mut descriptors = started.launch.descriptors;
+    let dialling = (descriptors.len() == 3).then(|| descriptors.pop()).flatten();
+    let Ok([worker, signatures]) = <[_; 2]>::try_from(descriptors) else {
         bail!("the auth process was started without its channels to the worker");
     };
     let keys = signing::Keys::default();
@@ -83,11 +81,11 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
     keys.add(tls::signing_key(&first_key.0)?)?;
     drop(first_key);
     let worker = Channel::new(worker.into(), messages::auth::MAX_FRAME)?;
-    let sqlite = Arc::new(Sqlite::open(&config.server.store_path())?);
+    let opened = OpenStore::open(&config, started.launch.message.database.as_ref(), dialling).await?;
     let settings = settings(&config)?;
-    let store: Arc<dyn Store> = Arc::clone(&sqlite) as _;
+    let store = opened.store();
     let audit_path = config.server.state_dir.join(audit::FILE_NAME);
-    let live = live_sessions(Arc::clone(&sqlite) as _);
+    let live = live_sessions(Arc::clone(&store));
     let audit = Recorder::start(audit_path, config.audit, config.nat.blocks.clone(), live)
         .context("there is no thread to record events")?;
     let for_auth = Arc::clone(&store);
@@ -96,7 +94,7 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
             .await
             .context("the authenticator can't be made")??;
     let idp = Arc::new(IdpClient::default());
-    let accounting = accounting(&config, &idp, sqlite.as_ref(), started.launch.message.is_start);
+    let accounting = accounting(&config, &idp, store.as_ref(), started.launch.message.is_start);
     let external = External::new(&config.sources, Arc::clone(&idp), Arc::clone(&accounting));
     let authenticator = authenticator.with_audit(audit.clone()).with_external(external);
     let authenticator = authenticator.with_logins_per_user(config.limits.logins_per_user);
@@ -104,7 +102,7 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
     let external: usize = config.sources.iter().map(external::permits).sum();
     let access = Arc::new(Access::new(config.profiles.clone(), &config.tunnel));
     let service = Service::new(
-        store,
+        Arc::clone(&store),
         authenticator,
         Arc::clone(&access),
         settings.workers + settings.queue + external,
@@ -113,7 +111,7 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
     let service = service.with_audit(audit.clone());
     switch_portal(&service, &config);
     let endpoint = started.launch.message.endpoint.and_then(Endpoint::parse);
-    let wireguard = wireguard(&config, &sqlite, &access)?;
+    let wireguard = wireguard(&config, &store, &access)?;
     let service = Arc::new(with_wireguard(service, wireguard, endpoint, &config.tunnel));
     let signing =
         signing::serve(signatures, keys.clone()).context("there is no thread to sign handshakes")?;
@@ -121,7 +119,7 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
     let beginning = Arc::clone(&service);
     tokio::task::spawn_blocking(move || beginning.begin(is_start)).await??;
     parent.send(&Prepared::Prepared(started.protections), &[]).await?;
-    begin_tasks(sqlite, &service, &accounting, &config.timeouts, is_start);
+    begin_tasks(opened, &service, &accounting, &config.timeouts, is_start);
     let is_stopped = AtomicBool::new(false);
     let ended = tokio::select! {
         // That its channel ends is what this process waits for.
@@ -169,7 +167,7 @@ fn with_wireguard(
 /// The WireGuard devices, if they are served.
 fn wireguard(
     config: &ServerConfig,
-    store: &Arc<Sqlite>,
+    store: &Arc<dyn Store>,
     access: &Arc<Access>,
 ) -> anyhow::Result<Option<Arc<WireGuard>>> {
     if config.wireguard.is_none() {
@@ -177,18 +175,18 @@ fn wireguard(
     }
     let devices = store.wireguard_devices()?.len();
     let key = wireguard::key_file::open_or_create(&config.server.state_dir, devices)?;
-    Ok(Some(WireGuard::start(Arc::clone(store) as _, Arc::clone(access), key)?))
+    Ok(Some(WireGuard::start(Arc::clone(store), Arc::clone(access), key)?))
 }
 
 /// Starts the tasks that run besides requests.
 fn begin_tasks(
-    sqlite: Arc<Sqlite>,
+    store: OpenStore,
     service: &Arc<Service>,
     accounting: &Arc<Accounting>,
     timeouts: &Timeouts,
     is_start: bool,
 ) {
-    tokio::spawn(look_after(sqlite, timeouts.forget_device));
+    tokio::spawn(store.look_after(timeouts.forget_device));
     tokio::spawn(Arc::clone(service).follow_sources());
     tokio::spawn(Arc::clone(service).end_leftover(timeouts.idle_timeout, is_start));
     tokio::spawn(report_log(Arc::clone(service)));
@@ -196,7 +194,7 @@ fn begin_tasks(
 }
 
 /// Reads the sessions that there are, for the audit file.
-fn live_sessions(sessions: Arc<dyn Sessions>) -> LiveSessions {
+fn live_sessions(sessions: Arc<dyn Store>) -> LiveSessions {
     Box::new(move || {
         let live = sessions.live_sessions(steady_s()).map_err(|error| error.to_string())?;
         Ok(live.into_iter().map(SessionStart::from).collect())
@@ -207,7 +205,7 @@ fn live_sessions(sessions: Arc<dyn Sessions>) -> LiveSessions {
 fn accounting(
     config: &ServerConfig,
     idp: &Arc<IdpClient>,
-    sessions: &dyn Sessions,
+    sessions: &dyn Store,
     is_start: bool,
 ) -> Arc<Accounting> {
     let file = config.server.state_dir.join(ACCOUNTING_FILE);
@@ -284,64 +282,5 @@ async fn report_log(service: Arc<Service>) {
     loop {
         tokio::time::sleep(REPORT_INTERVAL).await;
         service.report_log();
-    }
-}
-
-/// Backs the store up and removes what is no longer needed; never returns.
-async fn look_after(store: Arc<Sqlite>, forget_device: Duration) {
-    let (backed_up, caught_up) = (Arc::clone(&store), Arc::clone(&store));
-    tokio::join!(back_up(backed_up), catch_up(caught_up), forget_devices(store, forget_device));
-}
-
-/// Makes postponed changes once another process no longer holds the store; never returns.
-async fn catch_up(store: Arc<Sqlite>) {
-    let mut last = String::new();
-    loop {
-        let store = Arc::clone(&store);
-        match tokio::task::spawn_blocking(move || store.catch_up(steady_s())).await {
-            Ok(Ok(0)) | Ok(Err(StoreError::Busy { .. })) | Err(_) => {}
-            Ok(Ok(changes)) => {
-                tracing::info!(changes, "postponed changes are in the user store now")
-            }
-            Ok(Err(error)) => {
-                let error = error.to_string();
-                if error != last {
-                    tracing::error!(error, "postponed changes could not be written to the user store yet");
-                }
-                last = error;
-            }
-        }
-        tokio::time::sleep(CATCH_UP_INTERVAL).await;
-    }
-}
-
-/// Forgets devices without a recent session; never returns.
-async fn forget_devices(store: Arc<Sqlite>, after: Duration) {
-    loop {
-        let store = Arc::clone(&store);
-        let before_s = steady_s().saturating_sub(after.as_secs());
-        match tokio::task::spawn_blocking(move || store.forget_leases(before_s)).await {
-            Ok(Ok(0)) | Err(_) => {}
-            Ok(Ok(leases)) => {
-                tracing::info!(leases, "addresses of devices without a recent session were freed")
-            }
-            Ok(Err(error)) => {
-                tracing::warn!(%error, "devices without a recent session could not be forgotten")
-            }
-        }
-        tokio::time::sleep(FORGET_INTERVAL).await;
-    }
-}
-
-/// Keeps a copy of the store, which was just verified, next to it.
-async fn back_up(store: Arc<Sqlite>) {
-    loop {
-        let copied = Arc::clone(&store);
-        match tokio::task::spawn_blocking(move || copied.back_up()).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::error!(%error, "the user store has no new backup"),
-            Err(error) => tracing::error!(%error, "the user store has no new backup"),
-        }
-        tokio::time::sleep(BACKUP_INTERVAL).await;
     }
 }

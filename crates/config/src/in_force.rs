@@ -16,7 +16,8 @@ use crate::{Places, ServerConfig};
 
 /// Keys that take effect when the gateway starts, by section. A section without keys is one as a
 /// whole.
-const AT_START: [(&str, &[&str]); 14] = [
+const AT_START: [(&str, &[&str]); 15] = [
+    ("store", &[]),
     ("server", &["listen", "more_ports", "shards", "priority", "busy_poll_us", "state_dir", "journal_dir"]),
     ("tls", &["client_ca", "require_client_certificate"]),
     ("tunnel", &[]),

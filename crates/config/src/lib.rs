@@ -12,6 +12,7 @@ pub mod acme;
 mod audit;
 pub mod certificate;
 pub mod check;
+pub mod database;
 pub mod desk;
 pub mod document;
 pub mod factor;
@@ -62,6 +63,7 @@ pub use source::Source;
 pub use vpnd_pki::dns_name::DnsName;
 pub use wireguard::{WireGuard, WireGuardProfile};
 
+use database::StoreSettings;
 use profile::ServerAddress;
 use vpnd_sys::tun::TunOffloads;
 
@@ -91,6 +93,8 @@ pub enum ConfigError {
 pub struct ServerConfig {
     /// `[server]`
     pub server: Server,
+    /// `[store]`
+    pub store: StoreSettings,
     /// `[tls]`
     pub tls: Tls,
     /// `[tunnel]`

@@ -47,6 +47,7 @@ pub(super) fn server_config(text: &str, file: &str, base: &Path) -> Result<Serve
     let tunnel = document.section("tunnel", tunnel);
     let mut config = ServerConfig {
         server,
+        store: document.section("store", |s, p| super::database::store(s, p, base)),
         tls: document.section("tls", |s, p| tls(s, p, base)),
         push: document.section("push", |s, p| push_or(s, p, &Push::default(), &tunnel)),
         tunnel,

@@ -8,6 +8,7 @@
 
 mod acme;
 mod certificate;
+mod database;
 mod firewall;
 mod idp;
 mod kept_child;
@@ -353,6 +354,7 @@ async fn start_auth(
     let config = configuration.parse()?;
     let (questions, to_worker) = channel::pair()?;
     let (signatures, for_signing) = signing::pair()?;
+    let (database, dialling) = database::of_auth(config.store.database())?;
     let launch = AuthLaunch {
         // The store stays with its owner: 'vpnd user' works on the same files.
         common: Common { identity: None, ..common.clone() },
@@ -360,8 +362,9 @@ async fn start_auth(
         key,
         is_start,
         endpoint: endpoint(&config),
+        database,
     };
-    let descriptors = vec![to_worker.into(), for_signing];
+    let descriptors = [to_worker.into(), for_signing].into_iter().chain(dialling).collect();
     let (auth, protections) = start_child(program, ChildRole::Auth, &launch, descriptors).await?;
     Ok((auth, WorkerEnds { questions: questions.into(), signatures }, protections))
 }

@@ -4,7 +4,7 @@
 //! | | first | then |
 //! |---|---|---|
 //! | parent → auth | [`AuthLaunch`] | [`ToAuth`] |
-//! | auth → parent | [`Prepared`] | [`FromAuth`] |
+//! | auth → parent | [`Prepared`] | [`FromAuth`]; [`database::Dial`] on a channel of its own |
 //! | parent → idp | [`idp::IdpLaunch`] | |
 //! | idp → parent | [`Prepared`] | [`idp::FromIdp`] |
 //! | parent → portal | [`portal::PortalLaunch`] | [`portal::ToPortal`] |
@@ -19,6 +19,7 @@
 
 pub mod acme;
 pub mod auth;
+pub mod database;
 pub mod idp;
 pub mod portal;
 pub mod refusal;
@@ -120,7 +121,8 @@ pub struct PinnedCertificate {
 }
 
 /// The auth process's first message; with two descriptors: its ends of the channels to the worker,
-/// for questions and for signatures.
+/// for questions and for signatures; and with a third where the store is a database: its end of the
+/// channel for [`database::Dial`].
 #[derive(Debug, Encode, Decode)]
 pub struct AuthLaunch {
     #[n(0)]
@@ -136,6 +138,9 @@ pub struct AuthLaunch {
     /// Where clients find the gateway, if that is known.
     #[n(4)]
     pub endpoint: Option<ClientEndpoint>,
+    /// There where the store is a database.
+    #[n(5)]
+    pub database: Option<database::DatabaseLaunch>,
 }
 
 /// Where clients find the gateway.

@@ -119,9 +119,11 @@ impl Site {
     fn refused(&self, visitor: &Visitor, user: &str, refused: Refused) -> Response {
         let status = match refused.refusal {
             Refusal::Throttled => StatusCode::TOO_MANY_REQUESTS,
-            Refusal::Busy | Refusal::WaitingFull | Refusal::SourceUnavailable | Refusal::Draining => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
+            Refusal::Busy
+            | Refusal::WaitingFull
+            | Refusal::SourceUnavailable
+            | Refusal::StoreUnavailable
+            | Refusal::Draining => StatusCode::SERVICE_UNAVAILABLE,
             _ => StatusCode::FORBIDDEN,
         };
         let problem = visitor.texts.refused(refused);

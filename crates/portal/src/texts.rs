@@ -228,6 +228,7 @@ pub(crate) static ENGLISH: Texts = Texts {
         Refusal::SourceUnavailable => {
             "The directory with your account can't be reached. Try again in a minute."
         }
+        Refusal::StoreUnavailable => "The gateway's user database can't be reached. Try again in a minute.",
         Refusal::NotApproved => "The login was not approved in time.",
         Refusal::NotConfirmed | Refusal::GrantVoid => {
             "Your identity provider has not confirmed the login. Try again."
@@ -341,6 +342,9 @@ pub(crate) static GERMAN: Texts = Texts {
         }
         Refusal::SourceUnavailable => {
             "Das Verzeichnis mit Ihrem Konto ist nicht erreichbar. Versuchen Sie es in einer Minute noch einmal."
+        }
+        Refusal::StoreUnavailable => {
+            "Die Benutzerdatenbank des Gateways ist nicht erreichbar. Versuchen Sie es in einer Minute noch einmal."
         }
         Refusal::NotApproved => "Die Anmeldung wurde nicht rechtzeitig bestätigt.",
         Refusal::NotConfirmed | Refusal::GrantVoid => {

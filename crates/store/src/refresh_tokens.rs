@@ -1,7 +1,7 @@
 //! Refresh tokens of OpenID providers, by which users are asked about between logins.
 //!
-//! INVARIANT: a user has one at most, the latest; it goes with the user, and a backup brings none
-//! back.
+//! INVARIANT: a user has one at most, the latest; it goes with the user, and a backup of the
+//! embedded store brings none back.
 
 use std::fmt;
 

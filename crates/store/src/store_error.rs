@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use crate::postgres::Trouble;
 use crate::sqlite;
 
 /// An error of the store; nothing was changed.
@@ -48,6 +49,12 @@ pub enum StoreError {
     /// Anything else that the database or the system reports.
     #[error("the user store {} failed: {detail}", path.display())]
     Failed { path: PathBuf, detail: String },
+    /// The database server, or what is between.
+    #[error("the user database {database} {trouble}")]
+    Database { database: String, trouble: Trouble },
+    /// A store that can't be moved, or moved to.
+    #[error("the user store {store} can't be used for that: {detail}")]
+    Unsuitable { store: String, detail: String },
     #[error("there is a user '{name}' already; choose another name, or use 'vpnd user passwd {name}'")]
     UserExists { name: String },
     #[error("there is no user '{name}'; 'vpnd user list' shows all")]
@@ -73,6 +80,16 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// Whether the store may be free or there again in a while.
+    #[must_use]
+    pub fn is_for_now(&self) -> bool {
+        match self {
+            Self::Busy { .. } => true,
+            Self::Database { trouble, .. } => trouble.is_for_now(),
+            _ => false,
+        }
+    }
+
     /// The store at `path` is damaged, in this way.
     pub fn corrupted(path: PathBuf, detail: String) -> Self {
         Self::Corrupted { backup: sqlite::backup_path(&path), path, detail }

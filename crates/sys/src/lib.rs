@@ -17,6 +17,7 @@ pub mod change;
 pub mod clock;
 pub mod conntrack;
 pub mod date;
+pub mod dial;
 pub mod dns;
 pub mod file_watch;
 pub mod firewall_copy;

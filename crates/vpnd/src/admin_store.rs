@@ -9,8 +9,10 @@
 //! directory. The command itself, usually root's, opens nothing in there, and does not wait for
 //! ever for an answer.
 
+mod database;
 mod fault;
 pub(crate) mod message;
+mod moving;
 pub(crate) mod request;
 mod served;
 mod wireguard;
@@ -30,6 +32,7 @@ use rustix::fs::{CWD, Mode, OFlags};
 use tokio::runtime::Runtime;
 use zeroize::Zeroizing;
 
+use database::DatabaseTarget;
 pub use message::wireguard::WireGuardSummary;
 pub use message::{DeviceSummary, Opening, UserSecrets, UserSummary};
 pub(crate) use message::{FromStore, StoreLaunch};
@@ -322,7 +325,7 @@ impl Stores for Confined {
     fn open(&self, config: &ServerConfig, opening: Opening) -> Result<AdminStore, StoreError> {
         let (path, directory) = (config.server.store_path(), &config.server.state_dir);
         let failed = |detail: String| StoreError::Failed { path: path.clone(), detail };
-        if matches!(opening, Opening::Create | Opening::Replace) {
+        if matches!(opening, Opening::Create | Opening::Replace | Opening::Move) {
             let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory);
             made.map_err(|error| failed(format!("its directory can't be made: {error}")))?;
         }
@@ -334,14 +337,18 @@ impl Stores for Confined {
             Err(source) => return Err(StoreError::Unreadable { path, source }),
         };
         let identity = UnixUser::to_become(owner).map_err(|error| failed(error.to_string()))?;
+        let (database, connections) = DatabaseTarget::dial(config, opening)?.unzip();
         let launch = StoreLaunch {
             common: Common::new("warn", LogFormat::Text, config.process.sandbox, identity),
             directory: directory.as_os_str().as_bytes().to_vec().into(),
             opening,
+            database,
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| failed(error.to_string()))?;
-        let running = runtime.block_on(start(&launch)).map_err(|error| failed(error.to_string()))?;
+        let running = runtime
+            .block_on(start(&launch, &connections.unwrap_or_default()))
+            .map_err(|error| failed(error.to_string()))?;
         let mut process = StoreProcess { runtime, running: Some(running), path: path.clone() };
         match process.receive()? {
             FromStore::Opened(opened) => opened.map_err(|fault| fault.into_error(&path, ""))?,
@@ -351,9 +358,9 @@ impl Stores for Confined {
     }
 }
 
-async fn start(launch: &StoreLaunch) -> Result<RunningChild<FromStore>, ChildError> {
+async fn start(launch: &StoreLaunch, connections: &[OwnedFd]) -> Result<RunningChild<FromStore>, ChildError> {
     let mut child = StartingChild::start(ChildRole::Store)?;
-    let sent = child.send(launch, &[]).await;
+    let sent = child.send(launch, connections).await;
     // If it has ended by itself, this error has the reason, and the other only that the pipe is
     // closed.
     child.prepared().await?;
@@ -461,9 +468,10 @@ fn directory(launch: &StoreLaunch) -> &Path {
 
 async fn serve(started: Started<StoreLaunch, OwnedFd>, command: Channel) -> anyhow::Result<()> {
     command.send(&Prepared::Prepared(started.protections), &[]).await?;
-    let launch = started.launch.alone()?;
+    let (launch, connections) = (started.launch.message, started.launch.descriptors);
     let path = directory(&launch).join(vpnd_config::STORE_FILE_NAME);
-    let (opened, desk) = match Served::open(&path, launch.opening) {
+    let target = launch.database.map(|database| database.take(connections)).transpose()?;
+    let (opened, desk) = match Served::open(&path, launch.opening, target) {
         Ok(store) => (Ok(()), Some(Desk::new(store))),
         Err(error) => (Err(error.into()), None),
     };

@@ -11,6 +11,7 @@ mod drain;
 mod migrate;
 mod policy;
 mod source;
+mod store;
 mod token;
 mod user;
 
@@ -28,6 +29,7 @@ pub use drain::DrainArgs;
 pub use migrate::{MigrateCommand, MigrateOpenvpnArgs};
 pub use policy::{PolicyCommand, PolicyTestArgs};
 pub use source::{SourceCommand, SourceConfirmArgs, SourceTestArgs};
+pub use store::{MoveTo, StoreAdoptArgs, StoreCommand, StoreMigrateArgs};
 pub use token::{TokenAddArgs, TokenCommand, TokenListArgs, TokenRemoveArgs};
 pub use user::{
     UserChangeArgs, UserDevicesArgs, UserExportArgs, UserImportArgs, UserModifyArgs, UserShowArgs,
@@ -62,6 +64,9 @@ pub enum Command {
     Backup(BackupArgs),
     /// Put a backup in place, on this machine or a new one
     Restore(RestoreArgs),
+    /// Move the users of a gateway between the embedded store and a PostgreSQL database
+    #[command(subcommand)]
+    Store(StoreCommand),
     /// Give a gateway a new certificate for the names and the key it has. Gateways with their CA's
     /// key do so by themselves
     Renew(RenewArgs),

@@ -13,5 +13,6 @@ pub mod netcheck;
 pub mod policy;
 pub mod renew;
 pub mod source;
+pub mod store;
 pub mod tokens;
 pub mod users;

@@ -18,7 +18,7 @@ use vpnd::commands::policy::{self, PolicyTestError};
 use vpnd::commands::renew::{self, RenewError};
 use vpnd::commands::tokens;
 use vpnd::commands::users::{self, UserError, revoke};
-use vpnd::commands::{audit, backup, check, doctor, migrate, netcheck, source};
+use vpnd::commands::{audit, backup, check, doctor, migrate, netcheck, source, store};
 use vpnd_client::args::KillSwitchArgs;
 use vpnd_client::parent as client;
 use vpnd_client::service;
@@ -83,6 +83,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Doctor(args) => doctor::doctor(&args, &Confined, &mut std::io::stdout())?,
         Command::Backup(args) => backup::backup(&args, &Confined, wall_s(), &mut std::io::stdout())?,
         Command::Restore(args) => backup::restore(&args, &Confined, wall_s(), &mut std::io::stdout())?,
+        Command::Store(command) => store::run(&command, &Confined, &mut std::io::stdout())?,
         Command::Renew(args) => {
             let expires = renew::renew(&args, SystemTime::now())?;
             println!(

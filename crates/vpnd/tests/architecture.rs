@@ -67,7 +67,7 @@ fn dependencies_point_one_way() {
         ("pki", below.to_vec()),
         ("shard", vec!["vpnd-crypto", "vpnd-proto", "vpnd-sys"]),
         ("config", [&below[..], &["vpnd-pki"]].concat()),
-        ("store", [&below[..], &["vpnd-config"]].concat()),
+        ("store", [&below[..], &["vpnd-config", "vpnd-pki"]].concat()),
         ("ipc", [&below[..], &["vpnd-config", "vpnd-shard", "vpnd-wireguard"]].concat()),
         // One crate for each process or its family. They see one another's messages alone, in
         // `ipc`; only auth opens the store.

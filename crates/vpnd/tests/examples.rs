@@ -83,7 +83,7 @@ fn the_server_example_is_good_and_its_comments_show_the_defaults() {
     assert_eq!(format!("{plain:#?}"), format!("{explicit:#?}"));
 }
 
-const SECTIONS: [&str; 17] = [
+const SECTIONS: [&str; 18] = [
     "server",
     "tls",
     "tunnel",
@@ -101,6 +101,7 @@ const SECTIONS: [&str; 17] = [
     "wireguard",
     "portal",
     "acme",
+    "store",
 ];
 
 #[test]

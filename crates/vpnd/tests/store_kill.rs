@@ -7,6 +7,9 @@
 //! operations were carried out undisturbed. The operation that was under way may have been done as
 //! a whole or not at all. `VPND_STORE_KILLS` sets how many kills, `VPND_STORE_KILL_SEED` which.
 //!
+//! Both engines are tried: the file, and a database, where a killed victim must not keep the next one
+//! out either (`VPND_STORE_DATABASE_KILLS` sets how many kills).
+//!
 //! SIGKILL does not simulate a loss of power: that commits reach the disk is SQLite's
 //! `synchronous = FULL`.
 #![allow(
@@ -14,27 +17,35 @@
     reason = "a panic is how this test fails, as in a test of the standard harness"
 )]
 
+use std::ffi::OsString;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr};
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use rusqlite::Connection;
 use rusqlite::types::Value;
+use vpnd_config::database::{DatabaseFiles, DatabaseHost, PostgresSettings};
 use vpnd_proto::attach::{TokenHash, Tokens};
 use vpnd_proto::session::{DeviceId, SessionId};
+use vpnd_store::postgres::testing::{self, Cluster};
+use vpnd_store::postgres::{Access, Dial, Direct, Holder, Postgres};
 use vpnd_store::sqlite::Sqlite;
 use vpnd_store::{
-    Lease, LeaseOwner, Leases as _, NewUser, PasswordHash, SessionChange, SessionRecord, Sessions as _,
-    StoreError, TotpSecret, User, UserId, Users as _,
+    Lease, LeaseOwner, NewUser, PasswordHash, SessionChange, SessionRecord, Store, StoreError, TotpSecret,
+    User, UserId,
 };
 
 const PART: &str = "VPND_STORE_KILL_PART";
 const DEFAULT_KILLS: u64 = 120;
+/// A victim of a database takes longer to open it.
+const DEFAULT_DATABASE_KILLS: u64 = 24;
 /// Of so many kills one hits a store that is just being made.
 const NEW_STORE_EVERY: u64 = 8;
 /// Longest life of a victim once its store is open; an operation takes a millisecond or two.
@@ -42,13 +53,11 @@ const LIVES: Duration = Duration::from_millis(40);
 
 fn main() -> ExitCode {
     if let Ok(first) = std::env::var(PART) {
-        victim(
-            Path::new(&std::env::args().nth(1).expect("the store")),
-            number("SEED", 0),
-            first.parse().unwrap(),
-        );
+        let place = Place::from_arguments(std::env::args_os().skip(1).collect());
+        victim(&place, number("SEED", 0), first.parse().unwrap());
     } else if asked_for() {
         driver();
+        database_driver();
     }
     ExitCode::SUCCESS
 }
@@ -60,15 +69,97 @@ fn asked_for() -> bool {
 }
 
 fn number(what: &str, default: u64) -> u64 {
-    let name = if what == "SEED" { "VPND_STORE_KILL_SEED" } else { "VPND_STORE_KILLS" };
+    let name = match what {
+        "SEED" => "VPND_STORE_KILL_SEED",
+        "DATABASE" => "VPND_STORE_DATABASE_KILLS",
+        _ => "VPND_STORE_KILLS",
+    };
     std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} is no number")))
+}
+
+/// A store of either engine.
+enum Kept {
+    Sqlite(Sqlite),
+    Postgres(Postgres),
+}
+
+impl Kept {
+    fn back_up(&self) -> Result<(), StoreError> {
+        match self {
+            Self::Sqlite(store) => store.back_up(),
+            Self::Postgres(_) => Ok(()),
+        }
+    }
+}
+
+impl Deref for Kept {
+    type Target = dyn Store;
+
+    fn deref(&self) -> &Self::Target {
+        match self {
+            Self::Sqlite(store) => store,
+            Self::Postgres(store) => store,
+        }
+    }
+}
+
+/// Where a store is.
+#[derive(Clone)]
+enum Place {
+    File(PathBuf),
+    /// By the server's socket and the database's name, with a state directory.
+    Database(PathBuf, String, PathBuf),
+}
+
+impl Place {
+    fn from_arguments(arguments: Vec<OsString>) -> Self {
+        match arguments.as_slice() {
+            [socket, name, state] => {
+                Self::Database(socket.into(), name.to_str().unwrap().to_owned(), state.into())
+            }
+            [path, ..] => Self::File(path.into()),
+            [] => panic!("no store is named"),
+        }
+    }
+
+    fn arguments(&self) -> Vec<OsString> {
+        match self {
+            Self::File(path) => vec![path.into()],
+            Self::Database(socket, name, state) => vec![socket.into(), name.into(), state.into()],
+        }
+    }
+
+    /// Opens it as a gateway that starts, or makes it first.
+    fn open(&self, create: bool) -> Result<Kept, StoreError> {
+        let (socket, name, state) = match self {
+            Self::File(path) if create => return Sqlite::open_or_create(path).map(Kept::Sqlite),
+            Self::File(path) => return Sqlite::open(path).map(Kept::Sqlite),
+            Self::Database(socket, name, state) => (socket, name, state),
+        };
+        let settings = PostgresSettings {
+            hosts: vec![DatabaseHost::Socket(socket.clone())],
+            server_name: None,
+            database: name.clone(),
+            user: testing::ROLE.to_owned(),
+            password: None,
+            identity: None,
+            ca: None,
+        };
+        let access = Access::new(&settings, &DatabaseFiles::default()).unwrap();
+        let dial: Arc<dyn Dial> = Arc::new(Direct(settings.hosts));
+        let holder = Holder::of_state_dir(state, Some(rand::random())).unwrap();
+        if create {
+            Postgres::create(&access, &dial, &holder)?;
+        }
+        Postgres::open(&access, dial, holder, state).map(Kept::Postgres)
+    }
 }
 
 // ----
 // operations ----------------------------------------------------------------------------------
 
 /// Carries out operation `n`; what it says, in words that are the same on every store.
-fn operate(store: &Sqlite, seed: u64, n: u64) -> String {
+fn operate(store: &Kept, seed: u64, n: u64) -> String {
     let mut random = StdRng::seed_from_u64(seed.wrapping_mul(1 << 32).wrapping_add(n));
     let (now_s, name) = (1_000 + n, format!("user{}", random.random_range(0..6)));
     let user = store.user(&name).unwrap();
@@ -168,11 +259,11 @@ fn tokens(n: u64) -> Tokens {
 // victim ----------------------------------------------------------------------------------
 
 /// Works until it is killed, from operation `first` on.
-fn victim(path: &Path, seed: u64, first: u64) {
+fn victim(place: &Place, seed: u64, first: u64) {
     let mut out = std::io::stdout().lock();
     let mut say = |word: &str| writeln!(out, "{word}").and_then(|()| out.flush()).unwrap();
     say("starting");
-    let store = Sqlite::open_or_create(path).unwrap();
+    let store = place.open(true).unwrap();
     say("open");
     for n in first.. {
         let said = operate(&store, seed, n);
@@ -180,9 +271,9 @@ fn victim(path: &Path, seed: u64, first: u64) {
     }
 }
 
-fn start_victim(path: &Path, seed: u64, first: u64) -> Child {
+fn start_victim(place: &Place, seed: u64, first: u64) -> Child {
     Command::new(std::env::current_exe().unwrap())
-        .arg(path)
+        .args(place.arguments())
         .env(PART, first.to_string())
         .env("VPND_STORE_KILL_SEED", seed.to_string())
         .stdout(Stdio::piped())
@@ -196,9 +287,10 @@ fn start_victim(path: &Path, seed: u64, first: u64) -> Child {
 /// The store under attack, and a model of what it must hold.
 struct Trial {
     seed: u64,
-    path: PathBuf,
-    reference: Sqlite,
-    reference_path: PathBuf,
+    place: Place,
+    reference: Kept,
+    /// All rows of the store, and of the reference.
+    contents: Box<dyn Fn() -> [Vec<String>; 2]>,
     next: u64,
     under_way_and_done: u32,
 }
@@ -209,30 +301,73 @@ fn driver() {
     println!("store_kill: seed {seed}, {kills} kills");
     let directory = tempfile::tempdir().unwrap();
     let reference_path = directory.path().join("reference.db");
+    let path = directory.path().join("vpnd.db");
     let mut trial = Trial {
         seed,
-        path: directory.path().join("vpnd.db"),
-        reference: Sqlite::open_or_create(&reference_path).unwrap(),
-        reference_path,
+        place: Place::File(path.clone()),
+        reference: Kept::Sqlite(Sqlite::open_or_create(&reference_path).unwrap()),
+        contents: Box::new(move || [contents(&path), contents(&reference_path)]),
         next: 0,
         under_way_and_done: 0,
     };
     let mut random = StdRng::seed_from_u64(seed);
     for kill in 0..kills {
         if kill % NEW_STORE_EVERY == 0 {
-            killed_while_making(&directory.path().join(format!("new{kill}")), &mut random, seed);
+            let path = directory.path().join(format!("new{kill}/vpnd.db"));
+            killed_while_making(&Place::File(path), &mut random, seed);
         } else {
             trial.kill_once(&mut random);
         }
     }
-    let Trial { next, under_way_and_done, .. } = trial;
-    println!("store_kill: {next} operations kept, {under_way_and_done} of them never acknowledged");
-    assert!(next > kills / 10, "the victims did something: {next} operations");
+    trial.report(kills);
+}
+
+fn database_driver() {
+    let Some(cluster) = Cluster::start("127.0.0.1", |program| Command::new(program), "") else { return };
+    let kills = number("DATABASE", DEFAULT_DATABASE_KILLS);
+    let seed = number("SEED", u64::from(std::process::id()));
+    println!("store_kill: seed {seed}, {kills} kills, in a database");
+    let cluster = Arc::new(cluster);
+    let directory = tempfile::tempdir().unwrap();
+    let place = |name: &str| {
+        let state = directory.path().join(name);
+        fs::create_dir(&state).unwrap();
+        Place::Database(cluster.socket(), cluster.database(), state)
+    };
+    let [tried, reference] = ["tried", "reference"].map(place);
+    let names = [&tried, &reference].map(|place| match place {
+        Place::Database(_, name, _) => name.clone(),
+        Place::File(_) => unreachable!("it is a database"),
+    });
+    let of = Arc::clone(&cluster);
+    let mut trial = Trial {
+        seed,
+        reference: reference.open(true).unwrap(),
+        place: tried,
+        contents: Box::new(move || names.each_ref().map(|name| database_contents(&of, name))),
+        next: 0,
+        under_way_and_done: 0,
+    };
+    let mut random = StdRng::seed_from_u64(seed);
+    for kill in 0..kills {
+        if kill % NEW_STORE_EVERY == 0 {
+            killed_while_making(&place(&format!("new{kill}")), &mut random, seed);
+        } else {
+            trial.kill_once(&mut random);
+        }
+    }
+    trial.report(kills);
 }
 
 impl Trial {
+    fn report(self, kills: u64) {
+        let Self { next, under_way_and_done, .. } = self;
+        println!("store_kill: {next} operations kept, {under_way_and_done} of them never acknowledged");
+        assert!(next > kills / 10, "the victims did something: {next} operations");
+    }
+
     fn kill_once(&mut self, random: &mut StdRng) {
-        let mut child = start_victim(&self.path, self.seed, self.next);
+        let mut child = start_victim(&self.place, self.seed, self.next);
         let mut lines = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
         while line.trim() != "open" {
@@ -251,19 +386,21 @@ impl Trial {
             self.next += 1;
         }
         self.compare();
-        check_backup(&self.path);
+        if let Place::File(path) = &self.place {
+            check_backup(path);
+        }
     }
 
     /// A restarted gateway finds what was acknowledged, with or without the operation that was
     /// under way.
     fn compare(&mut self) {
-        let store = Sqlite::open(&self.path).unwrap_or_else(|error| panic!("seed {}: {error}", self.seed));
-        let found = contents(&self.path);
-        if found != contents(&self.reference_path) {
+        let store = self.place.open(false).unwrap_or_else(|error| panic!("seed {}: {error}", self.seed));
+        let [found, known] = (self.contents)();
+        if found != known {
             operate(&self.reference, self.seed, self.next);
             self.next += 1;
             self.under_way_and_done += 1;
-            let expected = contents(&self.reference_path);
+            let [_, expected] = (self.contents)();
             assert_eq!(found, expected, "seed {}, after operation {}", self.seed, self.next - 1);
         }
         drop(store);
@@ -271,15 +408,14 @@ impl Trial {
 }
 
 /// A first start that is killed at any moment does not stand in the way of the second.
-fn killed_while_making(directory: &Path, random: &mut StdRng, seed: u64) {
-    let path = directory.join("vpnd.db");
-    let mut child = start_victim(&path, seed, 0);
+fn killed_while_making(place: &Place, random: &mut StdRng, seed: u64) {
+    let mut child = start_victim(place, seed, 0);
     let mut line = String::new();
     BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     std::thread::sleep(LIVES.mul_f64(random.random_range(0.0..0.5)));
     child.kill().unwrap();
     child.wait().unwrap();
-    let store = Sqlite::open_or_create(&path).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+    let store = place.open(true).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
     store.users().unwrap();
 }
 
@@ -295,10 +431,18 @@ fn check_backup(path: &Path) {
     }
 }
 
+/// The same of a database.
+fn database_contents(cluster: &Cluster, name: &str) -> Vec<String> {
+    let sql = format!("SET search_path = vpnd; {}", queries().join("; "));
+    let mut rows: Vec<String> = cluster.sql(name, &sql).lines().map(str::to_owned).collect();
+    rows.sort();
+    rows
+}
+
 /// Every row of every table. Users are identified by their names, for their identifiers are random.
-fn contents(path: &Path) -> Vec<String> {
+fn queries() -> [String; 7] {
     let who = "coalesce((SELECT name FROM users u WHERE u.id = user_id), 'nobody')";
-    let queries = [
+    [
         "SELECT name, password, enabled, generation, totp_secret, totp_step, created_s FROM users".to_owned(),
         format!("SELECT {who}, name FROM memberships"),
         format!("SELECT {who}, sha256 FROM certificates"),
@@ -309,10 +453,13 @@ fn contents(path: &Path) -> Vec<String> {
             "SELECT address, {who}, CASE WHEN {who} <> 'nobody' THEN device END, session, until_s FROM leases"
         ),
         "SELECT seq, name, cause, at_s FROM revocations".to_owned(),
-    ];
+    ]
+}
+
+fn contents(path: &Path) -> Vec<String> {
     let connection = Connection::open(path).unwrap();
     let mut rows = Vec::new();
-    for sql in queries {
+    for sql in queries() {
         let mut statement = connection.prepare(&sql).unwrap();
         let columns = statement.column_count();
         let text = statement.query_map((), |row| {

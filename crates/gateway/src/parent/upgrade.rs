@@ -184,6 +184,7 @@ fn first_difference(before: &ServerConfig, after: &ServerConfig) -> Option<&'sta
         ("[server] shards", before.server.shards == after.server.shards),
         ("[server] state_dir", before.server.state_dir == after.server.state_dir),
         ("[server] journal_dir", before.server.journal_dir == after.server.journal_dir),
+        ("[store]", before.store == after.store),
         ("[tunnel]", before.tunnel == after.tunnel),
         ("[nat]", before.nat == after.nat),
         ("[offload]", before.offload == after.offload),

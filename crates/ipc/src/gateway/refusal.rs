@@ -107,6 +107,9 @@ refusals! {
     /// No web page has an address that a client can be sent to.
     NoPages = 23, Credentials, "refused", None,
         Some("this gateway has no web page for logins: connect with user name and password, or ask the administrator");
+    /// The database server with the users can't be asked now.
+    StoreUnavailable = 24, Busy, "store_unavailable", Some(4),
+        Some("the gateway's user database can't be reached; sessions go on, try again in a minute");
 }
 
 impl Refusal {

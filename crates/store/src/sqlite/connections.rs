@@ -7,17 +7,21 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
+use rusqlite::{Connection, OpenFlags, TransactionBehavior};
+use vpnd_proto::session::SessionId;
 
 use super::StoreError;
-use super::faults::explain;
+use super::faults::{explain, explain_sql};
+use crate::put_off::{self, Behind};
+use crate::sql::{self, Transaction, sessions, wireguard};
+use crate::{HandshakeShown, SessionChange, SessionRecord};
 
 /// Limit for a change's wait for others and for other processes, before it fails as
 /// [`StoreError::Busy`].
-pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
-pub(super) struct Connections {
+pub(crate) struct Connections {
     changes: Mutex<Connection>,
     queries: Mutex<Connection>,
     path: PathBuf,
@@ -31,11 +35,15 @@ impl Connections {
         Ok(Self { changes: Mutex::new(changes), queries: Mutex::new(queries), path: path.to_owned() })
     }
 
-    pub(super) fn path(&self) -> &Path {
-        &self.path
+    pub(super) fn read<T>(
+        &self,
+        query: impl FnOnce(&sql::Connection<'_>) -> sql::Result<T>,
+    ) -> Result<T, StoreError> {
+        query(&sql::Connection::new(&*self.queries.lock())).map_err(|error| explain_sql(&self.path, error))
     }
 
-    pub(super) fn read<T>(
+    /// The same for what is SQLite's alone.
+    pub(super) fn with_queries<T>(
         &self,
         query: impl FnOnce(&Connection) -> rusqlite::Result<T>,
     ) -> Result<T, StoreError> {
@@ -47,7 +55,7 @@ impl Connections {
     pub(super) fn change<T>(
         &self,
         limit: Duration,
-        change: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<Result<T, StoreError>>,
+        change: impl FnOnce(&Transaction<'_>) -> sql::Result<Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
         let until = Instant::now() + limit;
         let explain = |error| explain(&self.path, error);
@@ -57,7 +65,8 @@ impl Connections {
         connection.busy_timeout(until.saturating_duration_since(Instant::now())).map_err(explain)?;
         let transaction =
             connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(explain)?;
-        let value = change(&transaction).map_err(explain)??;
+        let changed = change(&Transaction::new(&*transaction));
+        let value = changed.map_err(|error| explain_sql(&self.path, error))??;
         transaction.commit().map_err(explain)?;
         Ok(value)
     }
@@ -73,8 +82,31 @@ impl Connections {
     }
 }
 
+impl Behind for Connections {
+    fn name(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn alter(
+        &self,
+        patience: Duration,
+        changes: &[SessionChange],
+        now_s: u64,
+    ) -> Result<Vec<bool>, StoreError> {
+        self.change(patience, |t| put_off::apply(t, changes, now_s).map(Ok))
+    }
+
+    fn keep_shown(&self, patience: Duration, shown: &[HandshakeShown]) -> Result<(), StoreError> {
+        self.change(patience, |t| wireguard::keep_handshakes(t, shown).map(Ok))
+    }
+
+    fn stored_session(&self, id: SessionId, now_s: u64) -> Result<Option<SessionRecord>, StoreError> {
+        self.read(|c| sessions::by_id(c, id, now_s))
+    }
+}
+
 /// Opens the database at `path`, which exists.
-pub(super) fn open(path: &Path) -> rusqlite::Result<Connection> {
+pub(crate) fn open(path: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(BUSY_TIMEOUT)?;

@@ -7,9 +7,19 @@ use rusqlite::ErrorCode;
 
 use super::super::StoreError;
 use super::place::is_full;
+use crate::sql::SqlError;
 
 pub(super) fn corrupted(path: &Path, detail: String) -> StoreError {
     StoreError::corrupted(path.to_owned(), detail)
+}
+
+/// The same for statements that the engines share.
+pub(crate) fn explain_sql(path: &Path, error: SqlError) -> StoreError {
+    match error {
+        SqlError::Sqlite(error) => explain(path, error),
+        SqlError::Damaged(detail) => corrupted(path, detail.to_owned()),
+        error => StoreError::Failed { path: path.to_owned(), detail: error.to_string() },
+    }
 }
 
 /// Tells the causes apart that call for different deeds.

@@ -24,7 +24,7 @@ pub(super) fn reachable(path: &Path) -> Result<(), StoreError> {
 /// Refuses a store of which a file is a link, a pipe or the like: SQLite would follow it or wait
 /// for it. For people who look for the cause. It does not stop an attacker who exchanges the file a
 /// moment later; the sandbox does, which leaves only this directory in reach of the process.
-pub(super) fn plain_files(path: &Path) -> Result<(), StoreError> {
+pub(crate) fn plain_files(path: &Path) -> Result<(), StoreError> {
     for suffix in ["", "-journal", "-wal", "-shm"] {
         let mut file = path.as_os_str().to_owned();
         file.push(suffix);

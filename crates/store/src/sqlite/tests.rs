@@ -4,11 +4,14 @@
 use std::io::{Seek as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 
-use vpnd_proto::attach::TokenHash;
+use vpnd_proto::attach::{TokenHash, Tokens};
 
 use super::*;
 use crate::conformance::{ann, external, named, session_of};
-use crate::{AddressChange, RevocationCause, Store, conformance};
+use crate::{
+    AddressChange, RevocationCause, Revocations as _, Sessions as _, Store, UserChange, Users as _,
+    conformance,
+};
 
 /// A directory for a store.
 struct InDirectory(tempfile::TempDir);
@@ -159,7 +162,7 @@ fn another_format_is_refused_and_left_alone() {
 #[test]
 fn a_full_disk_acknowledges_nothing_and_loses_nothing() {
     let (dir, store) = new_store();
-    store.change(|t| t.pragma_update(None, "max_page_count", 60).map(Ok)).unwrap();
+    store.change(|t| t.statement("PRAGMA max_page_count = 60").query(()).map(|_| Ok(()))).unwrap();
     let mut acknowledged = Vec::new();
     let error = loop {
         let name = format!("user{}", acknowledged.len());

@@ -6,7 +6,8 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as 
 use std::path::{Path, PathBuf};
 
 use super::connections::{Connections, open};
-use super::{Sqlite, StoreError, invitations};
+use super::{Sqlite, StoreError};
+use crate::sql::{Database as _, invitations};
 use vpnd_sys::secret_file;
 
 /// The steps by which a replacement takes a store's place. INVARIANT: after each of them the old
@@ -32,8 +33,9 @@ pub(super) fn copy(connections: &Connections, path: &Path) -> Result<File, Store
     let temporary = path.with_extension("db.copy");
     remove(&temporary).map_err(failed)?;
     let mut file = create(&temporary).map_err(failed)?;
-    let copied = connections
-        .read(|connection| connection.backup("main", &temporary, None::<fn(rusqlite::backup::Progress)>));
+    let copied = connections.with_queries(|connection| {
+        connection.backup("main", &temporary, None::<fn(rusqlite::backup::Progress)>)
+    });
     // Two at the same time: this one's name may stand for the other's file by now.
     let is_ours = fs::metadata(&temporary).is_ok_and(|named| {
         file.metadata().is_ok_and(|own| (own.dev(), own.ino()) == (named.dev(), named.ino()))
@@ -82,8 +84,8 @@ impl Replacement {
     }
 
     /// Checks it as a whole, without its sessions, and puts it in place. Invitations, tokens of
-    /// the API and refresh tokens go too: since it was made some may have been used or removed. Whether there was a store,
-    /// which is `….replaced` now.
+    /// the API and refresh tokens go too: since it was made some may have been used or removed.
+    /// Whether there was a store, which is `….replaced` now.
     pub fn publish(self) -> Result<bool, StoreError> {
         self.file.sync_all().map_err(|error| self.failed(error))?;
         let store = Sqlite::open(&self.temporary)?;

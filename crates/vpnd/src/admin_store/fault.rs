@@ -6,6 +6,7 @@ use std::path::Path;
 use minicbor::{Decode, Encode};
 
 use vpnd_store::StoreError;
+use vpnd_store::postgres::Trouble;
 
 /// A [`StoreError`] without the names that the command has itself.
 #[derive(Debug, Encode, Decode)]
@@ -54,6 +55,12 @@ pub(crate) enum Fault {
     KeyTaken(#[n(0)] String),
     #[n(13)]
     TooManyDevices(#[n(0)] u64),
+    /// A database's name, and what is wrong with it.
+    #[n(14)]
+    Database(#[n(0)] String, #[n(1)] String),
+    /// A store's name, and why it can't be moved or moved to.
+    #[n(15)]
+    Unsuitable(#[n(0)] String, #[n(1)] String),
 }
 
 impl From<StoreError> for Fault {
@@ -75,6 +82,8 @@ impl From<StoreError> for Fault {
             }
             StoreError::KeyTaken { holder } => Self::KeyTaken(holder),
             StoreError::TooManyDevices { most, .. } => Self::TooManyDevices(most),
+            StoreError::Database { database, trouble } => Self::Database(database, trouble.to_string()),
+            StoreError::Unsuitable { store, detail } => Self::Unsuitable(store, detail),
             // Only the auth process stores users of other sources.
             error @ (StoreError::NameTaken { .. } | StoreError::Unusable { .. }) => {
                 Self::Failed(error.to_string())
@@ -105,6 +114,14 @@ impl Fault {
             Self::NoSuchUser => StoreError::NoSuchUser { name },
             Self::KeyTaken(holder) => StoreError::KeyTaken { holder: vpnd_sys::text::plain(&holder) },
             Self::TooManyDevices(most) => StoreError::TooManyDevices { name, most },
+            Self::Database(database, trouble) => StoreError::Database {
+                database: vpnd_sys::text::plain(&database),
+                trouble: Trouble::Told(vpnd_sys::text::plain(&trouble)),
+            },
+            Self::Unsuitable(store, detail) => StoreError::Unsuitable {
+                store: vpnd_sys::text::plain(&store),
+                detail: vpnd_sys::text::plain(&detail),
+            },
             Self::AddressTaken { address, name, holder } => StoreError::AddressTaken {
                 address,
                 name: vpnd_sys::text::plain(&name),

@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use minicbor::bytes::{ByteArray, ByteVec};
 use minicbor::{Decode, Encode};
 
+use super::database::DatabaseTarget;
 use super::request::Replied;
 pub(super) use change::ChangeToMake;
 use vpnd_ipc::messages::{Common, SecretBytes};
@@ -39,6 +40,9 @@ pub enum Opening {
     /// The audit file is opened, not the store.
     #[n(4)]
     Audit,
+    /// Nothing is opened: the store is to move from one engine to the other.
+    #[n(5)]
+    Move,
 }
 
 #[derive(Debug, Encode, Decode)]
@@ -49,6 +53,9 @@ pub(crate) struct StoreLaunch {
     pub(crate) directory: ByteVec,
     #[n(2)]
     pub(crate) opening: Opening,
+    /// There where a database is the store, or is to be.
+    #[n(3)]
+    pub(crate) database: Option<DatabaseTarget>,
 }
 
 /// The process's messages to the command, once it is prepared.

@@ -14,6 +14,7 @@ use super::message::wireguard::{
     WireGuardKey, WireGuardSummary,
 };
 use super::message::{ChangeToMake, DeviceSummary, StagedUser, UserSecrets, UserSummary, UserToAdd};
+use super::moving::{Adopt, DatabaseFacts, Facts, MoveStore};
 use vpnd_config::desk::DeskRole;
 use vpnd_ipc::messages::SecretBytes;
 use vpnd_store::audit::AuditEntry;
@@ -57,6 +58,9 @@ vpnd_ipc::requests! {
         RenewWireGuardDevice = 33, RenewWireGuardDevice => Replied<bool>;
         BackUpWireGuardKey = 34, BackUpWireGuardKey => Replied<Option<SecretBytes>>;
         RestoreWireGuardKey = 35, RestoreWireGuardKey => Replied<()>;
+        MoveStore = 40, MoveStore => Replied<u64>;
+        Adopt = 41, Adopt => Replied<String>;
+        Facts = 42, Facts => Replied<Option<DatabaseFacts>>;
     }
 }
 

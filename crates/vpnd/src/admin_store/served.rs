@@ -14,12 +14,11 @@ use vpnd_ipc::messages::SecretBytes;
 use vpnd_ipc::request::{Answer, Reason, Request};
 use vpnd_store::audit::whois::Asked;
 use vpnd_store::audit::{self, AuditEntry, AuditError, AuditFile, Event};
+use vpnd_store::postgres::Postgres;
 use vpnd_store::sqlite::{Replacement, Sqlite};
-use vpnd_store::{
-    ApiTokens as _, ExternalUser, Invitations as _, NewUser, PasswordHash, Sessions as _, StoreError,
-    TotpSecret, User, UserImport, Users as _,
-};
+use vpnd_store::{ExternalUser, NewUser, PasswordHash, Store, StoreError, TotpSecret, User, UserImport};
 
+use super::database::Target;
 use super::fault::Fault;
 use super::message::{
     DeviceSummary, MAX_GROUP_BYTES, MAX_USERS, Opening, PART_BYTES, UserSecrets, UserSummary, UserToAdd,
@@ -55,7 +54,7 @@ impl Parts {
     }
 
     /// The users for the part of a list after this one.
-    fn users(&mut self, store: &Sqlite, after: Option<&str>) -> Result<&[User], StoreError> {
+    fn users(&mut self, store: &dyn Store, after: Option<&str>) -> Result<&[User], StoreError> {
         if after.is_none() {
             self.listed = store.users()?;
         }
@@ -63,9 +62,24 @@ impl Parts {
     }
 }
 
+/// What keeps a store.
+pub(super) enum Engine {
+    Sqlite(Box<Sqlite>),
+    Postgres(Box<Postgres>),
+}
+
+impl Engine {
+    fn store(&self) -> &dyn Store {
+        match self {
+            Self::Sqlite(store) => store.as_ref(),
+            Self::Postgres(store) => store.as_ref(),
+        }
+    }
+}
+
 /// A store that is open.
 pub(super) enum Served {
-    Store(Box<Sqlite>, Parts),
+    Store(Engine, Parts),
     /// Users of a store that was opened for reading.
     Inspected(Vec<User>),
     /// One that comes from the command, to take the place of the one at this path.
@@ -75,13 +89,27 @@ pub(super) enum Served {
     },
     /// The audit file alone.
     Audit(AuditFile, PathBuf),
+    /// Nothing: the store of this path and this database are to change places.
+    Moving(PathBuf, Target),
 }
 
 impl Served {
-    pub(super) fn open(path: &Path, opening: Opening) -> Result<Self, StoreError> {
+    pub(super) fn open(path: &Path, opening: Opening, target: Option<Target>) -> Result<Self, StoreError> {
+        if let Some(target) = target {
+            if opening == Opening::Move {
+                return Ok(Self::Moving(path.to_owned(), target));
+            }
+            let store = target.open(vpnd_sys::secret_file::parent(path), opening)?;
+            return Ok(Self::Store(Engine::Postgres(Box::new(store)), Parts::new(path)));
+        }
+        let embedded = |store| Self::Store(Engine::Sqlite(Box::new(store)), Parts::new(path));
         Ok(match opening {
-            Opening::Existing => Self::Store(Box::new(Sqlite::open(path)?), Parts::new(path)),
-            Opening::Create => Self::Store(Box::new(Sqlite::open_or_create(path)?), Parts::new(path)),
+            Opening::Existing => embedded(Sqlite::open(path)?),
+            Opening::Create => embedded(Sqlite::open_or_create(path)?),
+            Opening::Move => {
+                let detail = "[store] names no database: it needs 'hosts'".to_owned();
+                return Err(StoreError::Unsuitable { store: path.display().to_string(), detail });
+            }
             Opening::Replace => {
                 Self::Replacing { path: path.to_owned(), replacement: Some(Replacement::new(path)?) }
             }
@@ -94,9 +122,9 @@ impl Served {
     }
 
     /// The store, for a request that needs it.
-    fn store(&mut self) -> Result<(&Sqlite, &mut Parts), Fault> {
+    fn store(&mut self) -> Result<(&dyn Store, &mut Parts), Fault> {
         match self {
-            Self::Store(store, parts) => Ok((store, parts)),
+            Self::Store(engine, parts) => Ok((engine.store(), parts)),
             other => Err(other.otherwise_opened()),
         }
     }
@@ -109,6 +137,14 @@ impl Served {
         }
     }
 
+    /// Both places, for a request that moves the store.
+    pub(super) fn moving(&self) -> Result<(&Path, &Target), Fault> {
+        match self {
+            Self::Moving(path, target) => Ok((path, target)),
+            other => Err(other.otherwise_opened()),
+        }
+    }
+
     /// The refusal of a request that does not fit how the store was opened.
     fn otherwise_opened(&self) -> Fault {
         unexpected(match self {
@@ -116,12 +152,13 @@ impl Served {
             Self::Inspected(_) => "it was opened for a look only",
             Self::Replacing { .. } => "another store is to take its place",
             Self::Audit(..) => "the audit file was opened, not the store",
+            Self::Moving(..) => "the store is to move",
         })
     }
 }
 
 /// Replies to requests `R`.
-trait Serve<R: Request<Message = StoreRequest>> {
+pub(super) trait Serve<R: Request<Message = StoreRequest>> {
     fn serve(&mut self, request: R) -> R::Reply;
 }
 
@@ -147,7 +184,7 @@ impl Serve<Users> for Served {
     fn serve(&mut self, Users(after): Users) -> Replied<Vec<UserSummary>> {
         let after = after.as_deref();
         match self {
-            Self::Store(store, parts) => Ok(page(parts.users(store, after)?, after)),
+            Self::Store(engine, parts) => Ok(page(parts.users(engine.store(), after)?, after)),
             Self::Inspected(users) => Ok(page(users, after)),
             other => Err(other.otherwise_opened()),
         }
@@ -287,8 +324,11 @@ impl Serve<Secrets> for Served {
 
 impl Serve<MakeCopy> for Served {
     fn serve(&mut self, _: MakeCopy) -> Replied<()> {
-        let (store, parts) = self.store()?;
-        parts.copy = Some(store.copy()?);
+        match self {
+            Self::Store(Engine::Sqlite(store), parts) => parts.copy = Some(store.copy()?),
+            Self::Store(..) => return Err(unexpected("a database is copied by 'pg_dump'")),
+            other => return Err(other.otherwise_opened()),
+        }
         Ok(())
     }
 }
@@ -319,7 +359,7 @@ impl Serve<Replace> for Served {
         let Self::Replacing { path, replacement } = self else { return Err(self.otherwise_opened()) };
         let taken = replacement.take().ok_or_else(|| unexpected("it could not be written"))?;
         let kept = taken.publish()?;
-        *self = Self::Store(Box::new(Sqlite::open(path)?), Parts::new(path));
+        *self = Self::Store(Engine::Sqlite(Box::new(Sqlite::open(path)?)), Parts::new(path));
         Ok(kept)
     }
 }
@@ -415,7 +455,9 @@ impl super::Stores for InThisProcess {
         opening: Opening,
     ) -> Result<super::AdminStore, StoreError> {
         let path = config.server.store_path();
-        let requests = Box::new(Desk::new(Served::open(&path, opening)?));
+        let target = super::database::DatabaseTarget::dial(config, opening)?;
+        let target = target.map(|(target, connections)| target.take(connections).unwrap());
+        let requests = Box::new(Desk::new(Served::open(&path, opening, target)?));
         Ok(super::AdminStore { requests, path, records: config.audit.enabled })
     }
 }

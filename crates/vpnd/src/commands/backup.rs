@@ -44,6 +44,11 @@ pub enum BackupError {
     TooLong(PathBuf),
     #[error("a gateway runs with {}; stop it first: systemctl stop vpnd-server", .0.display())]
     Running(PathBuf),
+    #[error(
+        "the users are in a PostgreSQL database: back that up by 'pg_dump' or by the server's own backups, and this \
+         machine's files (the configuration, what it names, and the state directory) as files"
+    )]
+    Database,
     #[error("there is something already; --force replaces it:\n{}", list(.0))]
     Exists(Vec<PathBuf>),
     #[error("can't make the directory {}: {source}", path.display())]
@@ -79,6 +84,7 @@ pub fn backup(
     out: &mut dyn Write,
 ) -> Result<(), BackupError> {
     let config = ServerConfig::load(&args.store.config)?;
+    refuse_database(&config)?;
     let passphrase = passphrase::new(args.passphrase_file.as_deref())?;
     let mut contents = Contents::new();
     contents.insert(CONFIGURATION.to_owned(), read(&args.store.config)?);
@@ -115,6 +121,10 @@ pub fn backup(
     Ok(())
 }
 
+fn refuse_database(config: &ServerConfig) -> Result<(), BackupError> {
+    if config.store.database().is_some() { Err(BackupError::Database) } else { Ok(()) }
+}
+
 /// Puts a backup in place.
 ///
 /// # Errors
@@ -137,6 +147,7 @@ pub fn restore(
     let base = secret_file::parent(config_path);
     let name = config_path.display().to_string();
     let config = ServerConfig::parse(&String::from_utf8_lossy(text), &name, base)?;
+    refuse_database(&config)?;
     let targets = targets(&config, &contents, config_path)?;
     if contents.get(WIREGUARD_KEY).is_some_and(|key| !key_file::is_key(key)) {
         let path = config.server.state_dir.join(key_file::FILE_NAME);

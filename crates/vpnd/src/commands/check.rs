@@ -76,6 +76,7 @@ fn of_users(config: &ServerConfig, users: Result<&[UserSummary], &StoreError>) -
         Err(error @ StoreError::Unreadable { .. }) if !rustix::process::geteuid().is_root() => {
             findings.warning("server.state_dir", format!("not looked into: {error}"));
         }
+        Err(error @ StoreError::Database { .. }) => findings.error("store", error.to_string()),
         Err(error) => findings.error("server.state_dir", error.to_string()),
     }
     findings.review

@@ -5,6 +5,7 @@
 //! and a request goes to each pushed name server. A check that can't be made never
 //! counts as good. `vpnd check` judges the configuration alone; its findings come first here.
 
+mod database;
 mod firewall;
 mod gateway;
 mod identity;
@@ -112,6 +113,7 @@ fn examine(args: &DoctorArgs, stores: &dyn Stores) -> io::Result<Vec<Finding>> {
         }
     };
     let mut findings = configuration(&config, stores);
+    findings.extend(database::findings(&config, stores));
     let running = gateway::running(&config);
     findings.extend(running.findings);
     findings.extend(machine::kernel());

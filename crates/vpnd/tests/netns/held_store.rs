@@ -17,7 +17,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Time until each of the next `count` epochs of this client, which sends meanwhile.
-fn next_epochs(gateway: &Gateway<'_>, client: &Client<'_>, count: u64) -> Vec<Duration> {
+pub(crate) fn next_epochs(gateway: &Gateway<'_>, client: &Client<'_>, count: u64) -> Vec<Duration> {
     let address = client.v4().to_string();
     let epoch = || {
         ping(client.namespace(), CAMPUS_V4.into(), 56, SECOND / 5);

@@ -34,6 +34,7 @@ mod congestion;
 mod conntrack;
 mod continuity;
 mod crash;
+mod database;
 mod doctor;
 mod drain;
 mod factors;

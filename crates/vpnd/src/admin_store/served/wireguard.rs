@@ -8,10 +8,7 @@ use vpnd_auth::wireguard::key_file::{self, KeyFileError};
 use vpnd_auth::wireguard::new_device;
 use vpnd_ipc::messages::SecretBytes;
 use vpnd_proto::session::DeviceId;
-use vpnd_store::sqlite::Sqlite;
-use vpnd_store::{
-    NewWireGuardDevice, PresharedKey, StoreError, User, UserId, Users as _, WireGuardDevices as _,
-};
+use vpnd_store::{NewWireGuardDevice, PresharedKey, Store, StoreError, User, UserId};
 
 use super::super::fault::Fault;
 use super::super::message::wireguard::{
@@ -73,7 +70,7 @@ fn key_fault(error: KeyFileError) -> Fault {
 }
 
 fn add(
-    store: &Sqlite,
+    store: &dyn Store,
     name: &str,
     device: DeviceToAdd,
     now_s: u64,
@@ -89,7 +86,7 @@ fn add(
     new_device::add(store, name, new, device.candidates, now_s)
 }
 
-fn list(store: &Sqlite, after: Option<ByteArray<32>>) -> Result<Vec<WireGuardSummary>, StoreError> {
+fn list(store: &dyn Store, after: Option<ByteArray<32>>) -> Result<Vec<WireGuardSummary>, StoreError> {
     let mut users: BTreeMap<UserId, Option<User>> = BTreeMap::new();
     let mut listed = Vec::new();
     let later = |key: &[u8; 32]| after.is_none_or(|after| *key > *after);

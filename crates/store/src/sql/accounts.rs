@@ -5,25 +5,27 @@
 //! find any more; a user whose time is over is revoked once for each such end, by whichever process
 //! looks first.
 
-use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, params};
 use vpnd_proto::session::DeviceId;
 
-use super::super::{
+use super::columns::bytes;
+use super::users::{self, StoreResult};
+use super::{
+    Connection, Optional as _, Result, Row, Transaction, digest, events, fixed_addresses, params, sessions,
+    wireguard,
+};
+use crate::{
     ExternalUser, LOCAL, LiveUser, MAX_FIELD_BYTES, MAX_GROUPS, NewUser, RevocationCause, StoreError,
     TotpSecret, User, UserChange, UserId, UserImport,
 };
-use super::columns::bytes;
-use super::users::{self, StoreResult};
-use super::{digest, events, fixed_addresses, sessions, wireguard};
 
-pub(super) fn update_external(t: &Transaction<'_>, user: &ExternalUser, now_s: u64) -> StoreResult<User> {
+pub(crate) fn update_external(t: &Transaction<'_>, user: &ExternalUser, now_s: u64) -> StoreResult<User> {
     if by_subject(t, &user.source, &user.subject)?.is_none() {
         return Ok(Err(StoreError::NoSuchUser { name: user.name.clone() }));
     }
     refresh_external(t, user, now_s)
 }
 
-pub(super) fn refresh_external(t: &Transaction<'_>, user: &ExternalUser, now_s: u64) -> StoreResult<User> {
+pub(crate) fn refresh_external(t: &Transaction<'_>, user: &ExternalUser, now_s: u64) -> StoreResult<User> {
     if let Err(detail) = check(user) {
         return Ok(Err(StoreError::Unusable { name: user.name.clone(), detail }));
     }
@@ -66,7 +68,7 @@ pub(super) fn refresh_external(t: &Transaction<'_>, user: &ExternalUser, now_s: 
 }
 
 /// The users of this source who have sessions.
-pub(super) fn with_sessions(c: &Connection, source: &str) -> rusqlite::Result<Vec<LiveUser>> {
+pub(crate) fn with_sessions(c: &Connection, source: &str) -> Result<Vec<LiveUser>> {
     let sql =
         "SELECT id, name, subject, EXISTS (SELECT 1 FROM memberships m WHERE m.user_id = u.id) AS has_groups
                FROM users u
@@ -79,10 +81,10 @@ pub(super) fn with_sessions(c: &Connection, source: &str) -> rusqlite::Result<Ve
             has_groups: row.get("has_groups")?,
         })
     };
-    c.prepare_cached(sql)?.query_map([source], live)?.collect()
+    c.statement(sql).query_all([source], live)
 }
 
-pub(super) fn modify(t: &Transaction<'_>, name: &str, change: &UserChange, now_s: u64) -> StoreResult<()> {
+pub(crate) fn modify(t: &Transaction<'_>, name: &str, change: &UserChange, now_s: u64) -> StoreResult<()> {
     let Some(id) = users::id_of(t, name)? else { return users::no_such_user(name) };
     if let Some(groups) = &change.groups {
         if let Err(error) = users::local(t, id, name)? {
@@ -112,7 +114,7 @@ pub(super) fn modify(t: &Transaction<'_>, name: &str, change: &UserChange, now_s
     Ok(Ok(()))
 }
 
-pub(super) fn import(t: &Transaction<'_>, all: &[UserImport], now_s: u64) -> StoreResult<()> {
+pub(crate) fn import(t: &Transaction<'_>, all: &[UserImport], now_s: u64) -> StoreResult<()> {
     for user in all {
         let done = if user.exists { update(t, user, now_s)? } else { add(t, user, now_s)? };
         if done.is_err() {
@@ -172,7 +174,7 @@ fn update(t: &Transaction<'_>, user: &UserImport, now_s: u64) -> StoreResult<()>
     }
 }
 
-pub(super) fn remove_device(
+pub(crate) fn remove_device(
     t: &Transaction<'_>,
     name: &str,
     device: DeviceId,
@@ -190,14 +192,14 @@ pub(super) fn remove_device(
 }
 
 /// Forgets a device: its sessions end.
-pub(super) fn end_device(
+pub(crate) fn end_device(
     t: &Transaction<'_>,
     id: UserId,
     name: &str,
     device: DeviceId,
     cause: RevocationCause,
     now_s: u64,
-) -> rusqlite::Result<()> {
+) -> Result<()> {
     t.execute("UPDATE users SET generation = generation + 1 WHERE id = ?", [id.0])?;
     sessions::remove_device(t, id, device)?;
     events::add_revocation(t, id, name, cause, Some(device), now_s)?;
@@ -206,16 +208,14 @@ pub(super) fn end_device(
 
 /// Users whose time has ended, or goes on again, since that was looked at last: a clock can be set
 /// back.
-pub(super) fn due(c: &Connection, now_s: u64) -> rusqlite::Result<Vec<(UserId, String, bool)>> {
+pub(crate) fn due(c: &Connection, now_s: u64) -> Result<Vec<(UserId, String, bool)>> {
     let sql = "SELECT id, name, expires_s <= ?1 AS over FROM users
-               WHERE expires_s IS NOT NULL AND lapsed <> (expires_s <= ?1)";
-    let mut statement = c.prepare_cached(sql)?;
-    statement
-        .query_map([now_s], |row| Ok((UserId(bytes(row, "id")?), row.get("name")?, row.get("over")?)))?
-        .collect()
+               WHERE expires_s IS NOT NULL AND lapsed <> CASE WHEN expires_s <= ?1 THEN 1 ELSE 0 END";
+    c.statement(sql)
+        .query_all([now_s], |row| Ok((UserId(bytes(row, "id")?), row.get("name")?, row.get("over")?)))
 }
 
-pub(super) fn end_expired(t: &Transaction<'_>, now_s: u64) -> rusqlite::Result<usize> {
+pub(crate) fn end_expired(t: &Transaction<'_>, now_s: u64) -> Result<usize> {
     let mut ended = 0;
     for (id, name, over) in due(t, now_s)? {
         t.execute("UPDATE users SET lapsed = ? WHERE id = ?", params![over, id.0])?;
@@ -228,7 +228,7 @@ pub(super) fn end_expired(t: &Transaction<'_>, now_s: u64) -> rusqlite::Result<u
     Ok(ended)
 }
 
-fn insert(t: &Transaction<'_>, user: &ExternalUser, now_s: u64) -> rusqlite::Result<UserId> {
+fn insert(t: &Transaction<'_>, user: &ExternalUser, now_s: u64) -> Result<UserId> {
     let id = UserId(rand::random());
     let sql = "INSERT INTO users (id, name, source, subject, password, enabled, created_s)
                VALUES (?, ?, ?, ?, '', 1, ?)";
@@ -236,12 +236,8 @@ fn insert(t: &Transaction<'_>, user: &ExternalUser, now_s: u64) -> rusqlite::Res
     Ok(id)
 }
 
-pub(super) fn by_subject(
-    c: &Connection,
-    source: &str,
-    subject: &str,
-) -> rusqlite::Result<Option<(UserId, String)>> {
-    c.prepare_cached("SELECT id, name FROM users WHERE source = ? AND subject = ?")?
+pub(crate) fn by_subject(c: &Connection, source: &str, subject: &str) -> Result<Option<(UserId, String)>> {
+    c.statement("SELECT id, name FROM users WHERE source = ? AND subject = ?")
         .query_row([source, subject], |row| Ok((UserId(bytes(row, "id")?), row.get("name")?)))
         .optional()
 }

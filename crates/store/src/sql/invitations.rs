@@ -1,14 +1,11 @@
 //! Invitations in SQL.
 
-use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
-
-use super::super::{Accepted, InvitationHash, Invitations, StoreError, User, UserId};
-use super::Sqlite;
 use super::columns::bytes;
-use super::digest;
 use super::users::{self, StoreResult};
+use super::{Connection, Database, Optional as _, Result, Transaction, digest, params};
+use crate::{Accepted, InvitationHash, Invitations, StoreError, User, UserId};
 
-impl Invitations for Sqlite {
+impl<D: Database> Invitations for D {
     fn invite(&self, name: &str, invitation: &InvitationHash, until_s: u64) -> Result<(), StoreError> {
         self.change(|t| invite(t, name, invitation, until_s))
     }
@@ -37,20 +34,19 @@ fn invite(t: &Transaction<'_>, name: &str, invitation: &InvitationHash, until_s:
 }
 
 /// Removes all there are.
-pub(super) fn forget(t: &Transaction<'_>) -> rusqlite::Result<()> {
-    let mut statement = t.prepare("SELECT user_id FROM invitations")?;
-    let invited = statement.query_map((), |row| bytes(row, "user_id").map(UserId))?;
-    let invited = invited.collect::<Result<Vec<_>, _>>()?;
+pub(crate) fn forget(t: &Transaction<'_>) -> Result<()> {
+    let statement = t.statement("SELECT user_id FROM invitations");
+    let invited: Vec<UserId> = statement.query_all((), |row| bytes(row, "user_id").map(UserId))?;
     t.execute("DELETE FROM invitations", ())?;
     invited.into_iter().try_for_each(|id| digest::renew(t, id))
 }
 
-fn invited(c: &Connection, invitation: &InvitationHash, now_s: u64) -> rusqlite::Result<Option<User>> {
+fn invited(c: &Connection, invitation: &InvitationHash, now_s: u64) -> Result<Option<User>> {
     let sql = "SELECT i.user_id FROM invitations i JOIN users u ON u.id = i.user_id
-               WHERE i.token = ?1 AND i.until_s > ?2 AND i.generation = u.generation AND u.enabled
+               WHERE i.token = ?1 AND i.until_s > ?2 AND i.generation = u.generation AND u.enabled = 1
                    AND (u.expires_s IS NULL OR u.expires_s > ?2)";
     let id = c
-        .prepare_cached(sql)?
+        .statement(sql)
         .query_row(params![invitation, now_s], |row| bytes(row, "user_id").map(UserId))
         .optional()?;
     id.map_or(Ok(None), |id| users::by_id(c, id))

@@ -1,26 +1,24 @@
 //! WireGuard devices in SQL.
 
-use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, params};
 use vpnd_proto::plane::Endpoint;
 use vpnd_proto::session::DeviceId;
 
-use super::super::{
+use super::columns::{bytes, optional_bytes};
+use super::users::{self, StoreResult};
+use super::{Connection, Database, Optional as _, Result, Row, Transaction, digest, fixed_addresses, params};
+use crate::{
     AddressChange, HandshakeShown, NewWireGuardDevice, PresharedKey, StoreError, UserId, WireGuardDevice,
     WireGuardDevices,
 };
-use super::Sqlite;
-use super::columns::{bytes, unexpected};
-use super::users::{self, StoreResult};
-use super::{digest, fixed_addresses};
 
 const COLUMNS: &str =
     "d.public_key, d.user_id, d.device, d.name, d.preshared, d.renewed_s, d.walled_s, d.latest,
-                       d.latest_own, d.outer, u.enabled AND NOT u.lapsed AS may_connect
+                       d.latest_own, d.\"outer\", (u.enabled = 1 AND u.lapsed = 0) AS may_connect
                        FROM wireguard_devices d JOIN users u ON u.id = d.user_id";
 /// Devices of one user, at most.
 const MAX_DEVICES: u64 = 64;
 
-impl WireGuardDevices for Sqlite {
+impl<D: Database> WireGuardDevices for D {
     fn add_wireguard_device(
         &self,
         name: &str,
@@ -51,7 +49,7 @@ impl WireGuardDevices for Sqlite {
     }
 
     fn keep_handshakes(&self, shown: &[HandshakeShown]) -> Result<(), StoreError> {
-        self.change(|t| keep_handshakes(t, shown).map(Ok))
+        self.keep_shown_handshakes(shown)
     }
 
     fn keep_outer(&self, heard: &[(DeviceId, Option<Endpoint>)]) -> Result<(), StoreError> {
@@ -89,14 +87,14 @@ fn add(t: &Transaction<'_>, name: &str, device: &NewWireGuardDevice, now_s: u64)
     Ok(Ok(()))
 }
 
-fn all(c: &Connection) -> rusqlite::Result<Vec<WireGuardDevice>> {
+fn all(c: &Connection) -> Result<Vec<WireGuardDevice>> {
     let sql = format!("SELECT {COLUMNS} ORDER BY d.public_key");
-    c.prepare_cached(&sql)?.query_map((), from_row)?.collect()
+    c.statement(&sql).query_all((), from_row)
 }
 
-fn by_key(c: &Connection, public_key: &[u8; 32]) -> rusqlite::Result<Option<WireGuardDevice>> {
+fn by_key(c: &Connection, public_key: &[u8; 32]) -> Result<Option<WireGuardDevice>> {
     let sql = format!("SELECT {COLUMNS} WHERE d.public_key = ?");
-    let device = c.prepare_cached(&sql)?.query_row([public_key], from_row).optional()?;
+    let device = c.statement(&sql).query_row([public_key], from_row).optional()?;
     if let Some(device) = &device {
         digest::verify(c, device.user)?;
     }
@@ -134,7 +132,7 @@ fn change(
     Ok(Ok(changed == 1))
 }
 
-fn wall(t: &Transaction<'_>, device: DeviceId, now_s: u64) -> rusqlite::Result<()> {
+fn wall(t: &Transaction<'_>, device: DeviceId, now_s: u64) -> Result<()> {
     let sql =
         "UPDATE wireguard_devices SET walled_s = ?2 WHERE device = ?1 AND walled_s IS NULL RETURNING user_id";
     let user =
@@ -142,23 +140,23 @@ fn wall(t: &Transaction<'_>, device: DeviceId, now_s: u64) -> rusqlite::Result<(
     user.map_or(Ok(()), |user| digest::renew(t, user))
 }
 
-fn keep_handshakes(t: &Transaction<'_>, shown: &[HandshakeShown]) -> rusqlite::Result<()> {
+pub(crate) fn keep_handshakes(t: &Transaction<'_>, shown: &[HandshakeShown]) -> Result<()> {
     let update = |column: &str| {
         format!(
             "UPDATE wireguard_devices SET {column} = ?2 WHERE public_key = ?1 AND ({column} IS NULL OR {column} < ?2)"
         )
     };
-    let mut theirs = t.prepare_cached(&update("latest"))?;
-    let mut own = t.prepare_cached(&update("latest_own"))?;
+    let (latest, latest_own) = (update("latest"), update("latest_own"));
+    let (theirs, own) = (t.statement(&latest), t.statement(&latest_own));
     for HandshakeShown { public_key, time, is_own } in shown {
-        let statement = if *is_own { &mut own } else { &mut theirs };
+        let statement = if *is_own { &own } else { &theirs };
         statement.execute(params![public_key, time])?;
     }
     Ok(())
 }
 
-fn keep_outer(t: &Transaction<'_>, heard: &[(DeviceId, Option<Endpoint>)]) -> rusqlite::Result<()> {
-    let mut update = t.prepare_cached("UPDATE wireguard_devices SET outer = ?2 WHERE device = ?1")?;
+fn keep_outer(t: &Transaction<'_>, heard: &[(DeviceId, Option<Endpoint>)]) -> Result<()> {
+    let update = t.statement("UPDATE wireguard_devices SET \"outer\" = ?2 WHERE device = ?1");
     heard
         .iter()
         .try_for_each(|(device, outer)| update.execute(params![device.0, outer.map(outer_text)]).map(drop))
@@ -176,31 +174,27 @@ fn parse_outer(text: &str) -> Option<Endpoint> {
 
 /// Forgets it, if it is a WireGuard device, and whether it was; the caller renews the user's
 /// digest.
-pub(super) fn remove(t: &Transaction<'_>, user: UserId, device: DeviceId) -> rusqlite::Result<bool> {
+pub(crate) fn remove(t: &Transaction<'_>, user: UserId, device: DeviceId) -> Result<bool> {
     let sql = "DELETE FROM wireguard_devices WHERE user_id = ? AND device = ?";
     t.execute(sql, params![user.0, device.0]).map(|removed| removed == 1)
 }
 
-fn version(c: &Connection) -> rusqlite::Result<u64> {
-    c.prepare_cached("SELECT number FROM wireguard_version")?.query_row((), |row| row.get(0))
+fn version(c: &Connection) -> Result<u64> {
+    c.statement("SELECT number FROM wireguard_version").query_row((), |row| row.get(0))
 }
 
-fn from_row(row: &Row<'_>) -> rusqlite::Result<WireGuardDevice> {
-    fn optional<const N: usize>(row: &Row<'_>, column: &'static str) -> rusqlite::Result<Option<[u8; N]>> {
-        let found: Option<Vec<u8>> = row.get(column)?;
-        found.map(|found| found.try_into().map_err(|_| unexpected(column))).transpose()
-    }
+fn from_row(row: &Row<'_>) -> Result<WireGuardDevice> {
     let outer: Option<String> = row.get("outer")?;
     Ok(WireGuardDevice {
         public_key: bytes(row, "public_key")?,
         user: UserId(bytes(row, "user_id")?),
         id: DeviceId(bytes(row, "device")?),
         name: row.get("name")?,
-        preshared: optional(row, "preshared")?.map(PresharedKey::new),
+        preshared: optional_bytes(row, "preshared")?.map(PresharedKey::new),
         renewed_s: row.get("renewed_s")?,
         walled_s: row.get("walled_s")?,
-        latest: optional(row, "latest")?,
-        latest_own: optional(row, "latest_own")?,
+        latest: optional_bytes(row, "latest")?,
+        latest_own: optional_bytes(row, "latest_own")?,
         outer: outer.as_deref().and_then(parse_outer),
         may_connect: row.get("may_connect")?,
     })

@@ -1,13 +1,11 @@
 //! The API's tokens in SQL.
 
-use rusqlite::{Connection, Row, params};
-
-use super::super::{ApiToken, ApiTokens, StoreError};
-use super::Sqlite;
 use super::columns::{bytes, unexpected};
+use super::{Connection, Database, Result, Row, params};
+use crate::{ApiToken, ApiTokens, StoreError};
 use vpnd_config::desk::DeskRole;
 
-impl ApiTokens for Sqlite {
+impl<D: Database> ApiTokens for D {
     fn add_api_token(&self, token: &ApiToken) -> Result<bool, StoreError> {
         let sql = "INSERT INTO api_tokens (name, role, created_s, until_s, hash) VALUES (?, ?, ?, ?, ?)
                    ON CONFLICT DO NOTHING";
@@ -27,12 +25,12 @@ impl ApiTokens for Sqlite {
     }
 }
 
-fn all(c: &Connection) -> rusqlite::Result<Vec<ApiToken>> {
+fn all(c: &Connection) -> Result<Vec<ApiToken>> {
     let sql = "SELECT name, role, created_s, until_s, hash FROM api_tokens ORDER BY name";
-    c.prepare_cached(sql)?.query_map((), from_row)?.collect()
+    c.statement(sql).query_all((), from_row)
 }
 
-fn from_row(row: &Row<'_>) -> rusqlite::Result<ApiToken> {
+fn from_row(row: &Row<'_>) -> Result<ApiToken> {
     let role: String = row.get("role")?;
     Ok(ApiToken {
         name: row.get("name")?,

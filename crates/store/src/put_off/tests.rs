@@ -148,6 +148,9 @@ fn many_changes_wait_together_for_a_store_that_is_held() {
     });
     for (is_busy, waited) in waited {
         // One after the other they would have waited for 40 seconds.
-        assert!(is_busy && waited < 4 * super::super::BUSY_TIMEOUT, "{is_busy} after {waited:?}");
+        assert!(
+            is_busy && waited < 4 * crate::sqlite::connections::BUSY_TIMEOUT,
+            "{is_busy} after {waited:?}"
+        );
     }
 }

@@ -1,61 +1,68 @@
 //! Revocations, in SQL.
 
-use rusqlite::{Connection, Row, Transaction, params};
-
 use vpnd_proto::session::DeviceId;
 
-use super::super::{Revocation, RevocationCause, UserId};
-use super::columns::{bytes, unexpected};
+use super::columns::{bytes, optional_bytes, unexpected};
+use super::{Connection, Dialect, Result, Row, Transaction, params};
+use crate::{Revocation, RevocationCause, UserId};
 
-pub(super) fn add_revocation(
+pub(crate) fn add_revocation(
     t: &Transaction<'_>,
     user: UserId,
     name: &str,
     cause: RevocationCause,
     device: Option<DeviceId>,
     now_s: u64,
-) -> rusqlite::Result<()> {
-    let sql = "INSERT INTO revocations (user_id, name, cause, device, at_s) VALUES (?, ?, ?, ?, ?)";
+) -> Result<()> {
     let device = device.map(|device| device.0);
-    t.prepare_cached(sql)?.execute(params![user.0, name, word(cause), device, now_s]).map(drop)
+    if t.dialect() == Dialect::Postgres {
+        // A sequence of its own would number changes in another order than they become true.
+        t.execute("UPDATE revocation_number SET number = number + 1", ())?;
+        let sql = "INSERT INTO revocations (seq, user_id, name, cause, device, at_s)
+                   SELECT number, ?1, ?2, ?3, ?4, ?5 FROM revocation_number";
+        return t.execute(sql, params![user.0, name, word(cause), device, now_s]).map(drop);
+    }
+    let sql = "INSERT INTO revocations (user_id, name, cause, device, at_s) VALUES (?, ?, ?, ?, ?)";
+    t.statement(sql).execute(params![user.0, name, word(cause), device, now_s]).map(drop)
 }
 
-pub(super) fn last_revocation(c: &Connection) -> rusqlite::Result<u64> {
+pub(crate) fn last_revocation(c: &Connection) -> Result<u64> {
     // Forgotten ones count, too.
-    let sql = "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'revocations'), 0)";
-    c.prepare_cached(sql)?.query_row((), |row| row.get(0))
+    let sql = match c.dialect() {
+        Dialect::Sqlite => "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'revocations'), 0)",
+        Dialect::Postgres => "SELECT number FROM revocation_number",
+    };
+    c.statement(sql).query_row((), |row| row.get(0))
 }
 
-pub(super) fn count_until(c: &Connection, seq: u64) -> rusqlite::Result<u64> {
-    c.prepare_cached("SELECT count(*) FROM revocations WHERE seq <= ?")?.query_row([seq], |row| row.get(0))
+pub(crate) fn count_until(c: &Connection, seq: u64) -> Result<u64> {
+    c.statement("SELECT count(*) FROM revocations WHERE seq <= ?").query_row([seq], |row| row.get(0))
 }
 
 /// Forgets revocations, all but how many of each user there were.
-pub(super) fn forget_until(t: &Transaction<'_>, seq: u64) -> rusqlite::Result<()> {
+pub(crate) fn forget_until(t: &Transaction<'_>, seq: u64) -> Result<()> {
     t.execute(
         "INSERT INTO past_revocations (user_id, count)
          SELECT user_id, count(*) FROM revocations WHERE seq <= ? AND user_id IN (SELECT id FROM users) GROUP BY user_id
-         ON CONFLICT (user_id) DO UPDATE SET count = count + excluded.count",
+         ON CONFLICT (user_id) DO UPDATE SET count = past_revocations.count + excluded.count",
         [seq],
     )?;
     t.execute("DELETE FROM revocations WHERE seq <= ?", [seq]).map(drop)
 }
 
-pub(super) fn revocations_since(c: &Connection, seq: u64) -> rusqlite::Result<Vec<Revocation>> {
+pub(crate) fn revocations_since(c: &Connection, seq: u64) -> Result<Vec<Revocation>> {
     let sql = "SELECT seq, user_id, name, cause, device FROM revocations WHERE seq > ? ORDER BY seq";
-    c.prepare_cached(sql)?.query_map([seq], revocation_from_row)?.collect()
+    c.statement(sql).query_all([seq], revocation_from_row)
 }
 
-fn revocation_from_row(row: &Row<'_>) -> rusqlite::Result<Revocation> {
+fn revocation_from_row(row: &Row<'_>) -> Result<Revocation> {
     let cause: String = row.get("cause")?;
-    let device: Option<Vec<u8>> = row.get("device")?;
-    let device = device.map(|id| id.try_into().map_err(|_| unexpected("device"))).transpose()?;
     Ok(Revocation {
         seq: row.get("seq")?,
         user: UserId(bytes(row, "user_id")?),
         name: row.get("name")?,
         cause: CAUSES.into_iter().find(|known| word(*known) == cause).ok_or_else(|| unexpected("cause"))?,
-        device: device.map(DeviceId),
+        device: optional_bytes(row, "device")?.map(DeviceId),
     })
 }
 

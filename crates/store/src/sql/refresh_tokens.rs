@@ -1,11 +1,9 @@
 //! Refresh tokens in SQL.
 
-use rusqlite::{OptionalExtension as _, params};
+use super::{Database, Optional as _, params};
+use crate::{RefreshToken, RefreshTokens, StoreError, UserId};
 
-use super::super::{RefreshToken, RefreshTokens, StoreError, UserId};
-use super::Sqlite;
-
-impl RefreshTokens for Sqlite {
+impl<D: Database> RefreshTokens for D {
     fn keep_refresh_token(&self, id: UserId, token: Option<&RefreshToken>) -> Result<(), StoreError> {
         let keep = "INSERT INTO refresh_tokens (user_id, token) SELECT id, ?2 FROM users WHERE id = ?1
                     ON CONFLICT (user_id) DO UPDATE SET token = excluded.token";
@@ -19,10 +17,7 @@ impl RefreshTokens for Sqlite {
     }
 
     fn refresh_token(&self, id: UserId) -> Result<Option<RefreshToken>, StoreError> {
-        self.read(|c| {
-            c.prepare_cached("SELECT token FROM refresh_tokens WHERE user_id = ?")?
-                .query_row([id.0], |row| row.get(0).map(RefreshToken::new))
-                .optional()
-        })
+        let sql = "SELECT token FROM refresh_tokens WHERE user_id = ?";
+        self.read(|c| c.query_row(sql, [id.0], |row| row.get(0).map(RefreshToken::new)).optional())
     }
 }

@@ -1,9 +1,10 @@
-//! Changes of sessions that were put off because another process held the store, in a small
-//! database in its directory.
+//! Changes of sessions that were put off because another process held the store, or its server was
+//! away, in a small database in the state directory.
 //!
-//! INVARIANT: such a change is on the disk before it is acknowledged, counts in [`PutOff::session`]
-//! at once, and is in the store before later ones are written there. What it is about is no secret
-//! and no right: hashes of tokens, and sessions that are over.
+//! Timestamps of WireGuard handshakes wait there, too: without them old handshakes could be
+//! replayed. INVARIANT: such a change is on the disk before it is acknowledged, counts in
+//! [`PutOff::session`] at once, and is in the store before later ones are written there. What it is
+//! about is no secret and no right: hashes of tokens, and sessions that are over.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,15 +12,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, TransactionBehavior, params};
+use rusqlite::{Connection, TransactionBehavior};
 use vpnd_proto::attach::{TokenHash, Tokens};
 use vpnd_proto::session::SessionId;
 
-use super::columns::{bytes, unexpected};
-use super::connections::{Connections, open};
-use super::faults::explain;
-use super::place::plain_files;
-use super::{SessionChange, SessionRecord, StoreError, sessions};
+use crate::sql::columns::{bytes, optional_bytes};
+use crate::sql::{self, Optional as _, Row, Transaction, params, sessions};
+use crate::sqlite::connections::open;
+use crate::sqlite::{explain_sql, plain_files};
+use crate::{HandshakeShown, SessionChange, SessionRecord, StoreError};
 use vpnd_sys::own_file;
 
 /// Limit for a change of sessions to wait for the store: clients wait for it, and all others behind
@@ -33,51 +34,78 @@ const SCHEMA: &str = "CREATE TABLE IF NOT EXISTS changes (
     settled BLOB CHECK (length(settled) = 32),
     fresh   BLOB CHECK (length(fresh) = 32),
     epoch   INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS handshakes (
+    public_key BLOB NOT NULL CHECK (length(public_key) = 32),
+    is_own     INTEGER NOT NULL,
+    time       BLOB NOT NULL CHECK (length(time) = 12),
+    PRIMARY KEY (public_key, is_own)
 ) STRICT, WITHOUT ROWID";
+
+/// A store, of which changes are put off while it can't be written.
+pub(crate) trait Behind {
+    /// Its name for people.
+    fn name(&self) -> String;
+    /// Makes changes within `patience`, or fails.
+    fn alter(
+        &self,
+        patience: Duration,
+        changes: &[SessionChange],
+        now_s: u64,
+    ) -> Result<Vec<bool>, StoreError>;
+    /// Keeps timestamps of handshakes, of which only later ones count.
+    fn keep_shown(&self, patience: Duration, shown: &[HandshakeShown]) -> Result<(), StoreError>;
+    /// A session as it was written last.
+    fn stored_session(&self, id: SessionId, now_s: u64) -> Result<Option<SessionRecord>, StoreError>;
+}
 
 /// The changes that were put off.
 #[derive(Debug)]
-pub(super) struct PutOff {
+pub(crate) struct PutOff {
     path: PathBuf,
-    /// Whether the store was held by another process when it was tried last, or there may be
-    /// changes.
+    /// Whether the store could not be written when it was tried last, or there may be changes.
     is_held: AtomicBool,
     database: Mutex<Option<Connection>>,
 }
 
 impl PutOff {
     /// Changes of the store at `store`, which another process may have left.
-    pub(super) fn beside(store: &Path) -> Self {
+    pub(crate) fn beside(store: &Path) -> Self {
         let path = store.with_extension("db.put-off");
         Self { is_held: path.exists().into(), path, database: Mutex::default() }
     }
 
     /// Makes all changes. If another process holds the store, those of sessions that there are are
     /// put off; others fail as [`StoreError::Busy`].
-    pub(super) fn change(
+    pub(crate) fn change(
         &self,
-        connections: &Connections,
+        behind: &impl Behind,
         changes: &[SessionChange],
         now_s: u64,
     ) -> Result<Vec<bool>, StoreError> {
+        let mut held = None;
         if !self.is_held() {
-            match connections.change(PATIENCE, |t| apply(t, changes, now_s).map(Ok)) {
-                Err(StoreError::Busy { .. }) => {
+            match behind.alter(PATIENCE, changes, now_s) {
+                Err(error) if error.is_for_now() => {
                     self.is_held.store(true, Ordering::Release);
-                    tracing::warn!(
-                        store = %connections.path().display(),
-                        "another process holds the user store: sessions go on, logins wait for it"
-                    );
+                    tracing::warn!(store = behind.name(), %error, "sessions go on, logins wait for the user store");
+                    held = Some(error);
                 }
                 done => return done,
             }
         }
         if changes.iter().any(|change| matches!(change, SessionChange::Add(..))) {
-            return Err(StoreError::Busy { path: connections.path().to_owned() });
+            return match held {
+                Some(error) => Err(error),
+                // Whether it can be written again shows when that is tried.
+                None => behind
+                    .alter(PATIENCE, &[], now_s)
+                    .and(Err(StoreError::Busy { path: behind.name().into() })),
+            };
         }
         // A change of a session that is gone has no effect.
         let exists = |change: &SessionChange| match change {
-            SessionChange::Tokens(id, ..) => Ok(self.session(connections, *id, now_s)?.is_some()),
+            SessionChange::Tokens(id, ..) => Ok(self.session(behind, *id, now_s)?.is_some()),
             SessionChange::Add(..) | SessionChange::End(_) => Ok(true),
         };
         let exist = changes.iter().map(exists).collect::<Result<Vec<bool>, StoreError>>()?;
@@ -86,26 +114,55 @@ impl PutOff {
             self.is_held.store(true, Ordering::Release);
             let transaction = database.transaction_with_behavior(TransactionBehavior::Immediate)?;
             for (change, _) in changes.iter().zip(&exist).filter(|(_, exists)| **exists) {
-                keep(&transaction, change)?;
+                keep(&Transaction::new(&*transaction), change)?;
             }
-            transaction.commit()
+            Ok(transaction.commit()?)
         })?;
         Ok(exist)
     }
 
-    /// The session as it is by the store and what was put off.
-    pub(super) fn session(
+    /// Keeps timestamps of handshakes, in the store or here.
+    pub(crate) fn keep_handshakes(
         &self,
-        connections: &Connections,
+        behind: &impl Behind,
+        shown: &[HandshakeShown],
+    ) -> Result<(), StoreError> {
+        if !self.is_held() {
+            match behind.keep_shown(PATIENCE, shown) {
+                Err(error) if error.is_for_now() => {
+                    tracing::warn!(store = behind.name(), %error, "handshakes go on without the user store");
+                }
+                done => return done,
+            }
+        }
+        self.with(|database| {
+            self.is_held.store(true, Ordering::Release);
+            let transaction = database.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let sql = "INSERT INTO handshakes (public_key, is_own, time) VALUES (?, ?, ?)
+                       ON CONFLICT DO UPDATE SET time = excluded.time WHERE time < excluded.time";
+            let kept = Transaction::new(&*transaction);
+            for HandshakeShown { public_key, time, is_own } in shown {
+                kept.execute(sql, params![public_key, is_own, time])?;
+            }
+            Ok(transaction.commit()?)
+        })
+    }
+
+    /// The session as it is by the store and what was put off.
+    pub(crate) fn session(
+        &self,
+        behind: &impl Behind,
         id: SessionId,
         now_s: u64,
     ) -> Result<Option<SessionRecord>, StoreError> {
-        let Some(stored) = connections.read(|c| sessions::by_id(c, id, now_s))? else { return Ok(None) };
+        let Some(stored) = behind.stored_session(id, now_s)? else { return Ok(None) };
         if !self.is_held() {
             return Ok(Some(stored));
         }
         let sql = "SELECT * FROM changes WHERE session = ?";
-        let newest = self.with(|database| database.query_row(sql, [id.0], change_from_row).optional())?;
+        let newest = self.with(|database| {
+            sql::Connection::new(database).query_row(sql, [id.0], change_from_row).optional()
+        })?;
         Ok(match newest {
             Some(SessionChange::Tokens(_, tokens, epoch)) if epoch >= stored.epoch => {
                 Some(SessionRecord { tokens, epoch, ..stored })
@@ -116,22 +173,24 @@ impl PutOff {
     }
 
     /// Makes the changes that were put off, as [`super::Sqlite::catch_up`] has it.
-    pub(super) fn catch_up(&self, connections: &Connections, now_s: u64) -> Result<usize, StoreError> {
+    pub(crate) fn catch_up(&self, behind: &impl Behind, now_s: u64) -> Result<usize, StoreError> {
         if !self.is_held() {
             return Ok(0);
         }
         let mut outcome = Ok(0);
         self.with(|database| {
             let transaction = database.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            let changes = transaction
-                .prepare("SELECT * FROM changes")?
-                .query_map((), change_from_row)?
-                .collect::<rusqlite::Result<Vec<_>>>()?;
-            outcome = connections
-                .change(RETRY_PATIENCE, |t| apply(t, &changes, now_s).map(Ok))
-                .map(|_| changes.len());
+            let kept = sql::Connection::new(&*transaction);
+            let changes: Vec<SessionChange> =
+                kept.statement("SELECT * FROM changes").query_all((), change_from_row)?;
+            let shown: Vec<HandshakeShown> =
+                kept.statement("SELECT * FROM handshakes").query_all((), shown_from_row)?;
+            outcome = behind
+                .keep_shown(RETRY_PATIENCE, &shown)
+                .and_then(|()| behind.alter(RETRY_PATIENCE, &changes, now_s))
+                .map(|_| changes.len() + shown.len());
             if outcome.is_ok() {
-                transaction.execute("DELETE FROM changes", ())?;
+                transaction.execute_batch("DELETE FROM changes; DELETE FROM handshakes")?;
                 transaction.commit()?;
                 // Before the database is free for others.
                 self.is_held.store(false, Ordering::Release);
@@ -145,13 +204,13 @@ impl PutOff {
         self.is_held.load(Ordering::Acquire)
     }
 
-    fn with<T>(&self, work: impl FnOnce(&mut Connection) -> rusqlite::Result<T>) -> Result<T, StoreError> {
+    fn with<T>(&self, work: impl FnOnce(&mut Connection) -> sql::Result<T>) -> Result<T, StoreError> {
         let mut database = self.database.lock();
         let connection = match &mut *database {
             Some(connection) => connection,
             none => none.insert(self.open()?),
         };
-        work(connection).map_err(|error| explain(&self.path, error))
+        work(connection).map_err(|error| explain_sql(&self.path, error))
     }
 
     /// Opens the database. A damaged one is removed: the sessions that it is about need a login
@@ -184,11 +243,11 @@ fn prepare(path: &Path) -> Result<Connection, StoreError> {
         connection.execute_batch(SCHEMA)?;
         Ok(connection)
     });
-    prepared.map_err(|error| explain(path, error))
+    prepared.map_err(|error| explain_sql(path, error.into()))
 }
 
 /// Makes changes in the store; which of them were made.
-fn apply(t: &Transaction<'_>, changes: &[SessionChange], now_s: u64) -> rusqlite::Result<Vec<bool>> {
+pub(crate) fn apply(t: &Transaction<'_>, changes: &[SessionChange], now_s: u64) -> sql::Result<Vec<bool>> {
     let done = changes.iter().map(|change| match change {
         SessionChange::Add(session, generation) => sessions::add(t, session, *generation),
         SessionChange::Tokens(id, tokens, epoch) => sessions::set_tokens(t, *id, tokens, *epoch),
@@ -197,27 +256,32 @@ fn apply(t: &Transaction<'_>, changes: &[SessionChange], now_s: u64) -> rusqlite
     done.collect()
 }
 
-fn keep(t: &Transaction<'_>, change: &SessionChange) -> rusqlite::Result<()> {
+fn keep(t: &Transaction<'_>, change: &SessionChange) -> sql::Result<()> {
     let sql = "INSERT OR REPLACE INTO changes (session, settled, fresh, epoch) VALUES (?, ?, ?, ?)";
-    let mut statement = t.prepare_cached(sql)?;
     match change {
         SessionChange::Tokens(id, tokens, epoch) => {
             let fresh = tokens.fresh().map(|fresh| *fresh.as_bytes());
-            statement.execute(params![id.0, tokens.settled().as_bytes(), fresh, epoch]).map(drop)
+            t.execute(sql, params![id.0, tokens.settled().as_bytes(), fresh, epoch]).map(drop)
         }
         SessionChange::End(id) => {
-            statement.execute(params![id.0, None::<Vec<u8>>, None::<Vec<u8>>, 0]).map(drop)
+            t.execute(sql, params![id.0, None::<Vec<u8>>, None::<Vec<u8>>, 0_u32]).map(drop)
         }
         SessionChange::Add(..) => Ok(()),
     }
 }
 
-fn change_from_row(row: &Row<'_>) -> rusqlite::Result<SessionChange> {
+fn shown_from_row(row: &Row<'_>) -> sql::Result<HandshakeShown> {
+    Ok(HandshakeShown {
+        public_key: bytes(row, "public_key")?,
+        time: bytes(row, "time")?,
+        is_own: row.get("is_own")?,
+    })
+}
+
+fn change_from_row(row: &Row<'_>) -> sql::Result<SessionChange> {
     let id = SessionId(bytes(row, "session")?);
-    let hash = |column| -> rusqlite::Result<Option<TokenHash>> {
-        let bytes: Option<Vec<u8>> = row.get(column)?;
-        let hash = bytes.map(|bytes| bytes.try_into().map_err(|_| unexpected(column))).transpose()?;
-        Ok(hash.map(TokenHash::from_bytes))
+    let hash = |column| -> sql::Result<Option<TokenHash>> {
+        Ok(optional_bytes(row, column)?.map(TokenHash::from_bytes))
     };
     Ok(match hash("settled")? {
         Some(settled) => {

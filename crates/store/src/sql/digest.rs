@@ -6,12 +6,11 @@
 //! written or an error. This guards against damage, not against people who may write the file:
 //! those can compute a digest too.
 
-use rusqlite::types::ValueRef;
-use rusqlite::{Connection, OptionalExtension as _, Transaction, ffi, params};
 use sha2::{Digest as _, Sha256};
 
-use super::super::UserId;
 use super::columns::bytes;
+use super::{Connection, Optional as _, Result, SqlError, Transaction, Value, params};
+use crate::UserId;
 
 /// All that a user is, in rows that are in a fixed order.
 const PARTS: [&str; 7] = [
@@ -27,68 +26,69 @@ const PARTS: [&str; 7] = [
 ];
 
 /// Writes down what the user is now; after each change, in its transaction.
-pub(super) fn renew(t: &Transaction<'_>, id: UserId) -> rusqlite::Result<()> {
+pub(crate) fn renew(t: &Transaction<'_>, id: UserId) -> Result<()> {
+    if !t.dialect().has_digests() {
+        return Ok(());
+    }
     let digest = compute(t, id)?;
-    t.prepare_cached("UPDATE users SET digest = ? WHERE id = ?")?.execute(params![digest, id.0]).map(drop)
+    t.statement("UPDATE users SET digest = ? WHERE id = ?").execute(params![digest, id.0]).map(drop)
 }
 
 /// Fails if the user is not as it was written down. Costs as much for a user that does not exist,
 /// which is no failure.
-pub(super) fn verify(c: &Connection, id: UserId) -> rusqlite::Result<()> {
-    let mut statement = c.prepare_cached("SELECT digest FROM users WHERE id = ?")?;
+pub(crate) fn verify(c: &Connection, id: UserId) -> Result<()> {
+    if !c.dialect().has_digests() {
+        return Ok(());
+    }
+    let statement = c.statement("SELECT digest FROM users WHERE id = ?");
     let stored: Option<Option<Vec<u8>>> = statement.query_row([id.0], |row| row.get(0)).optional()?;
     let computed = compute(c, id)?;
     match stored {
         None => Ok(()),
         Some(Some(stored)) if stored == computed => Ok(()),
-        Some(_) => Err(damaged("a user is not as it was written")),
+        Some(_) => Err(SqlError::Damaged("a user is not as it was written")),
     }
 }
 
 /// Verifies all users, and that none has lost a revocation: a page of an older time looks whole by
 /// itself.
-pub(super) fn verify_all(c: &Connection) -> rusqlite::Result<()> {
-    let ids = c
-        .prepare("SELECT id FROM users")?
-        .query_map((), |row| bytes(row, "id").map(UserId))?
-        .collect::<Result<Vec<_>, _>>()?;
+pub(crate) fn verify_all(c: &Connection) -> Result<()> {
+    let ids: Vec<UserId> =
+        c.statement("SELECT id FROM users").query_all((), |row| bytes(row, "id").map(UserId))?;
     ids.into_iter().try_for_each(|id| verify(c, id))?;
     let sql =
         "SELECT 1 FROM users u LEFT JOIN (SELECT user_id, count(*) AS n FROM revocations GROUP BY user_id) r
                ON r.user_id = u.id LEFT JOIN past_revocations p ON p.user_id = u.id
          WHERE u.generation <> coalesce(r.n, 0) + coalesce(p.count, 0)";
-    if c.prepare(sql)?.exists(())? {
-        return Err(damaged("users and revocations disagree"));
+    if c.statement(sql).exists(())? {
+        return Err(SqlError::Damaged("users and revocations disagree"));
     }
     Ok(())
 }
 
-fn compute(c: &Connection, id: UserId) -> rusqlite::Result<[u8; 32]> {
+fn compute(c: &Connection, id: UserId) -> Result<[u8; 32]> {
     let mut digest = Sha256::new();
     for (part, sql) in (0_u8..).zip(PARTS) {
-        let mut statement = c.prepare_cached(sql)?;
-        let columns = statement.column_count();
-        let mut rows = statement.query([id.0])?;
-        while let Some(row) = rows.next()? {
-            for column in 0..columns {
+        let statement = c.statement(sql);
+        for row in statement.query([id.0])?.iter() {
+            for value in row.values() {
                 // Part, kind and length stand before each value, so that no two users have one
                 // stream of bytes.
-                let (kind, value) = match row.get_ref(column)? {
-                    ValueRef::Null => (0_u8, Vec::new()),
-                    ValueRef::Integer(number) => (1, number.to_le_bytes().to_vec()),
-                    ValueRef::Real(number) => (2, number.to_le_bytes().to_vec()),
-                    ValueRef::Text(text) => (3, text.to_vec()),
-                    ValueRef::Blob(blob) => (4, blob.to_vec()),
+                let number;
+                let (kind, value): (u8, &[u8]) = match value {
+                    Value::Null(_) => (0, &[]),
+                    Value::Integer(integer) => {
+                        number = integer.to_le_bytes();
+                        (1, &number)
+                    }
+                    Value::Text(text) => (3, text.as_bytes()),
+                    Value::Blob(blob) => (4, blob),
                 };
                 digest.update([part, kind]);
                 digest.update((value.len() as u64).to_le_bytes());
-                digest.update(zeroize::Zeroizing::new(value));
+                digest.update(value);
             }
         }
     }
     Ok(digest.finalize().into())
-}
-
-fn damaged(what: &str) -> rusqlite::Error {
-    rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_CORRUPT), Some(what.to_owned()))
 }

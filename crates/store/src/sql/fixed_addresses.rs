@@ -5,15 +5,15 @@
 
 use std::net::IpAddr;
 
-use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 use vpnd_proto::session::DeviceId;
 
-use super::super::{AddressChange, Family, FixedAddress, LeaseOwner, StoreError, UserId};
-use super::columns::{address, blob, octets, unexpected};
+use super::columns::{address, blob, octets, optional_bytes};
 use super::users::StoreResult;
+use super::{Connection, Optional as _, Result, Transaction, params};
+use crate::{AddressChange, Family, FixedAddress, LeaseOwner, StoreError, UserId};
 
 /// Makes these the user's, or the device's, in place of those before.
-pub(super) fn set(
+pub(crate) fn set(
     t: &Transaction<'_>,
     id: UserId,
     name: &str,
@@ -21,7 +21,10 @@ pub(super) fn set(
     now_s: u64,
 ) -> StoreResult<()> {
     let device = change.device.map(|device| device.0);
-    t.execute("DELETE FROM fixed_addresses WHERE user_id = ? AND device IS ?", params![id.0, device])?;
+    t.execute(
+        "DELETE FROM fixed_addresses WHERE user_id = ? AND device IS NOT DISTINCT FROM ?",
+        params![id.0, device],
+    )?;
     for address in &change.addresses {
         if let Some(holder) = holder(t, id, device, *address, now_s)? {
             let (address, name) = (*address, name.to_owned());
@@ -40,7 +43,7 @@ fn holder(
     device: Option<[u8; 16]>,
     address: IpAddr,
     now_s: u64,
-) -> rusqlite::Result<Option<String>> {
+) -> Result<Option<String>> {
     let sql = "SELECT u.name FROM fixed_addresses f JOIN users u ON u.id = f.user_id WHERE f.address = ?";
     let fixed: Option<String> = c.query_row(sql, [blob(address)], |row| row.get(0)).optional()?;
     if let Some(name) = fixed {
@@ -59,37 +62,34 @@ fn holder(
 }
 
 /// Forgets those of a device.
-pub(super) fn remove_device(t: &Transaction<'_>, id: UserId, device: DeviceId) -> rusqlite::Result<()> {
+pub(crate) fn remove_device(t: &Transaction<'_>, id: UserId, device: DeviceId) -> Result<()> {
     let sql = "DELETE FROM fixed_addresses WHERE user_id = ? AND device = ?";
     t.execute(sql, params![id.0, device.0]).map(drop)
 }
 
 /// All of a user.
-pub(super) fn of_user(c: &Connection, id: UserId) -> rusqlite::Result<Vec<FixedAddress>> {
+pub(crate) fn of_user(c: &Connection, id: UserId) -> Result<Vec<FixedAddress>> {
     let sql =
         "SELECT address, device FROM fixed_addresses WHERE user_id = ? ORDER BY length(address), address";
-    let mut statement = c.prepare_cached(sql)?;
-    let fixed = statement.query_map([id.0], |row| {
-        let device: Option<Vec<u8>> = row.get("device")?;
-        let device = device.map(|device| device.try_into().map_err(|_| unexpected("device")));
-        Ok(FixedAddress { address: address(row)?, device: device.transpose()?.map(DeviceId) })
-    })?;
-    fixed.collect()
+    let statement = c.statement(sql);
+    statement.query_all([id.0], |row| {
+        Ok(FixedAddress { address: address(row)?, device: optional_bytes(row, "device")?.map(DeviceId) })
+    })
 }
 
 /// Those that this owner may have, its own before those of any of the user's devices.
-pub(super) fn of_owner(c: &Connection, owner: LeaseOwner, family: Family) -> rusqlite::Result<Vec<IpAddr>> {
+pub(crate) fn of_owner(c: &Connection, owner: LeaseOwner, family: Family) -> Result<Vec<IpAddr>> {
     let sql = "SELECT address FROM fixed_addresses
                WHERE user_id = ? AND (device IS NULL OR device = ?) AND length(address) = ?
                ORDER BY device IS NULL, address";
-    let mut statement = c.prepare_cached(sql)?;
-    statement.query_map(params![owner.user.0, owner.device.0, octets(family)], address)?.collect()
+    let statement = c.statement(sql);
+    statement.query_all(params![owner.user.0, owner.device.0, octets(family)], address)
 }
 
 /// Those that this owner can't have.
-pub(super) fn of_others(c: &Connection, owner: LeaseOwner, family: Family) -> rusqlite::Result<Vec<IpAddr>> {
+pub(crate) fn of_others(c: &Connection, owner: LeaseOwner, family: Family) -> Result<Vec<IpAddr>> {
     let sql = "SELECT address FROM fixed_addresses
                WHERE NOT (user_id = ? AND (device IS NULL OR device = ?)) AND length(address) = ? ORDER BY address";
-    let mut statement = c.prepare_cached(sql)?;
-    statement.query_map(params![owner.user.0, owner.device.0, octets(family)], address)?.collect()
+    let statement = c.statement(sql);
+    statement.query_all(params![owner.user.0, owner.device.0, octets(family)], address)
 }

@@ -1,0 +1,73 @@
+//! A gateway's user database: what a process needs to use it, and the requests for connections,
+//! which no such process may make by itself.
+//!
+//! The auth process sends [`Dial`] over a channel of its own, and the privileged parent answers
+//! each by [`Dialled`], with the connection's descriptor if there is one.
+
+use minicbor::bytes::{ByteArray, ByteVec};
+use minicbor::{Decode, Encode};
+use zeroize::Zeroizing;
+
+use crate::messages::SecretBytes;
+use vpnd_config::database::DatabaseFiles;
+
+/// The longest frame of the channel, bytes.
+pub const MAX_FRAME: usize = 1 << 10;
+
+/// Files that `[store]` names, and this start of the gateway.
+#[derive(Clone, Debug, Encode, Decode)]
+pub struct DatabaseLaunch {
+    #[n(0)]
+    password: Option<SecretBytes>,
+    #[n(1)]
+    ca: Option<ByteVec>,
+    #[n(2)]
+    certificate: Option<ByteVec>,
+    #[n(3)]
+    key: Option<SecretBytes>,
+    /// The same for all processes of one start.
+    #[n(4)]
+    pub instance: Option<ByteArray<16>>,
+}
+
+impl DatabaseLaunch {
+    #[must_use]
+    pub fn new(files: DatabaseFiles, instance: Option<[u8; 16]>) -> Self {
+        let secret = |text: Zeroizing<String>| SecretBytes(text.as_bytes().to_vec().into());
+        Self {
+            password: files.password.map(secret),
+            ca: files.ca.map(ByteVec::from),
+            certificate: files.certificate.map(ByteVec::from),
+            key: files.key.map(SecretBytes),
+            instance: instance.map(ByteArray::from),
+        }
+    }
+
+    #[must_use]
+    pub fn files(&self) -> DatabaseFiles {
+        let text = |bytes: &SecretBytes| Zeroizing::new(String::from_utf8_lossy(&bytes.0).into_owned());
+        DatabaseFiles {
+            password: self.password.as_ref().map(text),
+            ca: self.ca.as_ref().map(|bytes| bytes.to_vec()),
+            certificate: self.certificate.as_ref().map(|bytes| bytes.to_vec()),
+            key: self.key.as_ref().map(|bytes| bytes.0.clone()),
+        }
+    }
+}
+
+/// Auth process → parent: connect to the host of this number in the configuration.
+#[derive(Clone, Copy, Debug, Encode, Decode)]
+pub struct Dial {
+    #[n(0)]
+    pub host: u8,
+}
+
+/// Parent → auth process.
+#[derive(Debug, Encode, Decode)]
+pub enum Dialled {
+    /// With the connection's descriptor.
+    #[n(0)]
+    Connected,
+    #[n(1)]
+    Failed(#[n(0)] String),
+}

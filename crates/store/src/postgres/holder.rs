@@ -1,0 +1,184 @@
+//! Whose a database is: one gateway's, of which one start runs.
+//!
+//! The row in `holder` names both. A start of a gateway holds an advisory lock for as long as its
+//! connection for changes lives, and the server ends that within seconds of the machine's end; so a
+//! row whose lock is gone is a leftover. INVARIANT: each change locks the row and finds its own
+//! gateway there, and its own start if it is a gateway's, or changes nothing. The processes of one
+//! start share its instance: in an upgrade both auth processes work.
+
+use std::fmt::Write as _;
+
+use tokio_postgres::{Client, Row};
+
+use super::engine::Session;
+use super::trouble::{Fault, Trouble};
+use crate::sql::{Engine as _, SqlError, Value};
+
+/// The first number of vpnd's advisory locks.
+const LOCK_CLASS: i32 = i32::from_be_bytes(*b"vpnd");
+/// The format of the tables.
+pub(super) const FORMAT: u64 = 2;
+
+/// A gateway, as a database knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// The identity in its state directory.
+    pub gateway: [u8; 16],
+    /// This start of it; `None` for a command of an administrator.
+    pub instance: Option<[u8; 16]>,
+    /// Its name for people.
+    pub name: String,
+}
+
+impl Holder {
+    /// Takes a connection for this gateway, or refuses it.
+    pub(super) async fn admit(&self, client: &Client) -> Result<(), Fault> {
+        if let Some(instance) = &self.instance {
+            let sql = format!("SELECT pg_advisory_lock_shared({LOCK_CLASS}, {})", number(instance));
+            client.batch_execute(&sql).await?;
+        }
+        client.batch_execute("BEGIN").await?;
+        let sql = "SELECT gateway, instance, name FROM holder FOR UPDATE";
+        let row = client.query_opt(sql, &[]).await?;
+        let row = row.ok_or(Trouble::Failed("the table 'holder' is empty".to_owned()))?;
+        let known = Self::from_row(&row)?;
+        if known.gateway != self.gateway {
+            return Err(Trouble::Foreign(known.name).into());
+        }
+        if self.instance.is_some() && known.instance != self.instance {
+            if let Some(other) = &known.instance
+                && is_alive(client, other).await?
+            {
+                return Err(Trouble::InUse(known.name).into());
+            }
+            let sql = "UPDATE holder SET instance = $1, name = $2, since = now()";
+            client.execute(sql, &[&self.instance.map(Vec::from), &self.name]).await?;
+        }
+        Ok(client.batch_execute("COMMIT").await?)
+    }
+
+    /// Makes an empty database this gateway's, with its tables; one that has them stays as it is.
+    pub(super) async fn create(&self, client: &Client) -> Result<(), Fault> {
+        match check_format(client).await {
+            Err(Fault::Trouble(Trouble::Empty)) => {}
+            found => return found,
+        }
+        let mut gateway = String::new();
+        for byte in &self.gateway {
+            let _ = write!(gateway, "{byte:02x}");
+        }
+        let sql = format!(
+            "BEGIN; SELECT pg_advisory_xact_lock({LOCK_CLASS}, 0); CREATE SCHEMA IF NOT EXISTS vpnd; {}
+             INSERT INTO format (number, made_by) VALUES ({FORMAT}, '{}');
+             INSERT INTO holder (gateway, name) VALUES ('\\x{gateway}', {}); COMMIT",
+            include_str!("schema.sql"),
+            env!("CARGO_PKG_VERSION"),
+            quoted(&self.name),
+        );
+        client.batch_execute(&sql).await?;
+        Ok(())
+    }
+
+    /// Makes a database this gateway's that was another's, which must not run.
+    pub(super) async fn adopt(&self, client: &Client) -> Result<String, Fault> {
+        check_format(client).await?;
+        client.batch_execute("BEGIN").await?;
+        let row = client.query_one("SELECT gateway, instance, name FROM holder FOR UPDATE", &[]).await?;
+        let known = Self::from_row(&row)?;
+        if let Some(other) = &known.instance
+            && is_alive(client, other).await?
+        {
+            return Err(Trouble::InUse(known.name).into());
+        }
+        let sql = "UPDATE holder SET gateway = $1, instance = NULL, name = $2, since = now()";
+        client.execute(sql, &[&self.gateway.as_slice(), &self.name]).await?;
+        client.batch_execute("COMMIT").await?;
+        Ok(known.name)
+    }
+
+    /// Locks the row within a change; the number of the transaction, by which the server is asked
+    /// later whether it was committed.
+    pub(super) fn fence(&self, session: &Session) -> Result<String, Trouble> {
+        let sql = "SELECT gateway, instance, name, pg_current_xact_id()::text AS xid FROM holder FOR UPDATE";
+        let rows = session.query(sql, &[]).map_err(trouble)?;
+        let values = rows.iter().next().map(|row| row.values().to_vec()).unwrap_or_default();
+        let [Value::Blob(gateway), instance, Value::Text(name), Value::Text(number)] = values.as_slice()
+        else {
+            return Err(Trouble::Failed("the table 'holder' is not as vpnd made it".to_owned()));
+        };
+        let is_ours = match (&self.instance, instance) {
+            (None, _) => true,
+            (Some(ours), Value::Blob(instance)) => instance.as_slice() == ours,
+            (Some(_), _) => false,
+        };
+        if gateway.as_slice() != self.gateway {
+            return Err(Trouble::Foreign(name.to_string()));
+        }
+        if is_ours { Ok(number.to_string()) } else { Err(Trouble::InUse(name.to_string())) }
+    }
+
+    fn from_row(row: &Row) -> Result<Self, Fault> {
+        let unexpected = || Trouble::Failed("the table 'holder' is not as vpnd made it".to_owned());
+        let gateway: Vec<u8> = row.try_get(0)?;
+        let instance: Option<Vec<u8>> = row.try_get(1)?;
+        let instance = instance.map(<[u8; 16]>::try_from).transpose().map_err(|_| unexpected())?;
+        let name: String = row.try_get(2)?;
+        let gateway = gateway.try_into().map_err(|_| unexpected())?;
+        Ok(Self { gateway, instance, name: vpnd_sys::text::plain(&name) })
+    }
+}
+
+/// The name of the gateway that works on the database, if one does.
+pub(super) async fn running(client: &Client) -> Result<Option<String>, Fault> {
+    check_format(client).await?;
+    let row = client.query_one("SELECT gateway, instance, name FROM holder", &[]).await?;
+    let known = Holder::from_row(&row)?;
+    match &known.instance {
+        Some(instance) if is_alive(client, instance).await? => Ok(Some(known.name)),
+        _ => Ok(None),
+    }
+}
+
+/// Refuses a database without tables of vpnd, or of another format.
+pub(super) async fn check_format(client: &Client) -> Result<(), Fault> {
+    let sql = "SELECT to_regclass('vpnd.format') IS NOT NULL";
+    if !client.query_one(sql, &[]).await?.try_get::<_, bool>(0)? {
+        return Err(Trouble::Empty.into());
+    }
+    let row = client.query_one("SELECT max(number) FROM format", &[]).await?;
+    let found = row.try_get::<_, Option<i64>>(0)?.and_then(|found| u64::try_from(found).ok()).unwrap_or(0);
+    Err(match found {
+        FORMAT => return Ok(()),
+        found if found < FORMAT => Trouble::Older { found, known: FORMAT },
+        found => Trouble::Newer { found, known: FORMAT },
+    }
+    .into())
+}
+
+/// Whether the start of a gateway holds its lock.
+async fn is_alive(client: &Client, instance: &[u8; 16]) -> Result<bool, Fault> {
+    let sql = format!(
+        "SELECT EXISTS (SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted AND classid::bigint = {}
+             AND objid::bigint = {} AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))",
+        LOCK_CLASS.cast_unsigned(),
+        number(instance).cast_unsigned(),
+    );
+    Ok(client.query_one(&sql, &[]).await?.try_get(0)?)
+}
+
+/// The second number of the lock of a gateway's start.
+fn number(instance: &[u8; 16]) -> i32 {
+    let [a, b, c, d, ..] = *instance;
+    i32::from_be_bytes([a, b, c, d])
+}
+
+fn quoted(text: &str) -> String {
+    format!("E'{}'", text.replace('\\', "\\\\").replace('\'', "''"))
+}
+
+pub(super) fn trouble(error: SqlError) -> Trouble {
+    match error {
+        SqlError::Postgres(fault) => fault.into_trouble(),
+        error => Trouble::Failed(error.to_string()),
+    }
+}

@@ -1,0 +1,271 @@
+//! The connections of a process to its database: the first for changes, the others for queries.
+//!
+//! A thread of its own keeps them: it connects, verifies, and connects again, so that nobody who
+//! needs a connection waits for the network; without one they get the reason at once. INVARIANT: a
+//! connection is used by one caller at a time, and one that changes things is given out only after
+//! [`holder`] has admitted it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use tokio::runtime::Runtime;
+use tokio::sync::Notify;
+
+use super::access::{Access, Dial};
+use super::engine::Session;
+use super::holder::{self, Holder};
+use super::link::{self, ServerFacts};
+use super::trouble::Trouble;
+
+/// A server that is away is tried this often.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Limit for the first attempt, which has limits of its own.
+const FIRST_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// State of one connection.
+enum State {
+    /// It was not tried yet.
+    Beginning,
+    Up(Session, ServerFacts),
+    Away(Trouble),
+}
+
+struct Slot {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// The connection is to be given up.
+    broken: Notify,
+    turn: Mutex<()>,
+}
+
+pub(super) struct Pool {
+    slots: Vec<Arc<Slot>>,
+    /// `None` once it ends.
+    runtime: Option<Runtime>,
+}
+
+/// The right to use a connection until it is dropped.
+pub(super) struct Turn<'p> {
+    slot: &'p Slot,
+    _turn: MutexGuard<'p, ()>,
+}
+
+impl Pool {
+    pub(super) fn start(
+        access: &Access,
+        dial: &Arc<dyn Dial>,
+        holder: &Holder,
+        size: usize,
+    ) -> Result<Self, Trouble> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("store")
+            .enable_all()
+            .build()
+            .map_err(|error| Trouble::Failed(error.to_string()))?;
+        let slots: Vec<Arc<Slot>> = (0..size).map(|_| Arc::new(Slot::new())).collect();
+        for (number, slot) in slots.iter().enumerate() {
+            let kept = Kept {
+                slot: Arc::clone(slot),
+                access: access.clone(),
+                dial: Arc::clone(dial),
+                holder: (number == 0).then(|| holder.clone()),
+                runtime: runtime.handle().clone(),
+            };
+            runtime.spawn(kept.keep());
+        }
+        Ok(Self { slots, runtime: Some(runtime) })
+    }
+
+    /// The connection for changes, once it is this caller's turn.
+    pub(super) fn changes(&self, until: Instant) -> Result<Turn<'_>, Trouble> {
+        let slot = &self.slots[0];
+        let turn = slot.turn.try_lock_until(until).ok_or(Trouble::Busy)?;
+        Ok(Turn { slot, _turn: turn })
+    }
+
+    /// A connection for a query: one that works and is free, if there is one.
+    pub(super) fn queries(&self) -> Turn<'_> {
+        let readers = if self.slots.len() == 1 { &self.slots[..] } else { &self.slots[1..] };
+        let free = readers.iter().find_map(|slot| {
+            let turn = slot.is_up().then(|| slot.turn.try_lock()).flatten()?;
+            Some(Turn { slot, _turn: turn })
+        });
+        free.unwrap_or_else(|| {
+            let slot = readers.iter().find(|slot| slot.is_up()).unwrap_or(&readers[0]);
+            Turn { slot, _turn: slot.turn.lock() }
+        })
+    }
+
+    /// Waits until each connection was tried, and that for changes, while another start of this
+    /// gateway counts as running, until `patience` is over; the facts of the server.
+    pub(super) fn wait(&self, patience: Instant) -> Result<ServerFacts, Trouble> {
+        let facts = self.slots[0].wait_tried(patience)?;
+        // Changes tell what is wrong; queries do with as many connections as there are.
+        self.slots.iter().skip(1).for_each(|slot| drop(slot.wait_tried(Instant::now())));
+        Ok(facts)
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Turn<'_> {
+    pub(super) fn session(&self) -> Result<Session, Trouble> {
+        match &*self.slot.state.lock() {
+            State::Beginning => Err(Trouble::Unreachable("it is being connected to".to_owned())),
+            State::Up(session, _) => Ok(session.clone()),
+            State::Away(trouble) => Err(trouble.clone()),
+        }
+    }
+
+    /// The next connection, after this one was lost.
+    pub(super) fn next_session(&self, lost: &Session, until: Instant) -> Result<Session, Trouble> {
+        let mut state = self.slot.state.lock();
+        loop {
+            match &*state {
+                State::Up(session, _) if !Arc::ptr_eq(&session.client, &lost.client) => {
+                    return Ok(session.clone());
+                }
+                _ => {}
+            }
+            if self.slot.changed.wait_until(&mut state, until).timed_out() {
+                return Err(Trouble::Unreachable("it did not come back in time".to_owned()));
+            }
+        }
+    }
+
+    /// Gives the connection up; another is made.
+    pub(super) fn give_up(&self, session: &Session, why: &Trouble) {
+        let mut state = self.slot.state.lock();
+        if matches!(&*state, State::Up(known, _) if Arc::ptr_eq(&known.client, &session.client)) {
+            *state = State::Away(why.clone());
+            self.slot.broken.notify_one();
+        }
+    }
+}
+
+impl Slot {
+    fn new() -> Self {
+        Self {
+            state: Mutex::new(State::Beginning),
+            changed: Condvar::new(),
+            broken: Notify::new(),
+            turn: Mutex::new(()),
+        }
+    }
+
+    fn is_up(&self) -> bool {
+        matches!(&*self.state.lock(), State::Up(..))
+    }
+
+    fn set(&self, state: State) {
+        *self.state.lock() = state;
+        self.changed.notify_all();
+    }
+
+    fn wait_tried(&self, patience: Instant) -> Result<ServerFacts, Trouble> {
+        let tried = Instant::now() + FIRST_TIMEOUT;
+        let mut state = self.state.lock();
+        loop {
+            match &*state {
+                State::Up(_, facts) => return Ok(facts.clone()),
+                State::Away(trouble) if !matches!(trouble, Trouble::InUse(_)) => return Err(trouble.clone()),
+                State::Away(_) => {
+                    if self.changed.wait_until(&mut state, patience).timed_out()
+                        && let State::Away(trouble) = &*state
+                    {
+                        return Err(trouble.clone());
+                    }
+                }
+                State::Beginning => {
+                    if self.changed.wait_until(&mut state, tried).timed_out() {
+                        return Err(Trouble::Unreachable("there is no answer".to_owned()));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What keeps one connection.
+struct Kept {
+    slot: Arc<Slot>,
+    access: Access,
+    dial: Arc<dyn Dial>,
+    /// Admits the connection for changes.
+    holder: Option<Holder>,
+    runtime: tokio::runtime::Handle,
+}
+
+impl Kept {
+    async fn keep(self) {
+        let mut logged = None;
+        loop {
+            let lost = match link::connect(&self.access, &self.dial).await {
+                Ok(mut link) => match self.admit(&mut link).await {
+                    Ok(()) => {
+                        if logged.take().is_some() && self.holder.is_some() {
+                            tracing::info!(database = self.access.name(), "the user database is there again");
+                        }
+                        self.use_up(link).await
+                    }
+                    Err(trouble) => trouble,
+                },
+                Err(trouble) => trouble,
+            };
+            if self.holder.is_some() && logged.as_ref() != Some(&lost) {
+                tracing::warn!("the user database {} {lost}", self.access.name());
+                logged = Some(lost.clone());
+            }
+            self.slot.set(State::Away(lost));
+            tokio::time::sleep(RETRY_INTERVAL).await;
+        }
+    }
+
+    /// Verifies the schema, and for changes whose the database is.
+    async fn admit(&self, link: &mut link::Link) -> Result<(), Trouble> {
+        let admitted = async {
+            holder::check_format(&link.client).await?;
+            match &self.holder {
+                Some(holder) => holder.admit(&link.client).await,
+                None => Ok(()),
+            }
+        };
+        tokio::select! {
+            admitted = tokio::time::timeout(Duration::from_secs(10), admitted) => match admitted {
+                Ok(admitted) => admitted.map_err(super::trouble::Fault::into_trouble),
+                Err(_) => Err(Trouble::Unreachable("it does not answer".to_owned())),
+            },
+            ended = &mut link.driver => Err(Trouble::Unreachable(reason(ended))),
+        }
+    }
+
+    /// Lets callers use the connection until it has ended.
+    async fn use_up(&self, link: link::Link) -> Trouble {
+        let link::Link { client, driver, facts } = link;
+        let session = Session::new(client, self.runtime.clone());
+        self.slot.set(State::Up(session, facts));
+        tokio::select! {
+            ended = driver => Trouble::Unreachable(reason(ended)),
+            () = self.slot.broken.notified() => Trouble::Unreachable("the connection was lost".to_owned()),
+        }
+    }
+}
+
+fn reason(ended: Result<(), tokio_postgres::Error>) -> String {
+    match ended {
+        Ok(()) => "the connection has ended".to_owned(),
+        Err(error) => match super::trouble::Fault::from(error) {
+            super::trouble::Fault::Lost(why) => why,
+            other => other.to_string(),
+        },
+    }
+}

@@ -1,0 +1,153 @@
+-- Format 2, as in ../sqlite: the same tables with the same columns, but for 'digest'. A server checks its pages by itself.
+CREATE TABLE format (number BIGINT NOT NULL, made_by TEXT NOT NULL);
+
+-- One row: the gateway that the database belongs to ('gateway' is the identity in its state directory, 'instance' its present start, of
+-- which its auth process holds a lock). Each change locks the row, so that changes follow one another.
+CREATE TABLE holder (
+    gateway  BYTEA NOT NULL CHECK (length(gateway) = 16),
+    instance BYTEA CHECK (length(instance) = 16),
+    name     TEXT NOT NULL,
+    since    TIMESTAMPTZ NOT NULL DEFAULT now()
+);
+
+CREATE TABLE users (
+    id          BYTEA PRIMARY KEY CHECK (length(id) = 16),
+    name        TEXT COLLATE "C" NOT NULL UNIQUE,
+    source      TEXT COLLATE "C" NOT NULL,
+    subject     TEXT COLLATE "C" NOT NULL,
+    password    TEXT COLLATE "C" NOT NULL,
+    enabled     BIGINT NOT NULL CHECK (enabled IN (0, 1)),
+    generation  BIGINT NOT NULL DEFAULT 0,
+    totp_secret BYTEA,
+    totp_step   BIGINT NOT NULL DEFAULT 0,
+    created_s   BIGINT NOT NULL,
+    expires_s   BIGINT,
+    lapsed      BIGINT NOT NULL DEFAULT 0 CHECK (lapsed IN (0, 1)),
+    sponsor     TEXT COLLATE "C",
+    note        TEXT COLLATE "C" NOT NULL DEFAULT ''
+);
+CREATE UNIQUE INDEX users_subject ON users (source, subject);
+CREATE UNIQUE INDEX users_nocase ON users (lower(name COLLATE "C"));
+CREATE INDEX users_expiry ON users (expires_s, lapsed) WHERE expires_s IS NOT NULL;
+
+CREATE TABLE memberships (
+    user_id BYTEA NOT NULL REFERENCES users (id) ON DELETE CASCADE,
+    name    TEXT COLLATE "C" NOT NULL,
+    PRIMARY KEY (user_id, name)
+);
+
+CREATE TABLE certificates (
+    sha256  BYTEA PRIMARY KEY CHECK (length(sha256) = 32),
+    user_id BYTEA NOT NULL REFERENCES users (id) ON DELETE CASCADE
+);
+CREATE INDEX certificates_user ON certificates (user_id);
+
+CREATE TABLE revoked_certificates (
+    sha256  BYTEA PRIMARY KEY CHECK (length(sha256) = 32),
+    user_id BYTEA NOT NULL REFERENCES users (id) ON DELETE CASCADE,
+    at_s    BIGINT NOT NULL
+);
+CREATE INDEX revoked_certificates_user ON revoked_certificates (user_id);
+
+CREATE TABLE fixed_addresses (
+    address BYTEA PRIMARY KEY CHECK (length(address) IN (4, 16)),
+    user_id BYTEA NOT NULL REFERENCES users (id) ON DELETE CASCADE,
+    device  BYTEA CHECK (length(device) = 16)
+);
+CREATE INDEX fixed_addresses_user ON fixed_addresses (user_id);
+
+CREATE TABLE sources (
+    user_id BYTEA NOT NULL REFERENCES users (id) ON DELETE CASCADE,
+    source  TEXT COLLATE "C" NOT NULL,
+    seen_s  BIGINT NOT NULL,
+    PRIMARY KEY (user_id, source)
+);
+
+CREATE TABLE sessions (
+    id          BYTEA PRIMARY KEY CHECK (length(id) = 16),
+    user_id     BYTEA NOT NULL REFERENCES users (id) ON DELETE CASCADE,
+    device      BYTEA NOT NULL CHECK (length(device) = 16),
+    settled     BYTEA NOT NULL CHECK (length(settled) = 32),
+    fresh       BYTEA CHECK (length(fresh) = 32),
+    started_s   BIGINT NOT NULL,
+    expires_s   BIGINT NOT NULL,
+    epoch       BIGINT NOT NULL,
+    amr         TEXT COLLATE "C" NOT NULL,
+    auth_time_s BIGINT NOT NULL
+);
+CREATE INDEX sessions_user ON sessions (user_id);
+CREATE INDEX sessions_expiry ON sessions (expires_s);
+
+CREATE TABLE leases (
+    address BYTEA PRIMARY KEY CHECK (length(address) IN (4, 16)),
+    user_id BYTEA NOT NULL,
+    device  BYTEA NOT NULL,
+    session BYTEA NOT NULL,
+    until_s BIGINT NOT NULL
+);
+CREATE INDEX leases_owner ON leases (user_id, device);
+CREATE INDEX leases_session ON leases (session);
+
+CREATE TABLE revocations (
+    seq     BIGINT PRIMARY KEY,
+    user_id BYTEA NOT NULL,
+    name    TEXT COLLATE "C" NOT NULL,
+    cause   TEXT COLLATE "C" NOT NULL,
+    device  BYTEA CHECK (length(device) = 16),
+    at_s    BIGINT NOT NULL
+);
+-- One row: the number of the last revocation. A number is never used again.
+CREATE TABLE revocation_number (number BIGINT NOT NULL);
+INSERT INTO revocation_number (number) VALUES (0);
+
+CREATE TABLE past_revocations (
+    user_id BYTEA PRIMARY KEY REFERENCES users (id) ON DELETE CASCADE,
+    count   BIGINT NOT NULL CHECK (count > 0)
+);
+
+CREATE TABLE wireguard_devices (
+    public_key BYTEA PRIMARY KEY CHECK (length(public_key) = 32),
+    user_id    BYTEA NOT NULL REFERENCES users (id) ON DELETE CASCADE,
+    device     BYTEA NOT NULL UNIQUE CHECK (length(device) = 16),
+    name       TEXT COLLATE "C" NOT NULL,
+    preshared  BYTEA CHECK (length(preshared) = 32),
+    renewed_s  BIGINT NOT NULL,
+    walled_s   BIGINT,
+    latest     BYTEA CHECK (length(latest) = 12),
+    latest_own BYTEA CHECK (length(latest_own) = 12),
+    "outer"    TEXT COLLATE "C"
+);
+CREATE INDEX wireguard_devices_user ON wireguard_devices (user_id);
+
+CREATE TABLE wireguard_version (number BIGINT NOT NULL);
+INSERT INTO wireguard_version (number) VALUES (1);
+CREATE FUNCTION wireguard_changed() RETURNS trigger LANGUAGE plpgsql SET search_path = vpnd AS
+    $$ BEGIN UPDATE wireguard_version SET number = number + 1; RETURN NULL; END $$;
+CREATE TRIGGER wireguard_added AFTER INSERT OR DELETE ON wireguard_devices
+    FOR EACH ROW EXECUTE FUNCTION wireguard_changed();
+CREATE TRIGGER wireguard_changed AFTER UPDATE OF name, preshared, renewed_s, walled_s ON wireguard_devices
+    FOR EACH ROW EXECUTE FUNCTION wireguard_changed();
+CREATE TRIGGER wireguard_forgotten AFTER UPDATE OF latest ON wireguard_devices
+    FOR EACH ROW WHEN (new.latest IS NULL) EXECUTE FUNCTION wireguard_changed();
+CREATE TRIGGER wireguard_user AFTER UPDATE OF enabled, lapsed ON users
+    FOR EACH ROW EXECUTE FUNCTION wireguard_changed();
+
+CREATE TABLE invitations (
+    user_id    BYTEA PRIMARY KEY REFERENCES users (id) ON DELETE CASCADE,
+    token      BYTEA NOT NULL UNIQUE CHECK (length(token) = 32),
+    until_s    BIGINT NOT NULL,
+    generation BIGINT NOT NULL
+);
+
+CREATE TABLE api_tokens (
+    name      TEXT COLLATE "C" PRIMARY KEY,
+    role      TEXT COLLATE "C" NOT NULL,
+    created_s BIGINT NOT NULL,
+    until_s   BIGINT NOT NULL,
+    hash      BYTEA NOT NULL CHECK (length(hash) = 32)
+);
+
+CREATE TABLE refresh_tokens (
+    user_id BYTEA PRIMARY KEY REFERENCES users (id) ON DELETE CASCADE,
+    token   TEXT COLLATE "C" NOT NULL
+);

@@ -1,0 +1,156 @@
+//! Failures of a database server: what PostgreSQL, TLS and the network report, and what they mean
+//! to people.
+
+use std::error::Error as _;
+use std::io;
+
+use tokio_postgres::error::SqlState;
+
+use crate::StoreError;
+
+/// Why a database can't be used, as the end of a sentence that begins with its name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Trouble {
+    #[error("can't be reached ({0}): sessions go on, new logins wait for it")]
+    Unreachable(String),
+    #[error("refuses the user of [store]: {0}; check 'user', and 'password_file' or 'certificate' and 'key'")]
+    Credentials(String),
+    #[error("has no such database: {0}; check 'database' in [store], or make it with 'createdb'")]
+    NoDatabase(String),
+    #[error("shows a TLS certificate that is not trusted: {0}; check 'ca' and 'server_name' in [store]")]
+    Untrusted(String),
+    #[error("offers no TLS, without which vpnd uses a Unix socket alone: switch 'ssl' on in postgresql.conf")]
+    NoTls,
+    #[error("is a read-only standby: name the primary in 'hosts' of [store]")]
+    Standby,
+    #[error(
+        "has no connection left: raise 'max_connections' there, or that role's limit (a gateway takes 4)"
+    )]
+    ConnectionsUsedUp,
+    #[error(
+        "belongs to the gateway '{0}': two gateways must not share a database; if that one is gone for good, \
+             run 'vpnd store adopt' here"
+    )]
+    Foreign(String),
+    #[error(
+        "is in use by the running gateway '{0}': two gateways must not share a database; stop the other one, \
+             which may be a copy of this machine"
+    )]
+    InUse(String),
+    #[error("has no tables of vpnd yet: 'vpnd init' or 'vpnd store migrate --to postgres' makes them")]
+    Empty,
+    #[error(
+        "has format {found}, of an earlier vpnd, and this one reads {known} alone; install the vpnd that made it"
+    )]
+    Older { found: u64, known: u64 },
+    #[error("has format {found}, this vpnd supports {known}; install the newer vpnd that made it")]
+    Newer { found: u64, known: u64 },
+    #[error(
+        "did not say whether the last change was made, and can't be asked now; look before you repeat it"
+    )]
+    Uncertain,
+    #[error("has no space left; the change was not made. Free some space there and try again")]
+    Full,
+    #[error("is busy with another change; try again")]
+    Busy,
+    #[error("failed: {0}")]
+    Failed(String),
+    /// In words, from the process that has used it.
+    #[error("{0}")]
+    Told(String),
+}
+
+impl Trouble {
+    /// Whether it may pass by itself.
+    pub(crate) fn is_for_now(&self) -> bool {
+        matches!(
+            self,
+            Self::Unreachable(_) | Self::Standby | Self::ConnectionsUsedUp | Self::Uncertain | Self::Busy
+        )
+    }
+}
+
+/// A statement that a server did not carry out.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum Fault {
+    /// The connection is of no use any more.
+    #[error("{0}")]
+    Lost(String),
+    /// The connection goes on, without its transaction.
+    #[error("{message}")]
+    Refused { code: String, message: String },
+    #[error("{0}")]
+    Trouble(Trouble),
+}
+
+impl From<Trouble> for Fault {
+    fn from(trouble: Trouble) -> Self {
+        Self::Trouble(trouble)
+    }
+}
+
+impl From<tokio_postgres::Error> for Fault {
+    fn from(error: tokio_postgres::Error) -> Self {
+        match error.as_db_error() {
+            Some(refusal) if !ends_connection(refusal.code()) => Self::Refused {
+                code: refusal.code().code().to_owned(),
+                message: vpnd_sys::text::plain(refusal.message()),
+            },
+            Some(refusal) => Self::Lost(vpnd_sys::text::plain(refusal.message())),
+            None => Self::Lost(in_words(&error)),
+        }
+    }
+}
+
+/// Classes 08 (connection) and 57P (operator intervention): the server ends the connection.
+fn ends_connection(code: &SqlState) -> bool {
+    code.code().starts_with("08")
+        || code.code().starts_with("57P")
+        || *code == SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT
+}
+
+impl Fault {
+    pub(crate) fn into_trouble(self) -> Trouble {
+        match self {
+            Self::Lost(why) => Trouble::Unreachable(why),
+            Self::Trouble(trouble) => trouble,
+            Self::Refused { code, message } => match code.as_str() {
+                "28P01" | "28000" => Trouble::Credentials(message),
+                "3D000" => Trouble::NoDatabase(message),
+                "53300" => Trouble::ConnectionsUsedUp,
+                "53100" => Trouble::Full,
+                "55P03" | "57014" | "40001" | "40P01" => Trouble::Busy,
+                "25006" => Trouble::Standby,
+                _ => Trouble::Failed(message),
+            },
+        }
+    }
+}
+
+/// The same for a connection that was not made.
+pub(super) fn of_connection(error: tokio_postgres::Error, is_tls: bool) -> Trouble {
+    if error.as_db_error().is_some() {
+        return Fault::from(error).into_trouble();
+    }
+    let cause = error.source().and_then(|source| source.downcast_ref::<io::Error>());
+    match cause {
+        // rustls reports so whatever it finds wrong.
+        Some(cause) if is_tls && cause.kind() == io::ErrorKind::InvalidData => {
+            Trouble::Untrusted(cause.to_string())
+        }
+        _ if in_words(&error).contains("does not support TLS") => Trouble::NoTls,
+        _ if in_words(&error).contains("password missing") => {
+            Trouble::Credentials("it asks for a password, and none is configured".to_owned())
+        }
+        _ => Trouble::Unreachable(in_words(&error)),
+    }
+}
+
+fn in_words(error: &tokio_postgres::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), |source| source.to_string())
+}
+
+/// The trouble of the database of this name, as an error of the store.
+pub(super) fn of_store(database: &str, trouble: Trouble) -> StoreError {
+    StoreError::Database { database: database.to_owned(), trouble }
+}

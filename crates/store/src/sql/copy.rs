@@ -1,0 +1,87 @@
+//! A store as rows, from one database into another that is empty.
+//!
+//! INVARIANT: all rows of all tables are there afterwards, and the numbers that must only grow go
+//! on; a table that is added to the schemas is added here, which a test compares.
+
+use super::{Connection, Dialect, Result, Transaction, Value, digest, params};
+use crate::UserId;
+use crate::sql::columns::bytes;
+
+/// The tables with their columns, those before that others refer to.
+pub(crate) const TABLES: [(&str, &str); 14] = [
+    (
+        "users",
+        "id, name, source, subject, password, enabled, generation, totp_secret, totp_step, created_s, expires_s, \
+         lapsed, sponsor, note",
+    ),
+    ("memberships", "user_id, name"),
+    ("certificates", "sha256, user_id"),
+    ("revoked_certificates", "sha256, user_id, at_s"),
+    ("fixed_addresses", "address, user_id, device"),
+    ("sources", "user_id, source, seen_s"),
+    ("sessions", "id, user_id, device, settled, fresh, started_s, expires_s, epoch, amr, auth_time_s"),
+    ("leases", "address, user_id, device, session, until_s"),
+    ("revocations", "seq, user_id, name, cause, device, at_s"),
+    ("past_revocations", "user_id, count"),
+    (
+        "wireguard_devices",
+        "public_key, user_id, device, name, preshared, renewed_s, walled_s, latest, latest_own, \"outer\"",
+    ),
+    ("invitations", "user_id, token, until_s, generation"),
+    ("api_tokens", "name, role, created_s, until_s, hash"),
+    ("refresh_tokens", "user_id, token"),
+];
+
+/// Rows in one statement, at most.
+const BATCH: usize = 200;
+
+/// Whether there is nothing in it that a copy could overwrite.
+pub(crate) fn is_empty(c: &Connection) -> Result<bool> {
+    for (table, _) in TABLES {
+        if c.statement(&format!("SELECT 1 FROM {table} LIMIT 1")).exists(())? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Copies everything; the number of users.
+pub(crate) fn everything(from: &Connection, to: &Transaction<'_>) -> Result<usize> {
+    let mut users = 0;
+    for (table, columns) in TABLES {
+        let rows = from.statement(&format!("SELECT {columns} FROM {table}")).query(())?;
+        if table == "users" {
+            users = rows.values.len();
+        }
+        for batch in rows.values.chunks(BATCH) {
+            // What is missing is written out: of which type it would be is the column's matter.
+            let mark = |value: &Value| if matches!(value, Value::Null(_)) { "NULL" } else { "?" };
+            let row = |row: &Vec<Value>| format!("({})", row.iter().map(mark).collect::<Vec<_>>().join(", "));
+            let marks = batch.iter().map(row).collect::<Vec<_>>().join(", ");
+            let is_there = |value: &&Value| !matches!(value, Value::Null(_));
+            let values: Vec<Value> = batch.iter().flatten().filter(is_there).cloned().collect();
+            to.execute(&format!("INSERT INTO {table} ({columns}) VALUES {marks}"), values)?;
+        }
+    }
+    let last: u64 = super::events::last_revocation(from)?;
+    let version: u64 = from.query_row("SELECT number FROM wireguard_version", (), |row| row.get(0))?;
+    set_numbers(to, last, version)?;
+    if to.dialect().has_digests() {
+        let ids: Vec<UserId> =
+            to.statement("SELECT id FROM users").query_all((), |row| bytes(row, "id").map(UserId))?;
+        ids.into_iter().try_for_each(|id| digest::renew(to, id))?;
+    }
+    Ok(users)
+}
+
+fn set_numbers(to: &Transaction<'_>, last: u64, version: u64) -> Result<()> {
+    match to.dialect() {
+        Dialect::Sqlite => {
+            to.execute("DELETE FROM sqlite_sequence WHERE name = 'revocations'", ())?;
+            to.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('revocations', ?)", [last])?;
+        }
+        Dialect::Postgres => drop(to.execute("UPDATE revocation_number SET number = ?", [last])?),
+    }
+    // Whoever knows an earlier number finds a later one.
+    to.execute("UPDATE wireguard_version SET number = ?", params![version + 1]).map(drop)
+}

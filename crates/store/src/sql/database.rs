@@ -1,0 +1,292 @@
+//! The traits of a store, for whatever database carries out their statements.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+
+use vpnd_proto::attach::Tokens;
+use vpnd_proto::session::{DeviceId, SessionId};
+
+use super::{Connection, Transaction, accounts, digest, events, fixed_addresses, sessions, users, wireguard};
+use crate::{
+    CertificateHash, Device, ExternalUser, Family, HandshakeShown, Lease, LeaseOwner, Leases, LiveSession,
+    LiveUser, NewUser, Owner, PasswordHash, Revocation, RevocationCause, Revocations, SessionChange,
+    SessionRecord, Sessions, StoreError, User, UserChange, UserId, UserImport, UserPage, Users,
+};
+
+/// Revocations that may be kept though they were carried out, so that not each is a change of its
+/// own.
+const KEPT_REVOCATIONS: u64 = 64;
+
+/// Reads and changes as a whole.
+pub(crate) trait Database: Send + Sync {
+    /// Runs a query that sees one moment.
+    fn read<T>(&self, query: impl FnOnce(&Connection<'_>) -> super::Result<T>) -> Result<T, StoreError>;
+
+    /// Runs a change and commits it, or changes nothing. Changes follow one another: each sees all
+    /// that was committed before it.
+    fn change<T>(
+        &self,
+        change: impl FnOnce(&Transaction<'_>) -> super::Result<Result<T, StoreError>>,
+    ) -> Result<T, StoreError>;
+
+    /// Runs a change that takes rights away, which nothing may undo once it is acknowledged.
+    fn revoke<T>(
+        &self,
+        change: impl FnOnce(&Transaction<'_>) -> super::Result<Result<T, StoreError>>,
+    ) -> Result<T, StoreError>;
+
+    /// A session, with what was put off.
+    fn find_session(&self, id: SessionId, now_s: u64) -> Result<Option<SessionRecord>, StoreError>;
+
+    /// Changes sessions, or puts that off.
+    fn alter_sessions(&self, changes: &[SessionChange], now_s: u64) -> Result<Vec<bool>, StoreError>;
+
+    /// Keeps timestamps of handshakes, or puts that off.
+    fn keep_shown_handshakes(&self, shown: &[HandshakeShown]) -> Result<(), StoreError> {
+        self.change(|t| wireguard::keep_handshakes(t, shown).map(Ok))
+    }
+
+    /// Learns of revocations that someone has made.
+    fn learnt_of(&self, _revocations: &[Revocation]) {}
+}
+
+impl<D: Database> Users for D {
+    fn add_user(&self, user: &NewUser, now_s: u64) -> Result<UserId, StoreError> {
+        self.change(|t| users::add(t, user, now_s))
+    }
+
+    fn user(&self, name: &str) -> Result<Option<User>, StoreError> {
+        self.read(|c| users::by_name(c, name))
+    }
+
+    fn user_by_id(&self, id: UserId) -> Result<Option<User>, StoreError> {
+        self.read(|c| users::by_id(c, id))
+    }
+
+    fn user_by_subject(&self, source: &str, subject: &str) -> Result<Option<User>, StoreError> {
+        self.read(|c| match accounts::by_subject(c, source, subject)? {
+            Some((id, _)) => users::by_id(c, id),
+            None => Ok(None),
+        })
+    }
+
+    fn find_users(&self, part: &str, after: Option<&str>, limit: usize) -> Result<UserPage, StoreError> {
+        self.read(|c| users::find(c, part, after, limit))
+    }
+
+    fn users(&self) -> Result<Vec<User>, StoreError> {
+        self.read(users::all)
+    }
+
+    fn set_enabled(&self, name: &str, enabled: bool, now_s: u64) -> Result<(), StoreError> {
+        let change = |t: &Transaction<'_>| users::set_enabled(t, name, enabled, now_s);
+        if enabled { self.change(change) } else { self.revoke(change) }
+    }
+
+    fn refresh_external(&self, user: &ExternalUser, now_s: u64) -> Result<User, StoreError> {
+        self.change(|t| accounts::refresh_external(t, user, now_s))
+    }
+
+    fn update_external(&self, user: &ExternalUser, now_s: u64) -> Result<User, StoreError> {
+        self.change(|t| accounts::update_external(t, user, now_s))
+    }
+
+    fn modify_user(&self, name: &str, change: &UserChange, now_s: u64) -> Result<(), StoreError> {
+        self.revoke(|t| accounts::modify(t, name, change, now_s))
+    }
+
+    fn import_users(&self, users: &[UserImport], now_s: u64) -> Result<(), StoreError> {
+        self.revoke(|t| accounts::import(t, users, now_s))
+    }
+
+    fn set_password(&self, name: &str, password: &PasswordHash, now_s: u64) -> Result<(), StoreError> {
+        self.revoke(|t| users::set_password(t, name, password, now_s))
+    }
+
+    fn change_own_password(
+        &self,
+        user: &User,
+        password: &PasswordHash,
+        now_s: u64,
+    ) -> Result<bool, StoreError> {
+        self.revoke(|t| users::change_own_password(t, user, password, now_s))
+    }
+
+    fn rehash(&self, id: UserId, old: &PasswordHash, new: &PasswordHash) -> Result<(), StoreError> {
+        self.change(|t| users::rehash(t, id, old, new).map(Ok))
+    }
+
+    fn remove_user(&self, name: &str, now_s: u64) -> Result<(), StoreError> {
+        self.revoke(|t| users::remove(t, name, now_s))
+    }
+
+    fn add_certificate(&self, name: &str, certificate: &CertificateHash) -> Result<(), StoreError> {
+        self.change(|t| users::add_certificate(t, name, certificate))
+    }
+
+    fn revoke_certificates(
+        &self,
+        name: &str,
+        certificates: &[CertificateHash],
+        now_s: u64,
+    ) -> Result<(), StoreError> {
+        self.revoke(|t| users::revoke_certificates(t, name, certificates, now_s))
+    }
+
+    fn has_one_time_codes(&self) -> Result<bool, StoreError> {
+        self.read(users::have_one_time_codes)
+    }
+
+    fn use_totp_step(&self, id: UserId, step: u64) -> Result<bool, StoreError> {
+        self.change(|t| users::use_totp_step(t, id, step).map(Ok))
+    }
+
+    fn knows_source(&self, id: UserId, source: &str, since_s: u64) -> Result<bool, StoreError> {
+        self.read(|c| users::knows_source(c, id, source, since_s))
+    }
+
+    fn newest_sources(&self, limit: usize) -> Result<Vec<(String, u64)>, StoreError> {
+        self.read(|c| users::newest_sources(c, limit))
+    }
+
+    fn remember_source(&self, id: UserId, source: &str, now_s: u64) -> Result<(), StoreError> {
+        self.change(|t| users::remember_source(t, id, source, now_s).map(Ok))
+    }
+}
+
+impl<D: Database> Sessions for D {
+    fn add_session(&self, session: &SessionRecord, generation: u64) -> Result<bool, StoreError> {
+        self.change(|t| sessions::add(t, session, generation).map(Ok))
+    }
+
+    fn session(&self, id: SessionId, now_s: u64) -> Result<Option<SessionRecord>, StoreError> {
+        self.find_session(id, now_s)
+    }
+
+    fn set_tokens(&self, id: SessionId, tokens: &Tokens, epoch: u32) -> Result<bool, StoreError> {
+        self.change(|t| sessions::set_tokens(t, id, tokens, epoch).map(Ok))
+    }
+
+    fn end_session(&self, id: SessionId, now_s: u64) -> Result<(), StoreError> {
+        self.change(|t| sessions::end(t, id, now_s).map(Ok))
+    }
+
+    fn change_sessions(&self, changes: &[SessionChange], now_s: u64) -> Result<Vec<bool>, StoreError> {
+        self.alter_sessions(changes, now_s)
+    }
+
+    fn live_sessions(&self, now_s: u64) -> Result<Vec<LiveSession>, StoreError> {
+        self.read(|c| sessions::live(c, now_s))
+    }
+
+    fn session_owners(&self, now_s: u64) -> Result<Vec<Owner>, StoreError> {
+        self.read(|c| sessions::owners(c, now_s))
+    }
+
+    fn users_with_sessions(&self, source: &str) -> Result<Vec<LiveUser>, StoreError> {
+        self.read(|c| accounts::with_sessions(c, source))
+    }
+
+    fn devices(&self, id: UserId) -> Result<Vec<Device>, StoreError> {
+        self.read(|c| sessions::devices(c, id))
+    }
+
+    fn remove_device(&self, name: &str, device: DeviceId, now_s: u64) -> Result<bool, StoreError> {
+        self.revoke(|t| accounts::remove_device(t, name, device, now_s))
+    }
+}
+
+impl<D: Database> Leases for D {
+    fn lease_of(&self, owner: LeaseOwner, family: Family) -> Result<Option<Lease>, StoreError> {
+        self.read(|c| sessions::lease_of(c, owner, family))
+    }
+
+    fn fixed_addresses(&self, owner: LeaseOwner, family: Family) -> Result<Vec<IpAddr>, StoreError> {
+        self.read(|c| fixed_addresses::of_owner(c, owner, family))
+    }
+
+    fn fixed_for_others(&self, owner: LeaseOwner, family: Family) -> Result<Vec<IpAddr>, StoreError> {
+        self.read(|c| fixed_addresses::of_others(c, owner, family))
+    }
+
+    fn claim(&self, lease: &Lease, now_s: u64) -> Result<bool, StoreError> {
+        self.change(|t| sessions::claim(t, lease, now_s).map(Ok))
+    }
+
+    fn surplus(&self, user: UserId, family: Family, now_s: u64) -> Result<Option<Lease>, StoreError> {
+        self.read(|c| sessions::surplus(c, user, family, now_s))
+    }
+
+    fn lease_on(&self, address: IpAddr) -> Result<Option<Lease>, StoreError> {
+        self.read(|c| sessions::lease_on(c, address))
+    }
+
+    fn leases(&self, family: Family) -> Result<Vec<Lease>, StoreError> {
+        self.read(|c| sessions::leases(c, family))
+    }
+
+    fn live_leases(&self, first: IpAddr, last: IpAddr, now_s: u64) -> Result<u64, StoreError> {
+        self.read(|c| sessions::live_leases(c, first, last, now_s))
+    }
+
+    fn release(&self, session: SessionId, now_s: u64) -> Result<(), StoreError> {
+        self.change(|t| sessions::release(t, session, now_s).map(Ok))
+    }
+
+    fn orphaned(&self, now_s: u64) -> Result<HashSet<SessionId>, StoreError> {
+        self.read(|c| sessions::orphaned(c, now_s))
+    }
+
+    fn forget_leases(&self, before_s: u64) -> Result<usize, StoreError> {
+        self.change(|t| sessions::forget_leases(t, before_s).map(Ok))
+    }
+}
+
+impl<D: Database> Revocations for D {
+    fn end_sessions(&self, user: &LiveUser, cause: RevocationCause, now_s: u64) -> Result<(), StoreError> {
+        self.revoke(|t| {
+            users::revoke(t, user.id, &user.name, cause, now_s)?;
+            digest::renew(t, user.id).map(Ok)
+        })
+    }
+
+    fn end_device(
+        &self,
+        user: &LiveUser,
+        device: DeviceId,
+        cause: RevocationCause,
+        now_s: u64,
+    ) -> Result<(), StoreError> {
+        self.revoke(|t| accounts::end_device(t, user.id, &user.name, device, cause, now_s).map(Ok))
+    }
+
+    fn end_expired(&self, now_s: u64) -> Result<usize, StoreError> {
+        // Asked several times a second, so the write transaction is only for when there is
+        // something to write.
+        if self.read(|c| accounts::due(c, now_s))?.is_empty() {
+            return Ok(0);
+        }
+        self.revoke(|t| accounts::end_expired(t, now_s).map(Ok))
+    }
+
+    fn last_revocation(&self) -> Result<u64, StoreError> {
+        self.read(events::last_revocation)
+    }
+
+    fn revocations_since(&self, seq: u64) -> Result<Vec<Revocation>, StoreError> {
+        let revocations = self.read(|c| events::revocations_since(c, seq))?;
+        self.learnt_of(&revocations);
+        Ok(revocations)
+    }
+
+    fn forget_revocations(&self, carried_out: u64) {
+        let forget = || match self.read(|c| events::count_until(c, carried_out))? {
+            0..=KEPT_REVOCATIONS => Ok(()),
+            _ => self.change(|t| events::forget_until(t, carried_out).map(Ok)),
+        };
+        // The next call does it.
+        if let Err(error) = forget() {
+            tracing::debug!(%error, "revocations that were carried out are not forgotten");
+        }
+    }
+}
