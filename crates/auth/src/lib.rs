@@ -14,8 +14,7 @@ mod store;
 pub mod wireguard;
 
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
@@ -40,7 +39,7 @@ use vpnd_ipc::messages::Prepared;
 use vpnd_ipc::signing::{self, SigningError};
 use vpnd_pki::tls;
 use vpnd_store::Store;
-use vpnd_store::audit::recorder::{LiveSessions, Recorder};
+use vpnd_store::audit::recorder::{LiveSessions, Recorder, RunEnd};
 use vpnd_store::audit::{self, SessionStart};
 use vpnd_store::password::Hasher;
 use vpnd_sys::clock::{Clocks, steady_s};
@@ -120,22 +119,24 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
     tokio::task::spawn_blocking(move || beginning.begin(is_start)).await??;
     parent.send(&Prepared::Prepared(started.protections), &[]).await?;
     begin_tasks(opened, &service, &accounting, &config.timeouts, is_start);
-    let is_stopped = AtomicBool::new(false);
+    let farewell = OnceLock::new();
     let ended = tokio::select! {
         // That its channel ends is what this process waits for.
-        ended = follow_parent(&parent, &keys, &idp, &access, &service, &audit, &is_stopped) => ended,
+        ended = follow_parent(&parent, &keys, &idp, &access, &service, &audit, &farewell) => ended,
         ended = Arc::clone(&service).run(worker) => match ended {
-            Ok(()) => without_worker(&parent, &is_stopped).await,
+            Ok(()) => without_worker(&parent, &farewell).await,
             Err(error) => Err(error).context("the worker has sent what no worker sends"),
         },
         ended = signing => match ended {
-            Ok(SigningError::Closed) => without_worker(&parent, &is_stopped).await,
+            Ok(SigningError::Closed) => without_worker(&parent, &farewell).await,
             Ok(error) => Err(error).context("the worker has sent what no worker sends"),
             Err(_) => Err(anyhow!("the thread that signs handshakes has ended")),
         },
     };
-    tokio::task::spawn_blocking(move || audit.finish()).await.context("the audit file was not closed")?;
-    if is_stopped.into_inner() {
+    // The channels of a parent that was killed end before this process does.
+    let end = if farewell.get().is_some() { RunEnd::InOrder } else { RunEnd::CutOff };
+    tokio::task::spawn_blocking(move || audit.finish(end)).await.context("the audit file was not closed")?;
+    if farewell.get() == Some(&Farewell::GatewayStops) {
         accounting.stop().await;
     }
     ended
@@ -225,7 +226,7 @@ async fn follow_parent(
     access: &Access,
     service: &Arc<Service>,
     audit: &Recorder,
-    is_stopped: &AtomicBool,
+    farewell: &OnceLock<Farewell>,
 ) -> anyhow::Result<()> {
     while let Some(received) = parent.receive::<ToAuth>().await? {
         match received.into_parts()? {
@@ -235,7 +236,8 @@ async fn follow_parent(
             }
             (ToAuth::Idp, Some(channel)) => idp.connect(channel)?,
             (ToAuth::Portal, Some(channel)) => service.portal().connect(channel)?,
-            (ToAuth::Stop, None) => is_stopped.store(true, Ordering::Relaxed),
+            (ToAuth::Stop, None) => _ = farewell.set(Farewell::GatewayStops),
+            (ToAuth::Replaced, None) => _ = farewell.set(Farewell::Replaced),
             (ToAuth::Configuration(configuration), None) => {
                 let config = configuration.parse()?;
                 audit.set_policy(config.audit);
@@ -251,14 +253,25 @@ async fn follow_parent(
     Ok(())
 }
 
+/// What the parent says before it ends the channel. One that was killed says nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Farewell {
+    GatewayStops,
+    /// Another auth process goes on.
+    Replaced,
+}
+
 /// The parent waits for the worker's end before it lets this process go.
-async fn without_worker(parent: &Channel, is_stopped: &AtomicBool) -> anyhow::Result<()> {
+async fn without_worker(parent: &Channel, farewell: &OnceLock<Farewell>) -> anyhow::Result<()> {
     let deadline = tokio::time::Instant::now() + DISMISSAL_TIMEOUT;
     loop {
         match tokio::time::timeout_at(deadline, parent.receive::<ToAuth>()).await {
             Ok(Ok(None)) => return Ok(()),
             Ok(Ok(Some(received))) if matches!(received.message, ToAuth::Stop) => {
-                is_stopped.store(true, Ordering::Relaxed);
+                _ = farewell.set(Farewell::GatewayStops);
+            }
+            Ok(Ok(Some(received))) if matches!(received.message, ToAuth::Replaced) => {
+                _ = farewell.set(Farewell::Replaced);
             }
             _ => bail!("the auth process has lost the worker"),
         }

@@ -307,6 +307,9 @@ pub enum ToAuth {
     /// With a channel to the portal, which is there again or for the first time.
     #[n(10)]
     Portal,
+    /// Another auth process goes on in the place of this one, which ends with its channel.
+    #[n(11)]
+    Replaced,
 }
 
 /// Auth process → parent, once it is prepared.

@@ -28,7 +28,7 @@ use super::{CHILD_END_TIMEOUT, Gateway, start_auth, start_worker, worker_launch}
 use vpnd_config::{ConfigError, ServerConfig, check};
 use vpnd_ipc::channel;
 use vpnd_ipc::child::ChildRole;
-use vpnd_ipc::gateway::{Begin, Configuration, FromWorker, ToWorker};
+use vpnd_ipc::gateway::{Begin, Configuration, FromWorker, ToAuth, ToWorker};
 use vpnd_ipc::spawn::{ChildError, StartingChild};
 use vpnd_sys::clock::wall_s;
 
@@ -87,6 +87,7 @@ impl Gateway {
         // If it is gone already, so is the requester.
         let _ = old.0.send(&ToWorker::Stop(None), &[]).await;
         old.0.end(CHILD_END_TIMEOUT).await;
+        let _ = old.1.send(&ToAuth::Replaced, &[]).await;
         old.1.dismiss(CHILD_END_TIMEOUT).await;
         if let Some(idp) = old_idp {
             idp.dismiss(CHILD_END_TIMEOUT).await;

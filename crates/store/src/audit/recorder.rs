@@ -57,8 +57,17 @@ pub struct Recorder {
 /// A message to the thread.
 pub enum Message {
     Event(Event),
-    /// Write all, and reply.
-    Finish(SyncSender<()>),
+    /// Write all, and reply. The run ended in order, or was cut off.
+    Finish(RunEnd, SyncSender<()>),
+}
+
+/// How a gateway's run ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RunEnd {
+    /// Nothing happened that is not recorded.
+    InOrder,
+    /// Some process of the gateway was lost: what came after the last record is not known.
+    CutOff,
 }
 
 struct State {
@@ -141,9 +150,9 @@ impl Recorder {
     }
 
     /// Ends the thread once all is written, if that is soon.
-    pub fn finish(&self) {
+    pub fn finish(&self, end: RunEnd) {
         let (done, wait) = sync_channel(1);
-        if self.events.try_send(Message::Finish(done)).is_ok() {
+        if self.events.try_send(Message::Finish(end, done)).is_ok() {
             let _ = wait.recv_timeout(FINISH_TIMEOUT);
         }
     }
@@ -214,7 +223,7 @@ enum Progress {
 }
 
 /// The last message, with the caller that waits until all is written, if there is one.
-struct Over(Option<SyncSender<()>>);
+struct Over(RunEnd, Option<SyncSender<()>>);
 
 impl Writer {
     fn new(path: PathBuf, state: Arc<State>, blocks: Option<PortBlocks>, live: LiveSessions) -> Self {
@@ -239,8 +248,10 @@ impl Writer {
         loop {
             let over = self.wait(inbox);
             self.progress = self.go_on();
-            if let Some(Over(done)) = over {
-                self.close();
+            if let Some(Over(end, done)) = over {
+                if end == RunEnd::InOrder {
+                    self.close();
+                }
                 // The caller may have given up.
                 let _ = done.map(|done| done.send(()));
                 return;
@@ -288,9 +299,9 @@ impl Writer {
         loop {
             match next {
                 Ok(Message::Event(event)) => self.waiting.push_back(event),
-                Ok(Message::Finish(done)) => return Some(Over(Some(done))),
+                Ok(Message::Finish(end, done)) => return Some(Over(end, Some(done))),
                 Err(RecvTimeoutError::Timeout) => return None,
-                Err(RecvTimeoutError::Disconnected) => return Some(Over(None)),
+                Err(RecvTimeoutError::Disconnected) => return Some(Over(RunEnd::CutOff, None)),
             }
             if self.waiting.len() >= BATCH {
                 return None;

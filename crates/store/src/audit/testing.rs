@@ -49,7 +49,7 @@ impl Recorded {
         let (receiver, events) = &mut *inbox;
         events.extend(receiver.try_iter().filter_map(|message| match message {
             Message::Event(event) => Some(event),
-            Message::Finish(_) => None,
+            Message::Finish(..) => None,
         }));
         events.clone()
     }

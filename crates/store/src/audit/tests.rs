@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::query::{Answer, Record};
-use super::recorder::Recorder;
+use super::recorder::{Recorder, RunEnd};
 use super::testing::{POLICY, all};
 use super::*;
 use vpnd_config::AuditPolicy as Policy;
@@ -473,11 +473,26 @@ fn what_can_not_be_written_waits_and_is_written_later() {
     recorder.record(began(2, "bob", 3, 2000));
     std::fs::create_dir(dir.path().join("later")).unwrap();
     wait("it goes on by itself", &|| recorder.health().failure.is_none());
-    recorder.finish();
+    recorder.finish(RunEnd::InOrder);
     let file = AuditFile::open(&path).unwrap();
     assert_eq!((who(&file, 2, 1500).as_deref(), who(&file, 3, 2500).as_deref()), (Some("ann"), Some("bob")));
     assert_eq!(recorder.health().lost, 0);
     assert_eq!(answer(&file, 2, wall_s() + 1000).gap, None, "the end was in order");
+}
+
+#[test]
+fn a_run_that_was_cut_off_is_no_end_in_order() {
+    for (end, is_certain) in [(RunEnd::InOrder, true), (RunEnd::CutOff, false)] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(FILE_NAME);
+        let recorder = Recorder::start(path.clone(), POLICY, None, nobody()).unwrap();
+        recorder.record(began(1, "ann", 2, 1000));
+        recorder.finish(end);
+        let mut file = AuditFile::open(&path).unwrap();
+        assert_eq!(who(&file, 2, 1500).as_deref(), Some("ann"), "what waited is written");
+        file.begin_run(wall_s() + 1000, None).unwrap();
+        assert_eq!(answer(&file, 2, wall_s() + 500).gap.is_none(), is_certain, "{end:?}");
+    }
 }
 
 #[test]
@@ -497,7 +512,7 @@ fn events_without_room_are_counted_and_leave_a_gap() {
     assert!((1000..20_000).contains(&lost), "{lost}");
     std::fs::create_dir(dir.path().join("later")).unwrap();
     wait("it goes on by itself", &|| recorder.health().failure.is_none());
-    recorder.finish();
+    recorder.finish(RunEnd::InOrder);
     let gaps: Vec<Record> =
         all(&AuditFile::open(&path).unwrap()).into_iter().filter(|record| record.kind == "gap").collect();
     assert_eq!(gaps.len(), 1);
@@ -515,7 +530,7 @@ fn a_damaged_file_is_put_aside_and_a_newer_one_is_not() {
     recorder.record(began(1, "ann", 2, 1000));
     let is_recorded = || AuditFile::open(&path).is_ok_and(|file| who(&file, 2, 1500).is_some());
     wait("another one is begun", &is_recorded);
-    recorder.finish();
+    recorder.finish(RunEnd::InOrder);
     let aside = std::fs::read_dir(dir.path()).unwrap().flatten();
     let aside = aside.filter(|entry| entry.file_name().to_string_lossy().contains(".damaged-"));
     assert_eq!(aside.map(|entry| std::fs::read(entry.path()).unwrap()).collect::<Vec<_>>(), [vec![7; 8192]]);
@@ -525,7 +540,7 @@ fn a_damaged_file_is_put_aside_and_a_newer_one_is_not() {
     let recorder = Recorder::start(path.clone(), POLICY, None, nobody()).unwrap();
     recorder.record(began(2, "bob", 3, 1000));
     wait("it says so", &|| recorder.health().failure.is_some_and(|why| why.contains("format 2")));
-    recorder.finish();
+    recorder.finish(RunEnd::InOrder);
     assert_eq!(std::fs::read(&path).unwrap(), before);
 }
 
@@ -543,7 +558,7 @@ fn the_last_room_on_the_disk_is_left_to_the_store() {
     recorder.set_policy(Policy { enabled: false, ..POLICY });
     assert!(!recorder.is_enabled());
     recorder.record(began(1, "ann", 2, 1000));
-    recorder.finish();
+    recorder.finish(RunEnd::InOrder);
     assert_eq!(all(&AuditFile::open(&path).unwrap()), [], "nothing is recorded that is not wanted");
 }
 
