@@ -110,7 +110,7 @@ impl RunSocket {
         }
         if self.cuts_at(segment) {
             match self.send_bytes(run, to) {
-                Err(error) if is_refusal(&error) => self.refused.store(true, Ordering::Relaxed),
+                Err(error) if is_refusal(&error) => self.give_up_cutting(),
                 _ => return,
             }
         }
@@ -168,9 +168,15 @@ impl RunSocket {
         }
         let cuts = self.segment.load(Ordering::Relaxed) == segment || self.set_segment(segment);
         if !cuts {
-            self.refused.store(true, Ordering::Relaxed);
+            self.give_up_cutting();
         }
         cuts
+    }
+
+    /// While the option is set, the kernel refuses datagrams too that need no cut.
+    fn give_up_cutting(&self) {
+        self.refused.store(true, Ordering::Relaxed);
+        self.set_segment(0);
     }
 
     /// By an option of the socket and not beside each run: the calls of some processes name no
@@ -194,9 +200,11 @@ impl RunSocket {
     }
 }
 
-/// Answers of a kernel or device that can't cut.
+/// Answers of a kernel or device that can't cut; since Linux 6.14 of one whose MTU is less than a
+/// datagram, too.
 fn is_refusal(error: &io::Error) -> bool {
-    error.raw_os_error().map(Errno::from_raw).is_some_and(|error| matches!(error, Errno::EIO | Errno::EINVAL))
+    let error = error.raw_os_error().map(Errno::from_raw);
+    error.is_some_and(|error| matches!(error, Errno::EIO | Errno::EINVAL | Errno::EMSGSIZE))
 }
 
 fn address(storage: &SockaddrStorage) -> Option<SocketAddr> {
@@ -209,6 +217,11 @@ fn address(storage: &SockaddrStorage) -> Option<SocketAddr> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use nix::libc;
+    use nix::sys::socket::sockopt::SetBool;
+
     use super::*;
 
     async fn pair() -> (RunSocket, RunSocket) {
@@ -221,7 +234,8 @@ mod tests {
     async fn receive(socket: &RunSocket) -> (Vec<u8>, usize, Option<SocketAddr>) {
         let mut room = vec![0; 65_535];
         loop {
-            socket.readable().await.unwrap();
+            let ready = tokio::time::timeout(Duration::from_secs(10), socket.readable()).await;
+            ready.expect("it arrives").unwrap();
             if let Ok((run, from)) = socket.try_receive(&mut room) {
                 return (room[..run.len].to_vec(), run.segment, from);
             }
@@ -242,15 +256,25 @@ mod tests {
         }
     }
 
+    /// Without checksums, which it would have to compute, the kernel cuts nothing.
+    #[derive(Clone)]
+    struct NoChecksums;
+    nix::setsockopt_impl!(NoChecksums, libc::SOL_SOCKET, libc::SO_NO_CHECK, bool, SetBool);
+
     #[tokio::test]
     async fn what_a_kernel_does_not_cut_goes_one_by_one() {
         let (sender, receiver) = pair().await;
         sender.socket.writable().await.unwrap();
-        sender.refused.store(true, Ordering::Relaxed);
         sender.send(&[7; 2_500], 1_000, None);
-        for len in [1_000, 1_000, 500] {
-            assert_eq!(receive(&receiver).await.0.len(), len);
+        assert_eq!(receive(&receiver).await.0.len(), 2_500);
+        setsockopt(&sender.socket, NoChecksums, &true).unwrap();
+        for (segment, lengths) in [(1_000, &[1_000, 1_000, 500][..]), (2_000, &[2_000, 500])] {
+            sender.send(&[7; 2_500], segment, None);
+            for len in lengths {
+                assert_eq!(receive(&receiver).await.0.len(), *len);
+            }
         }
+        assert!(sender.refused.load(Ordering::Relaxed));
     }
 
     #[test]
