@@ -8,7 +8,7 @@
 //! checked, and proves nothing of the gateway: what is inside does that.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::time::Duration;
@@ -277,17 +277,16 @@ impl Datagrams for Own {
     }
 
     fn try_receive(&self, into: &mut [u8]) -> io::Result<Run> {
-        loop {
-            let (run, from) = self.socket.try_receive(into)?;
-            let port = from.map_or(0, |from| from.port());
-            if self.lanes.contains(&port) {
-                self.lane.store(port, Ordering::Relaxed);
-                return Ok(run);
-            }
-            if port == self.control.load(Ordering::Relaxed) {
-                return Ok(run);
-            }
+        let (run, from) = self.socket.try_receive(into)?;
+        let is_here = |from: &SocketAddr| from.ip() == IpAddr::from(Ipv4Addr::LOCALHOST);
+        let port = from.filter(is_here).map(|from| from.port());
+        if let Some(lane) = port.filter(|port| self.lanes.contains(port)) {
+            self.lane.store(lane, Ordering::Relaxed);
+        } else if port != Some(self.control.load(Ordering::Relaxed)) {
+            // Counts as one of a turn, so that its sender does not keep the relay from its work.
+            return Err(io::Error::other("it is from another program of this machine"));
         }
+        Ok(run)
     }
 }
 
@@ -315,22 +314,27 @@ mod tests {
         let bind = || std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let [lane, control, other] = [(); 3].map(|()| bind());
         let port = |socket: &std::net::UdpSocket| socket.local_addr().unwrap().port();
+        // It takes the port of a lane at another address of the machine.
+        let neighbour = std::net::UdpSocket::bind(("127.0.0.2", port(&lane))).unwrap();
         let socket = RunSocket::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
         let here = socket.local_addr().unwrap();
         let (lanes, quic) = (Arc::from([port(&lane)]), Arc::new(AtomicU16::new(port(&control))));
         let own = Own { socket, control: quic, lane: AtomicU16::new(port(&lane)), lanes };
         other.send_to(b"\x80other", here).unwrap();
+        neighbour.send_to(b"\x80neighbour", here).unwrap();
         lane.send_to(b"\x80lane", here).unwrap();
         control.send_to(b"\xC0control", here).unwrap();
         let mut room = [0; 64];
         let mut received = Vec::new();
-        while received.len() < 2 {
+        while received.len() < 4 {
             own.readable().await.unwrap();
-            while let Ok(run) = own.try_receive(&mut room) {
-                received.push(room[..run.len].to_vec());
+            match own.try_receive(&mut room) {
+                Ok(run) => received.push(Some(room[..run.len].to_vec())),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_) => received.push(None),
             }
         }
-        assert_eq!(received, [b"\x80lane".to_vec(), b"\xC0control".to_vec()]);
+        assert_eq!(received, [None, None, Some(b"\x80lane".to_vec()), Some(b"\xC0control".to_vec())]);
         // A run for both parts where its datagrams do.
         own.send(b"\x80to\x80un\x40to\x40", 3);
         for (socket, datagram) in
