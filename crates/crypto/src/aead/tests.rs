@@ -1,5 +1,6 @@
 //! The promises of seal and open, for every suite over every pair of backends.
 
+use super::cipher::SHORT;
 use super::*;
 use crate::schedule::{Direction, EpochSecret};
 
@@ -38,10 +39,10 @@ fn open(key: &OpenKey, counter: u64, aad: &[u8], sealed: &[u8]) -> Result<Vec<u8
 
 #[test]
 fn what_one_backend_seals_every_other_opens() {
-    let plaintext: Vec<u8> = (0..100).collect();
+    let plaintext: Vec<u8> = (0..1_424).map(|at| at as u8).collect();
     for (suite, sealer) in implementations() {
         let key = seal_key(suite, sealer);
-        for len in [0, 1, 15, 16, 17, 64, 100] {
+        for len in [0, 1, 15, 16, 17, 64, 100, SHORT - 1, SHORT, SHORT + 1, 1_424] {
             let sealed = seal(&key, 9, AAD, &plaintext[..len]);
             for opener in Backend::ALL.into_iter().filter(|opener| opener.supports(suite)) {
                 let opened = open(&open_key(suite, opener), 9, AAD, &sealed);
@@ -57,12 +58,13 @@ fn what_one_backend_seals_every_other_opens() {
 
 #[test]
 fn every_flipped_bit_is_noticed() {
-    let plaintext = *b"twenty bytes of text";
-    for (suite, backend) in implementations().filter(|&(suite, _)| suite != Suite::Null) {
+    let each = implementations().filter(|&(suite, _)| suite != Suite::Null);
+    for ((suite, backend), plaintext) in each.flat_map(|each| [20, SHORT + 1].map(|len| (each, vec![7; len])))
+    {
         let sealed = seal(&seal_key(suite, backend), 9, AAD, &plaintext);
         let key = open_key(suite, backend);
-        assert_eq!(open(&key, 9, AAD, &sealed), Ok(plaintext.to_vec()));
-        for bit in 0..sealed.len() * 8 {
+        assert_eq!(open(&key, 9, AAD, &sealed), Ok(plaintext));
+        for bit in (0..sealed.len() * 8).step_by(1 + sealed.len() / 40) {
             let mut forged = sealed.clone();
             forged[bit / 8] ^= 1 << (bit % 8);
             assert_eq!(open(&key, 9, AAD, &forged), Err(OpenError), "{suite} by {backend}: packet bit {bit}");
@@ -215,7 +217,7 @@ fn the_longest_packet_is_sealed_and_a_longer_one_refused() {
 
 #[test]
 fn a_failed_open_leaves_no_plaintext_behind() {
-    let plaintext: [u8; 200] = std::array::from_fn(|i| i as u8);
+    let plaintext: [u8; 1_000] = std::array::from_fn(|i| i as u8);
     let encrypting = implementations().filter(|(suite, _)| !matches!(suite, Suite::Null | Suite::AuthOnly));
     for (suite, backend) in encrypting {
         let mut forged = seal(&seal_key(suite, backend), 9, AAD, &plaintext);
