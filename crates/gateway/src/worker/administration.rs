@@ -207,6 +207,7 @@ impl Handler for Administration {
             settings: self.in_force.lock().unwrap_or_else(PoisonError::into_inner).report(),
             drain: snapshot.drain.map(Drain::from),
             counters,
+            refused_devices: snapshot.refused_devices,
             sessions: snapshot
                 .sessions
                 .iter()

@@ -11,6 +11,7 @@
 mod asking;
 mod counts;
 mod following;
+mod refusals;
 mod turns;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -38,8 +39,10 @@ use crate::worker::relayed::Relayed;
 use asking::FromAuth;
 use counts::Counts;
 use following::PeerList;
+use refusals::Refusals;
 use turns::{Step, Turns};
 use vpnd_config::ServerConfig;
+use vpnd_ipc::admin::status::RefusedDevice;
 use vpnd_ipc::gateway::wireguard::{DeviceGrant, PeerChange};
 use vpnd_ipc::requests::NoReply;
 use vpnd_shard::handshake_queue::{HandshakeDatagram, HandshakeQueue};
@@ -96,8 +99,7 @@ pub(crate) struct WireGuard {
     answers: mpsc::UnboundedReceiver<FromAuth>,
     answer: mpsc::UnboundedSender<FromAuth>,
     turns: Turns,
-    /// Peers that got no session a moment ago.
-    refused: HashMap<PublicKey, Time>,
+    refusals: Refusals,
     counts: Counts,
     decisions: VecDeque<Decision>,
     /// The number of the last change of peers at the start.
@@ -151,7 +153,7 @@ impl WireGuard {
             answers,
             answer,
             turns: Turns::default(),
-            refused: HashMap::new(),
+            refusals: Refusals::default(),
             counts: Counts::default(),
             decisions: VecDeque::new(),
             seen: list.seen(),
@@ -231,7 +233,7 @@ impl WireGuard {
     pub(super) fn change(&mut self, changes: Vec<PeerChange>) {
         for PeerChange { key, peer } in changes {
             let key = PublicKey(key.into());
-            self.refused.remove(&key);
+            self.refusals.forget(&key);
             match peer {
                 Some(peer) => {
                     let at = peer.outer.map(|at| self.as_bound(at));
@@ -306,6 +308,11 @@ impl WireGuard {
 
     pub(super) fn counts(&self) -> BTreeMap<String, u64> {
         self.counts.all(self.peers.gate_counts())
+    }
+
+    /// Devices that got no session lately.
+    pub(super) fn refused_devices(&self) -> Vec<RefusedDevice> {
+        self.refusals.shown(now())
     }
 
     /// The next thing that others have to do.

@@ -3,6 +3,8 @@
 //! INVARIANT: names of fields are an interface. A field that comes after 0.1 needs a default, so
 //! that an older daemon's answer parses.
 
+mod offloads;
+
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -17,10 +19,8 @@ use vpnd_proto::time::Time;
 use vpnd_proto::wire::HEADER_LEN;
 use vpnd_proto::wireguard::Sealer;
 
-use vpnd_shard::TunWrites;
+pub use offloads::{Offloads, Tun, Udp};
 use vpnd_sys::sandbox::Protections;
-use vpnd_sys::tun::TunOffloads;
-use vpnd_sys::udp::UdpOffloads;
 
 /// The state of a gateway at one moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -60,8 +60,25 @@ pub struct Status {
     pub drain: Option<Drain>,
     /// Events counted since the start, upgrades included.
     pub counters: Counters,
+    /// WireGuard devices that were not let in lately, the latest first; not more than 100.
+    #[serde(default)]
+    pub refused_devices: Vec<RefusedDevice>,
     /// Everyone who has a session.
     pub sessions: Vec<Session>,
+}
+
+/// A WireGuard device that has shown its key and was not let in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusedDevice {
+    /// The beginning of its public key, as `vpnd device list` shows it.
+    pub key: String,
+    pub why: String,
+    /// Whether a renewal lets it in again.
+    pub walled: bool,
+    /// Attempts since it was let in last, or since the worker started.
+    pub times: u64,
+    /// Seconds since the last attempt.
+    pub last_s: u64,
 }
 
 /// One of the daemon's processes and its protections, as read back from the kernel.
@@ -174,49 +191,6 @@ pub enum Steering {
     Cbpf,
     /// By a hash of the addresses; shards pass datagrams on, which is correct and slower.
     Hash,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Offloads {
-    pub tun: Tun,
-    pub udp: Udp,
-}
-
-/// Offloads of the TUN device. What was given up concerns what is written, of at least one shard;
-/// reading goes on as it was.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tun {
-    pub checksum: bool,
-    /// TCP super-packets over IPv4.
-    pub tso4: bool,
-    /// TCP super-packets over IPv6.
-    pub tso6: bool,
-    /// TCP super-packets with the CWR flag.
-    pub tso_ecn: bool,
-    pub uso: bool,
-    /// Packets that the kernel refused as they were, and took as ordinary ones.
-    pub refused: u64,
-    /// Partial checksums were given up because the kernel refused them.
-    pub checksum_gave_up: bool,
-    /// TCP super-packets were given up because the kernel refused them.
-    pub tso_gave_up: bool,
-    /// UDP super-packets were given up because the kernel refused them.
-    pub uso_gave_up: bool,
-}
-
-/// Offloads and buffers of the UDP sockets; where shards differ, the worst of them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Udp {
-    /// Datagrams that one send may hold; 1 without segmentation offload.
-    pub gso_segments: usize,
-    /// Segmentation offload was refused for a peer within the last minute; that one is sent single
-    /// datagrams.
-    pub gso_gave_up: bool,
-    pub gro: bool,
-    pub recv_buffer: usize,
-    pub send_buffer: usize,
-    /// The kernel can't forbid fragmentation.
-    pub may_fragment: bool,
 }
 
 /// A cipher suite on offer.
@@ -445,20 +419,6 @@ pub fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-impl Udp {
-    /// Offloads that all shards have.
-    pub fn of_shards(shards: &[UdpOffloads]) -> Self {
-        Self {
-            gso_segments: shards.iter().map(|shard| shard.gso_segments).min().unwrap_or(1),
-            gso_gave_up: shards.iter().any(|shard| shard.gso_gave_up),
-            gro: !shards.is_empty() && shards.iter().all(|shard| shard.gro),
-            recv_buffer: shards.iter().map(|shard| shard.recv_buffer).min().unwrap_or(0),
-            send_buffer: shards.iter().map(|shard| shard.send_buffer).min().unwrap_or(0),
-            may_fragment: shards.iter().any(|shard| shard.may_fragment),
-        }
-    }
-}
-
 impl From<&plane::Counters> for Counters {
     fn from(counters: &plane::Counters) -> Self {
         let drop = |reason: &DropReason| (reason.name().to_owned(), counters.dropped(*reason));
@@ -467,25 +427,6 @@ impl From<&plane::Counters> for Counters {
             drops: DropReason::ALL.iter().map(drop).collect(),
             unused_marks: Unused::ALL.map(unused).into(),
             ..Self::default()
-        }
-    }
-}
-
-impl Tun {
-    /// Offloads negotiated when the device was created, less those that a shard has switched off
-    /// since.
-    pub fn of_shards(offloads: TunOffloads, shards: &[TunWrites]) -> Self {
-        let TunOffloads { checksum, tso4, tso6, tso_ecn, uso } = offloads;
-        Self {
-            checksum,
-            tso4,
-            tso6,
-            tso_ecn,
-            uso,
-            refused: shards.iter().map(|shard| shard.refused).sum(),
-            checksum_gave_up: shards.iter().any(|shard| shard.gave_up_checksum),
-            tso_gave_up: shards.iter().any(|shard| shard.gave_up_tso),
-            uso_gave_up: shards.iter().any(|shard| shard.gave_up_uso),
         }
     }
 }
@@ -570,30 +511,6 @@ mod tests {
         assert_eq!((silent.idle_s, silent.connected), (60, false), "idle since the session began");
         assert_eq!((silent.path_mtu, silent.is_narrow()), (None, false));
         assert_eq!((silent.rx_limit, silent.tx_limit, silent.group_limit), (0, 0, true));
-    }
-
-    #[test]
-    fn the_weakest_shard_speaks_for_all() {
-        let strong = UdpOffloads {
-            gso_segments: 64,
-            gso_gave_up: false,
-            gro: true,
-            recv_buffer: 4_096,
-            send_buffer: 4_096,
-            may_fragment: false,
-        };
-        let weak = UdpOffloads { gso_segments: 1, recv_buffer: 1_024, ..strong };
-        let refused = UdpOffloads { gso_gave_up: true, ..strong };
-        let all = Udp::of_shards(&[strong, weak]);
-        assert_eq!((all.gso_segments, all.gro, all.recv_buffer), (1, true, 1_024));
-        assert!(!all.gso_gave_up && Udp::of_shards(&[strong, refused]).gso_gave_up);
-        assert!(!Udp::of_shards(&[]).gro);
-
-        let strong = TunWrites { refused: 2, ..TunWrites::default() };
-        let weak = TunWrites { refused: 3, gave_up_uso: true, ..strong };
-        let all = Tun::of_shards(TunOffloads::ALL, &[strong, weak]);
-        assert_eq!((all.refused, all.uso, all.uso_gave_up), (5, true, true));
-        assert!(!all.tso_gave_up && !all.checksum_gave_up);
     }
 
     #[test]

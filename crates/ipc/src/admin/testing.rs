@@ -132,6 +132,7 @@ pub fn status() -> Status {
             Pool { pool: "fd00::/64".to_owned(), taken: 1, total: 1 << 20 },
         ],
         sources: sources(),
+        refused_devices: vec![],
         sessions: vec![ann(), bob()],
     }
 }

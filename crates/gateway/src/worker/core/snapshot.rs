@@ -8,6 +8,7 @@ use vpnd_proto::plane::Counters;
 use super::drain::DrainState;
 use super::{CoreTask, Ended};
 use crate::worker::wireguard::WireGuard;
+use vpnd_ipc::admin::status::RefusedDevice;
 use vpnd_shard::{PollCounts, TunWrites};
 use vpnd_sys::udp::UdpOffloads;
 
@@ -24,6 +25,8 @@ pub(crate) struct CoreSnapshot {
     pub drain: Option<DrainState>,
     /// Handshakes of WireGuard by their outcome.
     pub wireguard: BTreeMap<String, u64>,
+    /// Its devices that got no session lately.
+    pub refused_devices: Vec<RefusedDevice>,
 }
 
 impl CoreTask {
@@ -50,10 +53,23 @@ impl CoreTask {
             }
         }
         let drain = self.drain_state();
-        let wireguard = self.wireguard.as_ref().map(WireGuard::counts).unwrap_or_default();
+        let stock = self.wireguard.as_ref();
+        let wireguard = stock.map(WireGuard::counts).unwrap_or_default();
+        let refused_devices = stock.map(WireGuard::refused_devices).unwrap_or_default();
         let sessions: Vec<_> = self.gateway.sessions().collect();
         let profiles = self.registry.access().names_of(&sessions);
         let ended = self.ended.clone();
-        CoreSnapshot { sessions, profiles, counters, ended, udp, tun, poll, drain, wireguard }
+        CoreSnapshot {
+            sessions,
+            profiles,
+            counters,
+            ended,
+            udp,
+            tun,
+            poll,
+            drain,
+            wireguard,
+            refused_devices,
+        }
     }
 }

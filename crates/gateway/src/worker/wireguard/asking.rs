@@ -2,8 +2,6 @@
 //!
 //! INVARIANT: a peer without a session gets no answer to its handshake before it has one.
 
-use std::time::Duration;
-
 use vpnd_ipc::gateway::wireguard::{Admission, AdmitDevice, Handshake, HandshakeReply};
 use vpnd_proto::control;
 use vpnd_sys::clock::now;
@@ -14,9 +12,8 @@ use vpnd_wireguard::peers::RequestId;
 use super::turns::Step;
 use super::{Decision, REFUSALS, WireGuard};
 
-/// The auth process is not asked again for this time about a peer that got no session, however often
-/// it shakes hands. Stock clients try again after 5 s.
-const REFUSED_FOR: Duration = Duration::from_secs(4);
+/// Why a device whose session lifetime is over, or that was kicked, is not let in.
+const WALLED: &str = "its sessions are over until 'vpnd device renew'";
 
 /// An answer of the auth process.
 pub(in crate::worker) enum FromAuth {
@@ -78,7 +75,7 @@ impl WireGuard {
         let Some(outer) = outer.filter(|_| !is_answered) else {
             return self.peers.on_reply(now(), request, reply);
         };
-        if self.refused.get(&key).is_some_and(|until| now() < *until) {
+        if self.refusals.is_recent(now(), &key) {
             return self.peers.give_up(request);
         }
         match self.waiting.insert(key, (request, reply)) {
@@ -92,7 +89,7 @@ impl WireGuard {
             Ok(Admission::Granted(grant)) => {
                 self.decisions.push_back(Decision::Admit { peer, grant: Box::new(grant) });
             }
-            Ok(Admission::Walled) => self.refused(peer, "its sessions are over until 'vpnd device renew'"),
+            Ok(Admission::Walled) => self.turn_away(peer, WALLED, true),
             Ok(Admission::Refused(refused)) => self.refused(peer, &control::Refused::from(refused).text),
             Err(why) => self.refused(peer, &why),
         }
@@ -100,6 +97,7 @@ impl WireGuard {
 
     /// The peer's session is in force: what it waits for is done.
     pub(in crate::worker) fn answer(&mut self, peer: PublicKey) {
+        self.refusals.forget(&peer);
         if let Some((request, reply)) = self.waiting.remove(&peer) {
             self.peers.on_reply(now(), request, reply);
         }
@@ -107,13 +105,15 @@ impl WireGuard {
 
     /// The peer gets no session.
     pub(in crate::worker) fn refused(&mut self, peer: PublicKey, why: &str) {
-        self.counts.add("refused");
+        self.turn_away(peer, why, false);
+    }
+
+    fn turn_away(&mut self, peer: PublicKey, why: &str, is_walled: bool) {
+        self.counts.add(if is_walled { "walled" } else { "refused" });
         if REFUSALS.admits() {
             tracing::info!(key = peer.short(), why, "a WireGuard device is not let in");
         }
-        let now = now();
-        self.refused.retain(|_, until| now < *until);
-        self.refused.insert(peer, now + REFUSED_FOR);
+        self.refusals.note(now(), peer, why, is_walled);
         if let Some((request, _)) = self.waiting.remove(&peer) {
             self.peers.give_up(request);
         }

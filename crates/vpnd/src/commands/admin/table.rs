@@ -12,14 +12,16 @@ use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 
 use vpnd_ipc::admin::status::{
-    Accounting, Counters, Drain, Firewall, Offloads, Pool, Portal, Process, Protocol, Session, Source,
-    Status, Steering, Tun,
+    Accounting, Counters, Drain, Firewall, Offloads, Pool, Portal, Process, Protocol, RefusedDevice, Session,
+    Source, Status, Steering, Tun,
 };
 use vpnd_sys::sandbox::{Landlock, Protections};
 
 /// Digits of a session's id that the table shows; `vpnd kick` takes them.
 pub(super) const ID_DIGITS: usize = 12;
 const NOTHING_THERE: &str = "-";
+/// WireGuard devices that were not let in of which each has a line.
+const REFUSED_DEVICES: usize = 5;
 
 /// Traffic per second between two looks at a gateway.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -87,6 +89,7 @@ fn facts(status: &Status, rates: Option<&Rates>) -> String {
     lines.extend(status.portal.map(portal));
     lines.extend(status.pools.iter().map(pool));
     lines.extend(status.sources.iter().map(|listed| source(listed, &status.counters)));
+    lines.extend(refused_devices(&status.refused_devices));
     if let Some(line) = counts("logins", &status.counters.logins) {
         lines.push(line);
     }
@@ -186,6 +189,19 @@ fn source(source: &Source, counters: &Counters) -> String {
         users => format!("; NO LONGER SHOWS {users} USERS with sessions, which go on: see 'vpnd doctor'"),
     };
     format!("source {}: {state}, answered {answers}, failed {failures}{accounting}{missing}", source.name)
+}
+
+/// WireGuard devices that were not let in: a line for each of the latest, and one for the others.
+fn refused_devices(devices: &[RefusedDevice]) -> Vec<String> {
+    let shown = devices.len().min(REFUSED_DEVICES);
+    let line = |RefusedDevice { key, why, walled, times, last_s }: &RefusedDevice| {
+        let state = if *walled { "WALLED" } else { "NOT LET IN" };
+        let attempts = if *times == 1 { String::new() } else { format!(", {times} attempts") };
+        format!("WireGuard device {key}: {state} {} ago{attempts}: {why}", age(*last_s))
+    };
+    let others = devices.len() - shown;
+    let rest = format!("and {}: see 'vpnd device list'", count(others, "other WireGuard device"));
+    devices[..shown].iter().map(line).chain((others > 0).then_some(rest)).collect()
 }
 
 fn steering(steering: Steering) -> &'static str {
@@ -494,6 +510,28 @@ TX    RX LIMIT     TX LIMIT   GROUP    AGE    KEYS  IDLE
         let text = render(&status, None);
         assert!(text.contains("GROUP  USER RX LIMIT  USER TX LIMIT    AGE"), "{text}");
         assert!(text.contains("shared              -     4.0 Mbit/s     5s"), "{text}");
+    }
+
+    #[test]
+    fn wireguard_devices_that_are_not_let_in_are_shown_with_the_reason() {
+        let mut status = status();
+        assert!(!render(&status, None).contains("WireGuard"));
+        let device = |key: &str, walled, times| RefusedDevice {
+            key: key.to_owned(),
+            why: "so".to_owned(),
+            walled,
+            times,
+            last_s: 95,
+        };
+        status.refused_devices = vec![device("AAAAAAAA", true, 1), device("BBBBBBBB", false, 12)];
+        let text = render(&status, None);
+        let wanted = "WireGuard device AAAAAAAA: WALLED 1m 35s ago: so\n\
+                      WireGuard device BBBBBBBB: NOT LET IN 1m 35s ago, 12 attempts: so\nlogins: ";
+        assert!(text.contains(wanted), "{text}");
+        status.refused_devices = vec![device("CCCCCCCC", true, 1); 7];
+        let text = render(&status, None);
+        assert_eq!(text.matches("CCCCCCCC").count(), REFUSED_DEVICES, "{text}");
+        assert!(text.contains("and 2 other WireGuard devices: see 'vpnd device list'\n"), "{text}");
     }
 
     #[test]
