@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::experiment::sessions::Restart;
-use crate::experiment::sessions::results::{Beside, PairRates, Phase, SessionsResults};
+use crate::experiment::sessions::results::{Beside, PairRates, Phase, Restarted, SessionsResults};
 use trafficspeed::experiment::outcome::Taken;
 use trafficspeed::report::grid::{Grid, NARROW, wrapped};
 use trafficspeed::report::noise::percent;
@@ -18,6 +18,11 @@ CPU each: CPU milliseconds of the gateway, user and system, for each new epoch. 
 one to the next is in no figure; repeat the command to see it.
 Steal, others: of the machine's CPU time, what the hypervisor took and what processes without a part in it used, until all were up: from
 the first login, from before an upgrade, or from when a restarted gateway was there.";
+
+/// What is promised of WireGuard devices: the gateway's memory for an idle one, KiB, and the time
+/// until all are back after a restart, seconds.
+const DEVICE_KIB: f64 = 16.0;
+const BACK_SECONDS: f64 = 5.0;
 
 /// The figures as text, no line longer than a terminal.
 pub fn table(results: &SessionsResults) -> String {
@@ -49,6 +54,9 @@ fn text(results: &SessionsResults) -> String {
             after.pss_kib,
             significant(each)
         ));
+    }
+    if results.wireguard {
+        devices(results).into_iter().for_each(&mut line);
     }
     if let Some(idle) = results.idle {
         let share = |cpu_seconds: f64| significant(100.0 * cpu_seconds / idle.seconds.max(f64::MIN_POSITIVE));
@@ -94,6 +102,46 @@ fn text(results: &SessionsResults) -> String {
     text
 }
 
+/// The figures of WireGuard devices, and whether they are what is promised.
+fn devices(results: &SessionsResults) -> Vec<String> {
+    let verdict = |figure: f64, most: f64| if figure <= most { "kept" } else { "MISSED" };
+    let mut lines = Vec::new();
+    if let Some(each) = results.memory_each_kib() {
+        let verdict = verdict(each, DEVICE_KIB);
+        lines.push(format!(
+            "Memory of a device, at most {DEVICE_KIB} KiB: {} KiB, {verdict}",
+            significant(each)
+        ));
+    }
+    if let Some(login) = &results.login {
+        lines.push(format!(
+            "Handshakes per second, all devices at once: {}",
+            significant(login.storm.per_second)
+        ));
+    }
+    for Restarted { how, gateway_back_seconds, phase, .. } in &results.restarts {
+        let storm = &phase.storm;
+        // Those that are not back have no time.
+        let seconds = if storm.up < results.count { f64::INFINITY } else { storm.seconds };
+        let verdict = verdict(seconds, BACK_SECONDS);
+        lines.push(format!(
+            "All back after {}, at most {BACK_SECONDS} s: {} s, {verdict}; {} s after the gateway",
+            restart_name(*how),
+            significant(storm.seconds),
+            significant((storm.seconds - gateway_back_seconds).max(0.0)),
+        ));
+    }
+    lines
+}
+
+fn restart_name(how: Restart) -> &'static str {
+    match how {
+        Restart::Kill => "kill -9",
+        Restart::Clean => "clean restart",
+        Restart::Upgrade => "upgrade",
+    }
+}
+
 /// A pair of real clients alone and with the sessions.
 fn pair(traffic: &PairRates) -> String {
     let (alone, beside) = (Spread::of(&traffic.alone), Spread::of(&traffic.beside));
@@ -123,12 +171,9 @@ fn taken(of: Taken) -> String {
 fn phases(results: &SessionsResults) -> Vec<(String, &Phase)> {
     let login = results.login.iter().map(|phase| ("login".to_owned(), phase));
     let restarts = results.restarts.iter().map(|restart| {
-        let how = match restart.how {
-            Restart::Kill => "kill -9, gateway back",
-            Restart::Clean => "clean restart, gateway back",
-            Restart::Upgrade => "upgrade, done",
-        };
-        (format!("{how} in {} s", significant(restart.gateway_back_seconds)), &restart.phase)
+        let done = if restart.how == Restart::Upgrade { "done" } else { "gateway back" };
+        let how = restart_name(restart.how);
+        (format!("{how}, {done} in {} s", significant(restart.gateway_back_seconds)), &restart.phase)
     });
     login.chain(restarts).collect()
 }
@@ -177,6 +222,22 @@ fn grid(results: &SessionsResults) -> Grid {
 mod tests {
     use super::*;
     use crate::experiment::sessions::results::samples;
+
+    #[test]
+    fn figures_of_devices_are_held_against_what_is_promised() {
+        let mut results = samples::results();
+        assert!(!text(&results).contains("Memory of a device"));
+        results.wireguard = true;
+        let lines = devices(&results);
+        assert_eq!(lines[0], "Memory of a device, at most 16 KiB: 60.0 KiB, MISSED");
+        assert_eq!(lines[1], "Handshakes per second, all devices at once: 5.00");
+        assert_eq!(lines[2], "All back after kill -9, at most 5 s: 2.00 s, kept; 1.75 s after the gateway");
+        results.memory_before.pss_kib = 10_440;
+        results.restarts[0].phase.storm.up = 9;
+        let lines = devices(&results);
+        assert!(lines[0].ends_with("16.0 KiB, kept") && lines[2].contains(" s, MISSED; "), "{lines:?}");
+        assert!(text(&results).contains(&lines[2]));
+    }
 
     #[test]
     fn the_table_shows_each_storm_memory_and_failures() {
