@@ -1,5 +1,5 @@
 //! Stock WireGuard clients at the other end: the original in Go; Tailscale's fork, which does not
-//! learn a peer's address from its handshake; and boringtun, whose replay window is smaller.
+//! learn a peer's address from its handshake; boringtun, whose replay window is smaller; and gotatun.
 //!
 //! ```text
 //!  application --- tun device --- wireguard-go --- UDP over loopback --- our end, which sends every packet back
@@ -57,6 +57,11 @@ fn boringtun_is_served() {
     in_namespaces("boringtun_is_served", "boringtun-cli");
 }
 
+#[test]
+fn gotatun_is_served() {
+    in_namespaces("gotatun_is_served", "gotatun");
+}
+
 /// Runs the test again in namespaces, or the scenario if this is that run.
 fn in_namespaces(test: &str, name: &str) {
     let Some(program) = program(name) else { return };
@@ -79,9 +84,8 @@ fn in_namespaces(test: &str, name: &str) {
 }
 
 /// The program, as `./x setup` builds it. `None`, and a loud word, if this process may not make
-/// namespaces, or it is not there; a failure instead where `CI` is set, if it is the original: the
-/// fork needs a newer Go than Debian 12 has, and boringtun takes minutes to build (`trafficspeed
-/// doctor --install` does).
+/// namespaces, or it is not there; a failure instead where `CI` is set, but for Tailscale's fork, which
+/// needs a newer Go than Debian 12 has, and gotatun, which takes minutes to build.
 fn program(name: &str) -> Option<PathBuf> {
     let missing = |word: &str, may_be: bool| {
         assert!(may_be || std::env::var_os("CI").is_none(), "{word}");
@@ -100,8 +104,9 @@ fn program(name: &str) -> Option<PathBuf> {
         return missing("this test needs root, and /dev/net/tun, for namespaces with a device", false);
     }
     let Some(program) = found.iter().find(|program| program.exists()) else {
-        let maker = if name == "boringtun-cli" { "trafficspeed doctor --install" } else { "./x setup" };
-        return missing(&format!("this test needs {name}: {maker}"), name != "wireguard-go");
+        let maker = if name == "gotatun" { "./x nightly" } else { "./x setup" };
+        let may_be = ["wireguard-go-tailscale", "gotatun"].contains(&name);
+        return missing(&format!("this test needs {name}: {maker}"), may_be);
     };
     Some(program.canonicalize().unwrap())
 }
@@ -138,9 +143,10 @@ impl Lab {
         run("mount --make-rprivate /");
         run("mount -t tmpfs none /run");
         std::fs::create_dir("/run/wireguard").unwrap();
-        let boringtun = ["--foreground", "--disable-drop-privileges"];
-        let arguments = if program.ends_with("boringtun-cli") { &boringtun[..] } else { &["-f"] };
-        let client = Command::new(program).args(arguments).arg(DEVICE).spawn().unwrap();
+        let is_in_rust = ["boringtun-cli", "gotatun"].iter().any(|name| program.ends_with(name));
+        let in_foreground =
+            if is_in_rust { &["--foreground", "--disable-drop-privileges"][..] } else { &["-f"] };
+        let client = Command::new(program).args(in_foreground).arg(DEVICE).spawn().unwrap();
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
         wait(|| UnixStream::connect("/var/run/wireguard/wg0.sock").is_ok());
