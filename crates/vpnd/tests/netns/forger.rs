@@ -1,5 +1,5 @@
-//! A flood of handshakes whose sender is forged: real first datagrams of QUIC clients, each from
-//! another address.
+//! A flood of datagrams whose sender is forged, each from another address; and real first datagrams
+//! of QUIC clients.
 //!
 //! Invariants: it ends with its value; addresses are none of the laboratory's. This module must not
 //! know how a gateway defends itself.
@@ -37,16 +37,22 @@ pub(crate) struct Flood {
 }
 
 impl Flood {
-    /// Begins to send from `namespace` to `to`, at `rate` a second, or as many as one thread can.
-    pub(crate) fn start(namespace: &Namespace, to: SocketAddrV4, rate: Option<u32>) -> Self {
+    /// Begins to send the datagrams of `flight` in turns from `namespace` to `to`, at `rate` a
+    /// second, or as many as one thread can.
+    pub(crate) fn start(
+        namespace: &Namespace,
+        to: SocketAddrV4,
+        flight: &[Vec<u8>],
+        rate: Option<u32>,
+    ) -> Self {
         let (stop, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-        let (handle, flight) = (namespace.handle(), first_datagrams());
+        let handle = namespace.handle();
+        let mut packets: Vec<Vec<u8>> =
+            (0..BATCH).map(|number| packet(&flight[number % flight.len()], to)).collect();
         let (is_over, count) = (Arc::clone(&stop), Arc::clone(&sent));
         let thread = std::thread::spawn(move || {
             handle.enter();
             let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(RAW))).expect("root may");
-            let mut packets: Vec<Vec<u8>> =
-                (0..BATCH).map(|number| packet(&flight[number % flight.len()], to)).collect();
             let mut random = SmallRng::seed_from_u64(1);
             let began = Instant::now();
             while !is_over.load(Ordering::Relaxed) {
@@ -114,7 +120,7 @@ fn client() -> quinn::ClientConfig {
 }
 
 /// First datagrams of many different clients.
-fn first_datagrams() -> Vec<Vec<u8>> {
+pub(crate) fn first_datagrams() -> Vec<Vec<u8>> {
     runtime().block_on(async {
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let silent = tokio::net::UdpSocket::bind(any).await.expect("a loopback");

@@ -13,12 +13,14 @@ use vpnd_proto::wire::Index;
 use vpnd_store::sqlite::Sqlite;
 use vpnd_store::{NewWireGuardDevice, WireGuardDevices as _};
 use vpnd_wireguard::gate::Limits;
-use vpnd_wireguard::handshakes::Known;
+use vpnd_wireguard::handshakes::{Known, Reply, Request};
 use vpnd_wireguard::key::StaticKey;
+use vpnd_wireguard::mac::{HandshakeMessage as _, Mac1Key};
 use vpnd_wireguard::message::Message;
 use vpnd_wireguard::peers::{Config, Event, Output, PeerId};
 use vpnd_wireguard::transport::Opener;
 use vpnd_wireguard::{Handshakes, Peers, PublicKey};
+use zerocopy::IntoBytes as _;
 
 use crate::gateway::Gateway;
 use crate::lab::{GATEWAY_V4, UPLINK};
@@ -38,7 +40,7 @@ struct Device {
 }
 
 /// The devices.
-pub(super) struct Fleet {
+pub(crate) struct Fleet {
     devices: Vec<Device>,
     at: SocketAddr,
     began: Instant,
@@ -51,7 +53,7 @@ fn private(number: usize) -> StaticKey {
 }
 
 /// Adds a device of this user for each number; the gateway does not run.
-pub(super) fn add(gateway: &Gateway<'_>, user: &str, numbers: std::ops::Range<usize>) {
+pub(crate) fn add(gateway: &Gateway<'_>, user: &str, numbers: std::ops::Range<usize>) {
     let store = Sqlite::open(&gateway.file("state/vpnd.db")).unwrap();
     for number in numbers {
         let mut id = [7; 16];
@@ -68,9 +70,23 @@ pub(super) fn add(gateway: &Gateway<'_>, user: &str, numbers: std::ops::Range<us
     }
 }
 
+/// The first message of the device with this number to the gateway with this public key, whose first
+/// MAC is right for `named`.
+pub(crate) fn first_message(number: usize, gateway: PublicKey, named: PublicKey) -> Vec<u8> {
+    let mut handshakes = Handshakes::new(private(number), vpnd_sys::random::random());
+    handshakes.add(gateway, Known::default()).unwrap();
+    let day = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let Reply::Initiated(message, _) = handshakes.handle(Time::ZERO, day, &Request::Initiate(gateway)) else {
+        panic!("it knows the gateway")
+    };
+    let mut message = message.from(Index(1));
+    message.stamp(&Mac1Key::new(named), None);
+    message.as_bytes().to_vec()
+}
+
 impl Fleet {
     /// `count` devices in `place`, for the gateway with this public key.
-    pub(super) fn new(place: &Namespace, count: usize, gateway: PublicKey, port: u16) -> Self {
+    pub(crate) fn new(place: &Namespace, count: usize, gateway: PublicKey, port: u16) -> Self {
         let at = SocketAddr::from((GATEWAY_V4, port));
         let addresses = count.div_ceil(OF_ONE_ADDRESS);
         let lines = (0..addresses).map(|n| format!("addr add 198.18.1.{}/24 dev {UPLINK}\n", 100 + n));
@@ -97,7 +113,7 @@ impl Fleet {
     }
 
     /// All of them begin a handshake.
-    pub(super) fn begin(&mut self) {
+    pub(crate) fn begin(&mut self) {
         let now = self.now();
         for device in &mut self.devices {
             device.peers.on_no_session(now, device.gateway);
@@ -105,7 +121,7 @@ impl Fleet {
     }
 
     /// The time until each has done one more handshake than these.
-    pub(super) fn all_beyond(&mut self, done: &[u64], limit: Duration) -> Duration {
+    pub(crate) fn all_beyond(&mut self, done: &[u64], limit: Duration) -> Duration {
         let began = Instant::now();
         loop {
             let now = self.now();
@@ -120,7 +136,7 @@ impl Fleet {
     }
 
     /// How many handshakes each has done.
-    pub(super) fn done(&self) -> Vec<u64> {
+    pub(crate) fn done(&self) -> Vec<u64> {
         self.devices.iter().map(|device| device.done).collect()
     }
 }
