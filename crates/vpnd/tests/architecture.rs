@@ -49,6 +49,39 @@ fn every_named_path_exists() {
 }
 
 #[test]
+fn every_test_that_the_list_of_traps_names_exists() {
+    let page = read("docs/WIREGUARD.md");
+    let mut files = Vec::new();
+    rust_files(&root().join("crates"), &mut files);
+    files.retain(|file| file.extension().is_some_and(|kind| kind == "rs"));
+    let text = |file| fs::read_to_string(file).expect("a source file is text");
+    let words = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let sources: String = files.into_iter().map(text).map(words).collect();
+    let forms = ["#[test] fn", "#[tokio::test] async fn"];
+    let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("| ")).skip(1).collect();
+    assert!(rows.len() >= 20, "{} traps", rows.len());
+    for row in rows {
+        let tests = row.trim_end_matches('|').rsplit('|').next().expect("a row has cells");
+        let names: Vec<&str> = tests.split('`').skip(1).step_by(2).collect();
+        assert!(
+            tests.trim().starts_with("none: ") || !names.is_empty(),
+            "neither a test nor a reason: {row}"
+        );
+        for name in names {
+            let is_there = match name.strip_suffix('*').and_then(|start| start.rsplit_once('/')) {
+                Some((folder, start)) => {
+                    fs::read_dir(root().join(folder)).expect("the folder is there").any(|file| {
+                        file.expect("so are its files").file_name().to_string_lossy().starts_with(start)
+                    })
+                }
+                None => forms.iter().any(|form| sources.contains(&format!("{form} {name}("))),
+            };
+            assert!(is_there, "docs/WIREGUARD.md names a test that does not exist: {name}");
+        }
+    }
+}
+
+#[test]
 fn dependencies_point_one_way() {
     let below = ["vpnd-control-channel", "vpnd-crypto", "vpnd-proto", "vpnd-sys"];
     let shared = ["vpnd-config", "vpnd-ipc", "vpnd-pki"];
