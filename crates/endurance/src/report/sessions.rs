@@ -197,7 +197,9 @@ fn grid(results: &SessionsResults) -> Grid {
     ];
     let mut table = Grid::new(1, head);
     for (name, phase) in phases(results) {
-        let (storm, ms) = (&phase.storm, phase.storm.latency_ms);
+        let (storm, latency) = (&phase.storm, phase.storm.latency_ms);
+        // Devices with which the gateway began have none.
+        let ms = |part: f64| if latency.max > 0.0 { significant(part) } else { "–".into() };
         table.rows.push(vec![
             name,
             storm.up.to_string(),
@@ -206,10 +208,10 @@ fn grid(results: &SessionsResults) -> Grid {
             storm.attaches.to_string(),
             significant(storm.seconds),
             significant(storm.per_second),
-            significant(ms.p50),
-            significant(ms.p90),
-            significant(ms.p99),
-            significant(ms.max),
+            ms(latency.p50),
+            ms(latency.p90),
+            ms(latency.p99),
+            ms(latency.max),
             phase.cpu_ms_each.map_or("–".into(), significant),
             percent(phase.taken.steal),
             percent(phase.taken.others),
@@ -254,7 +256,9 @@ mod tests {
             let text = super::text(&results);
             assert!(text.contains(expected), "{expected}: {text}");
         }
+        results.login.as_mut().expect("it is there").storm.latency_ms.max = 2.0;
         let grid = grid(&results);
+        assert_eq!((grid.rows[0][10].as_str(), grid.rows[1][10].as_str()), ("2.00", "–"));
         assert_eq!(grid.head[12..], ["steal", "others"]);
         assert_eq!(
             (&grid.rows[0][12..], &grid.rows[1][12..]),
