@@ -3,6 +3,7 @@
 
 use std::ops::Deref;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use vpnd_config::Tunnel;
 use vpnd_config::access_profile::{AccessProfile, AccessProfiles, Who};
@@ -35,6 +36,8 @@ pub(crate) enum NotAdmitted {
     NoProfile,
     /// The user's profile requires this besides.
     MissingFactor(Requirement),
+    /// The user's profile requires a login that is newer.
+    OldLogin,
 }
 
 impl From<NotAdmitted> for Refusal {
@@ -43,6 +46,7 @@ impl From<NotAdmitted> for Refusal {
             NotAdmitted::Expired => Self::Expired,
             NotAdmitted::NoProfile => Self::NoProfile,
             NotAdmitted::MissingFactor(missing) => missing.into(),
+            NotAdmitted::OldLogin => Self::OldLogin,
         }
     }
 }
@@ -80,6 +84,28 @@ impl Access {
         }
     }
 
+    /// The profile of such a user, if it also takes a login of this age.
+    pub(crate) fn admit_login(
+        &self,
+        user: &User,
+        factors: Factors,
+        auth_time_s: u64,
+        now_s: u64,
+    ) -> Result<Decided, NotAdmitted> {
+        let profile = self.admit(user, factors)?;
+        let age = Duration::from_secs(now_s.saturating_sub(auth_time_s));
+        match profile.max_login_age {
+            Some(longest) if age > longest => Err(NotAdmitted::OldLogin),
+            _ => Ok(profile),
+        }
+    }
+
+    /// The shortest age of a login that a profile requires: before a login it is not known whose
+    /// profile counts.
+    pub(crate) fn shortest_login_age(&self) -> Option<Duration> {
+        self.now().profiles.iter().filter_map(|profile| profile.max_login_age).min()
+    }
+
     /// The user's profile, if one is for them.
     pub(crate) fn of(&self, user: &User) -> Option<Decided> {
         let in_force = self.now();
@@ -105,5 +131,27 @@ impl Deref for Decided {
 
     fn deref(&self) -> &AccessProfile {
         self.in_force.profiles.at(self.position)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_login_is_no_older_than_the_users_profile_takes() {
+        let text = "[[profile]]\nname = 'staff'\ngroups = ['staff']\nmax_login_age_s = 600\n[[profile]]\nname = 'all'\n";
+        let config = vpnd_config::testing::smallest(text);
+        let access = Access::new(config.profiles, &Tunnel::default());
+        let user = |group: &str| User { groups: vec![group.to_owned()], ..User::nobody() };
+        let admitted = |group: &str, auth_time_s, now_s| {
+            access.admit_login(&user(group), Factors::PASSWORD, auth_time_s, now_s).map(drop)
+        };
+        assert_eq!(admitted("staff", 1_000, 1_600), Ok(()));
+        assert_eq!(admitted("staff", 1_000, 1_601), Err(NotAdmitted::OldLogin));
+        assert_eq!(admitted("staff", 0, 1_000_000), Err(NotAdmitted::OldLogin), "it was not said");
+        assert_eq!(admitted("staff", 2_000, 1_000), Ok(()), "a clock that was set back");
+        assert_eq!(admitted("students", 0, 1_000_000), Ok(()), "another profile's");
+        assert_eq!(access.shortest_login_age(), Some(Duration::from_secs(600)));
     }
 }

@@ -29,6 +29,7 @@ mod recheck;
 mod refresh;
 pub(super) mod rounds;
 mod throttle;
+pub(super) mod token_seal;
 mod turns;
 
 use std::net::IpAddr;

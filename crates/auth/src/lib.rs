@@ -7,6 +7,7 @@ mod access;
 mod accounting;
 pub mod authenticator;
 pub(crate) mod idp_client;
+mod key_file;
 mod lease;
 mod portal;
 mod service;
@@ -22,6 +23,7 @@ use anyhow::{Context as _, anyhow, bail};
 use crate::access::Access;
 use crate::accounting::Accounting;
 use crate::authenticator::external::{self, External};
+use crate::authenticator::token_seal::TokenSeal;
 use crate::authenticator::{Authenticator, QUEUE_TIMEOUT, Settings};
 use crate::idp_client::IdpClient;
 use crate::portal::desk::Desk;
@@ -30,6 +32,7 @@ use crate::service::Service;
 use crate::store::OpenStore;
 use crate::wireguard::WireGuard;
 use crate::wireguard::configuration::Endpoint;
+use vpnd_config::source::{Source, SourceKind};
 use vpnd_config::{ServerConfig, Timeouts, Tunnel};
 use vpnd_ipc::channel::Channel;
 use vpnd_ipc::child::{self, ChildRole, Preparation, Started};
@@ -94,7 +97,7 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
             .context("the authenticator can't be made")??;
     let idp = Arc::new(IdpClient::default());
     let accounting = accounting(&config, &idp, store.as_ref(), started.launch.message.is_start);
-    let external = External::new(&config.sources, Arc::clone(&idp), Arc::clone(&accounting));
+    let external = external_sources(&config, &idp, &accounting)?;
     let authenticator = authenticator.with_audit(audit.clone()).with_external(external);
     let authenticator = authenticator.with_logins_per_user(config.limits.logins_per_user);
     // A source that is slow takes no permits that others need.
@@ -177,6 +180,25 @@ fn wireguard(
     let devices = store.wireguard_devices()?.len();
     let key = wireguard::key_file::open_or_create(&config.server.state_dir, devices)?;
     Ok(Some(WireGuard::start(Arc::clone(store), Arc::clone(access), key)?))
+}
+
+/// The sources besides the store.
+fn external_sources(
+    config: &ServerConfig,
+    idp: &Arc<IdpClient>,
+    accounting: &Arc<Accounting>,
+) -> anyhow::Result<External> {
+    Ok(External::new(&config.sources, Arc::clone(idp), Arc::clone(accounting), token_seal(config)?))
+}
+
+/// Makes the seal of refresh tokens of OpenID providers; a file for its key only if tokens are kept.
+fn token_seal(config: &ServerConfig) -> anyhow::Result<TokenSeal> {
+    let keeps_tokens =
+        |source: &Source| matches!(source.kind, SourceKind::Oidc(_)) && source.recheck().is_some();
+    if !config.sources.iter().any(keeps_tokens) {
+        return Ok(TokenSeal::default());
+    }
+    TokenSeal::open_or_create(&config.server.state_dir).context("the key of refresh tokens can't be used")
 }
 
 /// Starts the tasks that run besides requests.

@@ -198,7 +198,7 @@ impl Portal {
         let now_s = (self.clocks.wall)();
         let login = LoginFacts {
             device,
-            auth_time_s: user.auth_time_s.map_or(now_s, |at_s| at_s.min(now_s)),
+            auth_time_s: user.asked_at_s(now_s),
             limits: user.limits,
             addresses: user.addresses,
         };

@@ -146,8 +146,8 @@ impl Service {
         let refused = |refusal: Refusal| Ok(LoginReply::Refused(refusal.into()));
         // The profiles may be others than those by which the login was let in.
         let (factors, now_s) = (user.factors, (self.clocks.wall)());
-        let auth_time_s = user.auth_time_s.unwrap_or(now_s);
-        let profile = match self.access.admit(user, factors) {
+        let auth_time_s = user.asked_at_s(now_s);
+        let profile = match self.access.admit_login(user, factors, auth_time_s, now_s) {
             Ok(profile) => profile,
             // To a password alone nothing shows that it was right, as for a login that is checked
             // now.

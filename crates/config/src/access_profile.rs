@@ -46,6 +46,8 @@ pub struct AccessProfile {
     pub own_rules: usize,
     /// Factors that its users must have proved.
     pub require: Vec<Requirement>,
+    /// The longest time from the user's credentials to the login.
+    pub max_login_age: Option<Duration>,
     /// Where its clients' addresses come from, IPv4 first.
     pub pools: [PoolChoice; 2],
     /// Its rate limits; with some, those of `[limits]` and of its users' groups don't count.
@@ -283,7 +285,8 @@ fn profile(s: &mut Section<'_>, p: &mut Problems, config: &ServerConfig) -> Opti
         s.problem(p, "rules", message);
     }
     let require = require(s, p, config);
-    let wireguard = wireguard::profile(s, p, config, &require);
+    let max_login_age = read::max_login_age(s, p);
+    let wireguard = wireguard::profile(s, p, config, !require.is_empty() || max_login_age.is_some());
     let pools = pool::choices(s, p);
     let rates = rate::profile(s, p, name.as_deref().unwrap_or_default(), &config.limits.rates);
     let most = config.limits.max_sessions_per_user;
@@ -297,6 +300,7 @@ fn profile(s: &mut Section<'_>, p: &mut Problems, config: &ServerConfig) -> Opti
         rules,
         own_rules,
         require,
+        max_login_age,
         pools,
         rates,
         wireguard,

@@ -370,6 +370,10 @@ pub(super) fn session_lifetime(
     limit(Duration::from_secs(s.number(p, "session_lifetime_s", 0..=YEAR_S, default_s)))
 }
 
+pub(super) fn max_login_age(s: &mut Section<'_>, p: &mut Problems) -> Option<Duration> {
+    limit(Duration::from_secs(s.number(p, "max_login_age_s", 0..=YEAR_S, 0)))
+}
+
 /// 0 in the file means that there is no limit.
 fn limit(duration: Duration) -> Option<Duration> {
     (!duration.is_zero()).then_some(duration)

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use super::document::{Log as Problems, Section};
 use super::{MAX_MTU, MIN_MTU, ServerConfig};
-use crate::factor::Requirement;
 
 /// The MTU in a client's file unless another is configured: it fits into every path that carries
 /// IPv6 but for the smallest.
@@ -67,12 +66,12 @@ pub(super) fn wireguard(
     enabled.then_some(WireGuard { mtu, keepalive })
 }
 
-/// Reads the keys of a profile that requires these factors.
+/// Reads the keys of a profile, which requires more of a login than a password or not.
 pub(super) fn profile(
     s: &mut Section<'_>,
     p: &mut Problems,
     config: &ServerConfig,
-    require: &[Requirement],
+    requires: bool,
 ) -> WireGuardProfile {
     let otherwise = WireGuardProfile::implied(config.wireguard);
     let is_said = s.has("wireguard");
@@ -82,13 +81,13 @@ pub(super) fn profile(
             "'wireguard' in [profile] lets WireGuard clients in, which needs enabled = true in [wireguard]";
         s.problem(p, "wireguard", message.to_owned());
     }
-    if is_said && wanted && !require.is_empty() {
-        let message = "'wireguard' in [profile] contradicts 'require': a WireGuard client shows nothing but its key; write \
-                       wireguard = false, or a profile of its own for such users";
+    if is_said && wanted && requires {
+        let message = "'wireguard' in [profile] contradicts 'require' and 'max_login_age_s': a WireGuard client shows nothing \
+                       but its key; write wireguard = false, or a profile of its own for such users";
         s.problem(p, "wireguard", message.to_owned());
     }
     WireGuardProfile {
-        allowed: wanted && require.is_empty(),
+        allowed: wanted && !requires,
         mtu: mtu(s, p, "wireguard_mtu", otherwise.mtu, config.tunnel.mtu),
         keepalive: keepalive(s, p, "wireguard_keepalive_s", otherwise.keepalive),
     }

@@ -12,6 +12,8 @@
 #![allow(missing_docs)]
 
 mod dynamic;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 pub mod ldap;
 mod oidc;
 pub mod radius;

@@ -6,11 +6,12 @@
 //! its own description, which must be of the configured issuer, and are https. A provider that
 //! lies, is slow or is down costs the one login. Refresh tokens are auth's: none is kept here.
 
-mod claims;
+pub(crate) mod claims;
 mod https;
-mod jwt;
+pub(crate) mod jwt;
 mod provider;
 
+use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
@@ -58,7 +59,9 @@ pub(super) struct Provider {
     /// Lines about what proves nothing: anybody can send that.
     refusals: LogLimit,
     description: Mutex<Known<Description>>,
-    keys: Mutex<Known<Keys>>,
+    keys: RwLock<Known<Keys>>,
+    /// When keys were asked for last. Tokens whose key is known do not wait for it.
+    asked_for_keys: Mutex<Option<Instant>>,
 }
 
 /// The response to a code or a refresh token.
@@ -99,7 +102,8 @@ impl Provider {
             https: Https::new(SourceTls::trusting(settings.ca.as_deref())?),
             refusals: LogLimit::new(REFUSALS, REFUSAL_INTERVAL),
             description: Mutex::default(),
-            keys: Mutex::default(),
+            keys: RwLock::default(),
+            asked_for_keys: Mutex::default(),
         })
     }
 
@@ -118,6 +122,9 @@ impl Provider {
             .append_pair("nonce", &login.nonce)
             .append_pair("code_challenge", &login.challenge)
             .append_pair("code_challenge_method", "S256");
+        if let Some(max_age_s) = login.max_age_s {
+            query.append_pair("max_age", &max_age_s.to_string());
+        }
         // Without it a provider gives no such tokens (OpenID Connect Core §11).
         if self.settings.scopes.iter().any(|scope| scope == "offline_access") {
             query.append_pair("prompt", "consent");
@@ -218,7 +225,9 @@ impl Provider {
             Ok(claims) => claims,
             Err(error) => return Ok(Err(error.into())),
         };
-        if let Err(error) = claims::check_login(&claims, &self.settings, &redeem.nonce, wall_s()) {
+        let checked = claims::check_login(&claims, &self.settings, &redeem.nonce, wall_s())
+            .and_then(|()| claims::check_age(&claims, redeem.max_age_s, wall_s()));
+        if let Err(error) = checked {
             return Ok(Err(error.into()));
         }
         if let (true, Some(endpoint), Some(token)) = (
@@ -289,28 +298,49 @@ impl Provider {
         self.https.get(endpoint, Some(bearer)).await?.json(endpoint)
     }
 
-    /// The claims of a token. If its key is unknown, the provider may have another now.
+    /// The claims of a token. If its key is unknown, the provider may have another now: it is asked
+    /// for its keys once at a time, and seldom, since anybody can send such a token.
     async fn verify(
         &self,
         description: &Description,
         token: &str,
         types: &[&str],
     ) -> Result<Result<Claims, TokenError>, ServerError> {
-        let mut keys = self.keys.lock().await;
-        let known = keys.current().map(|keys| keys.verify(token, types));
-        match known {
-            Some(verified) if verified != Err(TokenError::UnknownKey) => return Ok(verified),
-            Some(unknown) if keys.age().is_some_and(|age| age < NEXT_FETCH) => return Ok(unknown),
-            _ => {}
+        match self.by_known_keys(token, types) {
+            Some(Err(TokenError::UnknownKey)) | None => {}
+            Some(verified) => return Ok(verified),
         }
+        let mut asked = self.asked_for_keys.lock().await;
+        let known = self.by_known_keys(token, types);
+        let is_too_soon = asked.is_some_and(|at| at.elapsed() < NEXT_FETCH);
+        match known {
+            Some(Err(TokenError::UnknownKey)) if is_too_soon => return Ok(Err(TokenError::UnknownKey)),
+            None if is_too_soon => {
+                return Err(ServerError::Answer(format!("{} had no keys just now", description.jwks_uri)));
+            }
+            Some(Err(TokenError::UnknownKey)) | None => {}
+            Some(verified) => return Ok(verified),
+        }
+        *asked = Some(Instant::now());
+        let fetched = self.fetch_keys(description).await;
+        *asked = Some(Instant::now());
+        let fetched = fetched?;
+        let verified = fetched.verify(token, types);
+        *self.keys.write().unwrap_or_else(PoisonError::into_inner) = Known::new(fetched, Instant::now());
+        Ok(verified)
+    }
+
+    fn by_known_keys(&self, token: &str, types: &[&str]) -> Option<Result<Claims, TokenError>> {
+        let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
+        keys.current().map(|keys| keys.verify(token, types))
+    }
+
+    async fn fetch_keys(&self, description: &Description) -> Result<Keys, ServerError> {
         let response = self.https.get(&description.jwks_uri, None).await?;
         let fetched = (response.status == StatusCode::OK).then(|| Keys::parse(&response.body)).flatten();
-        let fetched = fetched.ok_or_else(|| {
+        fetched.ok_or_else(|| {
             ServerError::Answer(format!("{} has no keys: {}", description.jwks_uri, response.status))
-        })?;
-        let verified = fetched.verify(token, types);
-        *keys = Known::new(fetched, Instant::now());
-        Ok(verified)
+        })
     }
 
     /// The user that has logged out at the provider; `None` if the token does not prove that.
@@ -367,4 +397,71 @@ fn authorization(value: &str) -> Result<HeaderValue, ServerError> {
         .map_err(|_| ServerError::Answer("a credential can't be sent in a header".to_owned()))?;
     value.set_sensitive(true);
     Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use serde_json::json;
+    use tokio::net::TcpListener;
+
+    use super::jwt::testing::Signer;
+    use super::*;
+    use vpnd_config::ServerConfig;
+    use vpnd_config::source::SourceKind;
+
+    fn settings() -> Oidc {
+        let text = "[tls]\ncertificate = 'a'\nkey = 'b'\n[tunnel]\npool_v4 = '10.86.0.0/16'\n[portal]\nenabled = true\n\
+                    certificate = 'c'\nkey = 'd'\nurl = 'https://vpn.uni.example'\n[[source]]\nname = 'uni'\nkind = 'oidc'\n\
+                    realm = 'uni.example'\nissuer = 'https://id.uni.example'\nclient_id = 'vpn'\nclient_secret_file = 's'\n";
+        let config = ServerConfig::parse(text, "server.toml", Path::new("/")).unwrap();
+        match config.sources.into_iter().map(|source| source.kind).next() {
+            Some(SourceKind::Oidc(settings)) => *settings,
+            _ => panic!("it is a provider"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_token_of_an_unknown_key_has_keys_fetched_seldom_and_keeps_no_other_waiting() {
+        let slow = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let base = format!("https://{}", slow.local_addr().unwrap());
+        let url = |path: &str| format!("{base}/{path}").parse::<HttpsUrl>().unwrap();
+        let description = Description {
+            authorization_endpoint: url("auth"),
+            token_endpoint: url("token"),
+            jwks_uri: url("keys"),
+            userinfo_endpoint: None,
+            names_issuer: false,
+            takes_basic: true,
+        };
+        let [own, strange] = [Signer::p256("own"), Signer::p256("strange")];
+        let keys = Keys::parse(json!({ "keys": [own.jwk()] }).to_string().as_bytes()).unwrap();
+        let provider = Arc::new(Provider {
+            settings: settings(),
+            secret: Zeroizing::default(),
+            https: Https::new(SourceTls::trusting(None).unwrap()),
+            refusals: LogLimit::new(REFUSALS, REFUSAL_INTERVAL),
+            description: Mutex::default(),
+            keys: RwLock::new(Known::new(keys, Instant::now())),
+            asked_for_keys: Mutex::default(),
+        });
+        let verify = |token: String| {
+            let (provider, description) = (Arc::clone(&provider), description.clone());
+            async move { provider.verify(&description, &token, &ID_TOKEN).await }
+        };
+        let claims = json!({"sub": "ann"});
+        let waiting = tokio::spawn(verify(strange.sign(&claims)));
+        let (connection, _) = slow.accept().await.unwrap();
+        let second = Duration::from_secs(1);
+        let known = tokio::time::timeout(second, verify(own.sign(&claims))).await;
+        assert!(known.expect("it waits for the provider").unwrap().is_ok());
+        drop(connection);
+        assert!(waiting.await.unwrap().is_err(), "the provider does not answer");
+        for _ in 0..10 {
+            assert_eq!(verify(strange.sign(&claims)).await.unwrap(), Err(TokenError::UnknownKey));
+        }
+        assert!(tokio::time::timeout(second / 5, slow.accept()).await.is_err(), "it was asked again");
+    }
 }

@@ -6,7 +6,7 @@
 use std::net::IpAddr;
 
 use axum::extract::FromRequestParts;
-use axum::http::header::{ACCEPT_LANGUAGE, COOKIE, USER_AGENT};
+use axum::http::header::{ACCEPT_LANGUAGE, COOKIE, HeaderName, USER_AGENT};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
 use base64::Engine as _;
@@ -51,22 +51,25 @@ impl<S: Sync> FromRequestParts<S> for Visitor {
     type Rejection = StatusCode;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, StatusCode> {
-        let peer = parts.extensions.get::<Peer>().ok_or(StatusCode::INTERNAL_SERVER_ERROR)?;
-        let site = parts.headers.get("sec-fetch-site");
-        let languages = parts.headers.get(ACCEPT_LANGUAGE).and_then(|value| value.to_str().ok());
-        Ok(Self {
-            address: peer.0,
-            token: token_of(&parts.headers, NAME),
-            at_provider: token_of(&parts.headers, AT_PROVIDER),
-            ticket: token_of(&parts.headers, CONNECT),
-            texts: texts::preferred(languages.unwrap_or_default()),
-            kind: kind(
-                parts.headers.get(USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or_default(),
-            ),
-            is_foreign: site.is_some_and(|site| site != "same-origin"),
-            is_led: site.is_some_and(|site| site != "same-origin" && site != "none"),
-        })
+        visitor(parts).ok_or(StatusCode::INTERNAL_SERVER_ERROR)
     }
+}
+
+/// Reads the sender of a request; `None` without a connection.
+pub(crate) fn visitor(parts: &Parts) -> Option<Visitor> {
+    let peer = parts.extensions.get::<Peer>()?;
+    let site = parts.headers.get("sec-fetch-site");
+    let text = |name: HeaderName| parts.headers.get(name).and_then(|value| value.to_str().ok());
+    Some(Visitor {
+        address: peer.0,
+        token: token_of(&parts.headers, NAME),
+        at_provider: token_of(&parts.headers, AT_PROVIDER),
+        ticket: token_of(&parts.headers, CONNECT),
+        texts: texts::preferred(text(ACCEPT_LANGUAGE).unwrap_or_default()),
+        kind: kind(text(USER_AGENT).unwrap_or_default()),
+        is_foreign: site.is_some_and(|site| site != "same-origin"),
+        is_led: site.is_some_and(|site| site != "same-origin" && site != "none"),
+    })
 }
 
 impl Visitor {

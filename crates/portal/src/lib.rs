@@ -13,6 +13,8 @@
 mod auth_client;
 mod browser;
 mod connections;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod pages;
 mod places;
 mod relays;

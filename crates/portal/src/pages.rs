@@ -38,6 +38,8 @@ pub(crate) struct LoginPage<'p> {
     pub(crate) problem: Option<String>,
     /// Where else one can log in.
     pub(crate) providers: &'p [Provider],
+    /// Whether a provider is to ask for credentials, whatever it knows of the browser.
+    pub(crate) again: bool,
 }
 
 #[derive(Template)]

@@ -88,15 +88,30 @@ impl Site {
         user: &str,
         problem: Option<String>,
     ) -> Response {
+        self.login_page(visitor, status, user, problem, false)
+    }
+
+    /// Shows that form to a browser whose user has to be asked for credentials again, and why.
+    fn log_in_again(&self, visitor: &Visitor, problem: &str) -> Response {
+        self.login_page(visitor, StatusCode::FORBIDDEN, "", Some(problem.to_owned()), true)
+    }
+
+    fn login_page(
+        &self,
+        visitor: &Visitor,
+        status: StatusCode,
+        user: &str,
+        problem: Option<String>,
+        again: bool,
+    ) -> Response {
         let (token, is_new) = match &visitor.token {
             Some(token) => (token.clone(), false),
             None => (fresh_token(), true),
         };
         let form = form_of(&token);
-        let response = page(
-            status,
-            &LoginPage { frame: self.frame(visitor), form, user, problem, providers: &self.providers },
-        );
+        let providers = &self.providers;
+        let login = LoginPage { frame: self.frame(visitor), form, user, problem, providers, again };
+        let response = page(status, &login);
         if is_new { with_cookie(response, &cookie(&token)) } else { response }
     }
 
@@ -138,7 +153,7 @@ impl Site {
 type Route = (&'static str, fn() -> MethodRouter<Arc<Site>>);
 
 /// Addresses of pages; those of the API are in `api`.
-const ROUTES: [Route; 34] = [
+const ROUTES: [Route; 35] = [
     ("/", || get(overview)),
     ("/login", || get(login_form).post(log_in)),
     ("/login/answer", || post(answer)),
@@ -166,6 +181,7 @@ const ROUTES: [Route; 34] = [
     ("/desk/extend", || post(desk::extend)),
     ("/desk/whois", || post(desk::whois)),
     ("/desk/invite", || post(desk::invite)),
+    ("/desk/add", || post(desk::add)),
     ("/invitation/{token}", || get(invitations::open).post(invitations::accept)),
     ("/script.js", || get(script)),
     ("/password", || get(account::password).post(account::change_password)),
@@ -389,6 +405,14 @@ async fn end(
         Ok(Change::NoVisit) => to("/login"),
         Err(_) => site.failed(&visitor),
     }
+}
+
+/// Parsers of our own, for the fuzzer.
+#[cfg(any(test, fuzzing))]
+pub(crate) mod reading {
+    pub(crate) use super::api::bearer;
+    pub(crate) use super::at_provider::read as brought;
+    pub(crate) use super::desk::parameter;
 }
 
 #[cfg(test)]

@@ -242,6 +242,7 @@ pub(crate) static ENGLISH: Texts = Texts {
         Refusal::NeedsCode | Refusal::NeedsApproval | Refusal::NeedsFactor => {
             "Your account needs a second factor for this, and has none yet. Ask the help desk."
         }
+        Refusal::OldLogin => "Your login is too old for this access. Log in again.",
         Refusal::Certificate | Refusal::NeedsCertificate => {
             "Your account needs a certificate, which this page can't ask for. Use the VPN client."
         }
@@ -358,6 +359,9 @@ pub(crate) static GERMAN: Texts = Texts {
         Refusal::NoProfile => "Ihr Konto hat keinen Zugang zum VPN. Fragen Sie den Helpdesk.",
         Refusal::NeedsCode | Refusal::NeedsApproval | Refusal::NeedsFactor => {
             "Ihr Konto braucht dafür einen zweiten Faktor und hat noch keinen. Fragen Sie den Helpdesk."
+        }
+        Refusal::OldLogin => {
+            "Ihre Anmeldung liegt für diesen Zugang zu lange zurück. Melden Sie sich neu an."
         }
         Refusal::Certificate | Refusal::NeedsCertificate => {
             "Ihr Konto braucht ein Zertifikat, nach dem diese Seite nicht fragen kann. Verwenden Sie den VPN-Client."

@@ -1,7 +1,7 @@
 //! Refresh tokens of OpenID providers, by which users are asked about between logins.
 //!
-//! INVARIANT: a user has one at most, the latest; it goes with the user, and a backup of the
-//! embedded store brings none back.
+//! Invariants: a user has one at most, the latest; it goes with the user, and a backup of the
+//! embedded store brings none back. The auth process has sealed it: a database can't use it.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use zeroize::Zeroizing;
 
 use crate::{StoreError, UserId};
 
-/// A refresh token. Never printed.
+/// A refresh token, sealed. Never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RefreshToken(Zeroizing<String>);
 
@@ -36,6 +36,13 @@ pub trait RefreshTokens: Send + Sync {
     /// Keeps this one for a user, in place of an earlier one, or none from now on. A user who is not
     /// there gets none.
     fn keep_refresh_token(&self, id: UserId, token: Option<&RefreshToken>) -> Result<(), StoreError>;
+    /// Puts the next one in place of this one, unless another is there by now, or none.
+    fn replace_refresh_token(
+        &self,
+        id: UserId,
+        before: &RefreshToken,
+        next: &RefreshToken,
+    ) -> Result<(), StoreError>;
     /// That of a user.
     fn refresh_token(&self, id: UserId) -> Result<Option<RefreshToken>, StoreError>;
 }

@@ -66,6 +66,8 @@ causes! {
     NoProfile = "no-profile";
     /// Everything was right, and the user's access profile requires another factor.
     MissingFactor = "missing-factor";
+    /// Everything was right, and the user's access profile requires a login that is newer.
+    OldLogin = "old-login";
 }
 
 impl From<NotAdmitted> for Cause {
@@ -74,6 +76,7 @@ impl From<NotAdmitted> for Cause {
             NotAdmitted::Expired => Self::Expired,
             NotAdmitted::NoProfile => Self::NoProfile,
             NotAdmitted::MissingFactor(_) => Self::MissingFactor,
+            NotAdmitted::OldLogin => Self::OldLogin,
         }
     }
 }

@@ -186,7 +186,7 @@ impl Credentials {
     ) -> Result<CheckResult, StoreError> {
         let admitted = match user.has_expired(now_s) {
             true => Err(NotAdmitted::Expired),
-            false => self.access.admit(&user, user.factors).map(drop),
+            false => self.access.admit_login(&user, user.factors, user.asked_at_s(now_s), now_s).map(drop),
         };
         match admitted {
             Ok(()) => Ok(CheckResult::Granted(user)),

@@ -20,6 +20,7 @@ use vpnd_proto::time::Time;
 use super::absences::Absences;
 use super::rounds::AtSource;
 use super::throttle::Person;
+use super::token_seal::TokenSeal;
 use super::turns::{Turn, Turns};
 use super::{Authenticated, Authenticator, Cause, CheckResult, Entrance, Login, LoginOutcome};
 use crate::accounting::Accounting;
@@ -50,6 +51,7 @@ pub(crate) struct External {
     pub(super) sources: Vec<Arc<ExternalSource>>,
     pub(super) idp: Arc<IdpClient>,
     pub(super) accounting: Arc<Accounting>,
+    pub(super) tokens: TokenSeal,
 }
 
 pub(super) struct ExternalSource {
@@ -116,9 +118,14 @@ impl ExternalSource {
 }
 
 impl External {
-    pub(crate) fn new(sources: &[Source], idp: Arc<IdpClient>, accounting: Arc<Accounting>) -> Self {
+    pub(crate) fn new(
+        sources: &[Source],
+        idp: Arc<IdpClient>,
+        accounting: Arc<Accounting>,
+        tokens: TokenSeal,
+    ) -> Self {
         let sources = sources.iter().map(|source| Arc::new(ExternalSource::new(source)));
-        Self { sources: sources.collect(), idp, accounting }
+        Self { sources: sources.collect(), idp, accounting, tokens }
     }
 
     /// How each source answers.

@@ -33,7 +33,8 @@ pub struct Authenticated {
     /// Whether the source itself has shown who it is, so that no guess of a password is confirmed by
     /// what is said of the user.
     pub is_shown: bool,
-    /// When the user has shown credentials; `None` if that was just now.
+    /// When the user has shown credentials; `None` if that was just now, or, where the source has
+    /// shown who it is, if it has not said.
     pub auth_time_s: Option<u64>,
 }
 
@@ -42,6 +43,12 @@ impl Authenticated {
     pub fn here(user: User, factors: Factors) -> Self {
         let (limits, addresses) = (SourceLimits::default(), SourceAddresses::default());
         Self { user, factors, limits, addresses, is_shown: false, auth_time_s: None }
+    }
+
+    /// When the user was last asked for credentials. What a source has not said is long ago.
+    pub fn asked_at_s(&self, now_s: u64) -> u64 {
+        let unsaid_s = if self.is_shown { 0 } else { now_s };
+        self.auth_time_s.map_or(unsaid_s, |at_s| at_s.min(now_s))
     }
 }
 

@@ -1,7 +1,8 @@
 //! Asking providers about users between logins, by the refresh tokens that came with these.
 //!
-//! Invariants: a token is in the store and on its way to idp, and nowhere else; the one that a
-//! provider gives in place of another is kept before anything else becomes of the answer.
+//! Invariants: a token is in the store, sealed, and on its way to idp, and nowhere else; the one that
+//! a provider gives in place of another is kept before anything else becomes of the answer, unless a
+//! login or a logout has come in between.
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use super::recheck::Outcome;
 use super::rounds::REPLY_MARGIN;
 use vpnd_config::source::LOGIN_TIMEOUT;
 use vpnd_ipc::gateway::idp::{RefreshLogin, RefreshToken, RefreshedLogin, SourceName};
-use vpnd_store::{LiveUser, StoreError, UserId};
+use vpnd_store::{LiveUser, RefreshToken as Sealed, StoreError, UserId};
 use vpnd_sys::clock::now;
 
 impl Authenticator {
@@ -22,11 +23,11 @@ impl Authenticator {
         user: &LiveUser,
     ) -> Outcome {
         let name = &source.source.name;
-        let Some(token) = self.refresh_token(user.id).await else {
+        let Some((sealed, token)) = self.refresh_token(user.id).await else {
             tracing::debug!(
                 source = name,
                 user = user.name,
-                "the provider gave no refresh token for the user"
+                "there is no refresh token for the user, or none that can be opened"
             );
             return Outcome::NoAnswer;
         };
@@ -36,7 +37,7 @@ impl Authenticator {
         match reply {
             Ok(Ok(RefreshedLogin { identity, refresh })) => {
                 if let Some(next) = refresh {
-                    self.keep_refresh_token(user.id, next).await;
+                    self.replace_refresh_token(user.id, sealed, next).await;
                 }
                 self.shown_again(source, user, identity).await
             }
@@ -48,17 +49,23 @@ impl Authenticator {
         }
     }
 
-    async fn refresh_token(self: &Arc<Self>, user: UserId) -> Option<RefreshToken> {
+    /// The token of a user, as it is in the store and as the provider knows it.
+    async fn refresh_token(self: &Arc<Self>, user: UserId) -> Option<(Sealed, RefreshToken)> {
         let this = Arc::clone(self);
         let found = tokio::task::spawn_blocking(move || this.store.refresh_token(user)).await.ok()?;
         let found = found.map_err(|error| tracing::error!(%error, "a refresh token can't be read")).ok()?;
-        RefreshToken::new(found?.expose()).ok()
+        let sealed = found?;
+        let token = RefreshToken::new(self.external.tokens.open(user, &sealed)?.as_str()).ok()?;
+        Some((sealed, token))
     }
 
-    async fn keep_refresh_token(self: &Arc<Self>, user: UserId, token: RefreshToken) {
+    async fn replace_refresh_token(self: &Arc<Self>, user: UserId, before: Sealed, next: RefreshToken) {
         let this = Arc::clone(self);
-        let kept = tokio::task::spawn_blocking(move || this.put_refresh_token(user, &token)).await;
-        if let Ok(Err(error)) = kept {
+        let kept = tokio::task::spawn_blocking(move || {
+            let next = this.external.tokens.seal(user, next.expose());
+            this.store.replace_refresh_token(user, &before, &next)
+        });
+        if let Ok(Err(error)) = kept.await {
             tracing::error!(%error, "a refresh token can't be kept, so its user has to log in again");
         }
     }
@@ -76,7 +83,7 @@ impl Authenticator {
     }
 
     fn put_refresh_token(&self, user: UserId, token: &RefreshToken) -> Result<(), StoreError> {
-        let token = vpnd_store::RefreshToken::new(token.expose().to_owned());
-        self.store.keep_refresh_token(user, Some(&token))
+        let sealed = self.external.tokens.seal(user, token.expose());
+        self.store.keep_refresh_token(user, Some(&sealed))
     }
 }

@@ -29,6 +29,9 @@ use vpnd_sys::clock::now;
 
 /// Limit for a person at the provider.
 const LIFETIME: Duration = Duration::from_secs(600);
+/// Longest time since a provider asked for credentials, in a login that follows another: less than
+/// the desk allows for changes, which are made after it.
+const AGAIN: Duration = Duration::from_secs(300);
 /// A person who has taken this long makes room for another.
 const DISPLACE_AFTER: Duration = Duration::from_secs(60);
 /// Logins at most.
@@ -56,6 +59,7 @@ struct Waiting {
 pub(super) struct Proof {
     nonce: Random,
     verifier: SecretText<43>,
+    max_age_s: Option<u64>,
 }
 
 /// A login that begins.
@@ -76,7 +80,13 @@ impl Default for AtProvider {
 
 impl AtProvider {
     /// Begins a login; `None` if too many of its network are under way.
-    pub(super) fn begin(&mut self, source: &str, address: IpAddr, now: Time) -> Option<Begun> {
+    pub(super) fn begin(
+        &mut self,
+        source: &str,
+        address: IpAddr,
+        max_age_s: Option<u64>,
+        now: Time,
+    ) -> Option<Begun> {
         self.remove_where(|waiting| now.since(waiting.since) >= LIFETIME);
         let Entered::In { permit, displaced } =
             self.shares.enter(now, Source::from(address), Standing::Stranger)
@@ -89,7 +99,7 @@ impl AtProvider {
         let waiting = Waiting {
             source: source.to_owned(),
             browser: hash(&*token.0),
-            proof: Proof { nonce: nonce.clone(), verifier: SecretText::new(&*verifier).ok()? },
+            proof: Proof { nonce: nonce.clone(), verifier: SecretText::new(&*verifier).ok()?, max_age_s },
             since: now,
             permit,
         };
@@ -135,12 +145,14 @@ impl Portal {
 
 impl Answer<StartAtProvider> for Portal {
     async fn answer(self: &Arc<Self>, start: StartAtProvider) -> Result<ProviderStart, Reason> {
-        let StartAtProvider { source, address } = start;
-        let begun = self.at_provider().begin(&source, address, now());
+        let StartAtProvider { source, address, again } = start;
+        let ages = [again.then_some(AGAIN), self.access.shortest_login_age()];
+        let max_age_s = ages.into_iter().flatten().min().map(|age| age.as_secs());
+        let begun = self.at_provider().begin(&source, address, max_age_s, now());
         let Some(Begun { token, state, nonce, challenge }) = begun else {
             return Ok(ProviderStart::Refused(Refusal::WaitingFull.into()));
         };
-        let asked = LoginAddress { source, state, nonce, challenge };
+        let asked = LoginAddress { source, state, nonce, challenge, max_age_s };
         Ok(match self.authenticator.address_at_provider(asked).await {
             Ok(url) => ProviderStart::Go { url, token },
             Err(refusal) => ProviderStart::Refused(refusal.into()),
@@ -152,7 +164,7 @@ impl Answer<FinishAtProvider> for Portal {
     async fn answer(self: &Arc<Self>, finish: FinishAtProvider) -> Result<LoginStep, Reason> {
         let FinishAtProvider { source, browser, state, code, issuer } = finish;
         let proof = self.at_provider().finish(&state, &source, &browser.token, now());
-        let Some(Proof { nonce, verifier }) = proof else {
+        let Some(Proof { nonce, verifier, max_age_s }) = proof else {
             if self.refusals.admits() {
                 tracing::info!(
                     source = &*source,
@@ -163,7 +175,8 @@ impl Answer<FinishAtProvider> for Portal {
             return Ok(LoginStep::Refused(Refusal::NotConfirmed.into()));
         };
         let (device, now_s) = (DeviceId(rand::random()), (self.clocks.wall)());
-        let redeem = code.map(|code| RedeemCode { source: source.clone(), code, issuer, nonce, verifier });
+        let redeem =
+            code.map(|code| RedeemCode { source: source.clone(), code, issuer, nonce, verifier, max_age_s });
         let outcome = match redeem {
             Some(redeem) => {
                 self.authenticator.log_in_at_provider(redeem, browser.address, device, now_s).await
@@ -185,7 +198,8 @@ mod tests {
     #[test]
     fn a_state_is_good_once_for_its_browser_and_its_provider() {
         let mut logins = AtProvider::default();
-        let begin = |logins: &mut AtProvider| logins.begin("uni", address("192.0.2.1"), Time::ZERO).unwrap();
+        let begin =
+            |logins: &mut AtProvider| logins.begin("uni", address("192.0.2.1"), None, Time::ZERO).unwrap();
         let (ann, eve) = (begin(&mut logins), begin(&mut logins));
         assert!(logins.finish(&ann.state, "uni", &eve.token, Time::ZERO).is_none(), "another browser's");
         assert!(logins.finish(&ann.state, "uni", &ann.token, Time::ZERO).is_none(), "it was tried");
@@ -204,12 +218,12 @@ mod tests {
     fn a_crowd_keeps_nobody_out() {
         let mut logins = AtProvider::default();
         for _ in 0..2 * LIMIT {
-            let _ = logins.begin("uni", address("192.0.2.1"), Time::ZERO);
+            let _ = logins.begin("uni", address("192.0.2.1"), None, Time::ZERO);
         }
         assert!(logins.waiting.len() <= LIMIT && logins.waiting.len() == logins.shares.taken());
-        let ann = logins.begin("uni", address("198.51.100.1"), Time::ZERO).unwrap();
+        let ann = logins.begin("uni", address("198.51.100.1"), None, Time::ZERO).unwrap();
         assert!(logins.finish(&ann.state, "uni", &ann.token, Time::ZERO).is_some());
-        let _ = logins.begin("uni", address("198.51.100.1"), Time::ZERO + LIFETIME).unwrap();
+        let _ = logins.begin("uni", address("198.51.100.1"), None, Time::ZERO + LIFETIME).unwrap();
         assert_eq!((logins.waiting.len(), logins.shares.taken()), (1, 1));
     }
 }

@@ -22,6 +22,7 @@ use vpnd_proto::time::Time;
 
 use super::Portal;
 use super::visits::{Found, Visit};
+use crate::access::NotAdmitted;
 use crate::authenticator::{Login, LoginOutcome};
 use vpnd_ipc::gateway::auth::{BrowserLogin, BrowserLoginReply, SourceName};
 use vpnd_ipc::gateway::idp::Url;
@@ -176,7 +177,8 @@ impl Portal {
         self.authenticator.log_in_by_visit(visit, login, (self.clocks.wall)())
     }
 
-    /// The browser's user and visit, if the login was just now: a grant is worth a login.
+    /// The browser's user and visit, if the login was just now, and the user's access profile takes
+    /// one of that age: a grant is worth a login.
     fn just_logged_in(&self, browser: &Browser) -> Result<Option<(User, Visit)>, StoreError> {
         let Some(user) = self.visitor(browser)? else { return Ok(None) };
         let mut visits = self.visits();
@@ -184,7 +186,12 @@ impl Portal {
         let Found::Here(visit) = visits.visit(&browser.token, browser.address, now()) else {
             return Ok(None);
         };
-        Ok(is_recent.then_some((user, visit)))
+        drop(visits);
+        let (auth_time_s, now_s) = (visit.login.auth_time_s, (self.clocks.wall)());
+        let admitted = self.access.admit_login(&user, visit.factors, auth_time_s, now_s);
+        // Any other reason is the login's to say.
+        let is_new = !matches!(admitted, Err(NotAdmitted::OldLogin));
+        Ok((is_recent && is_new).then_some((user, visit)))
     }
 
     fn question(&self, query: &ConnectQuery) -> Result<ConnectPage, StoreError> {

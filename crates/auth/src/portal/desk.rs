@@ -5,11 +5,12 @@
 //! address and a reason, and no right. It counts from the configured networks alone, a change only
 //! within ten minutes of a login, with a reason, on the record, and so often. A portal that was taken
 //! over can do this while such a person is logged in: the limits here are what bounds it, and people
-//! add nobody and give no groups.
+//! give no role.
 
 mod accounts;
 mod authority;
 mod deeds;
+mod questions;
 mod views;
 mod watch;
 
@@ -26,8 +27,8 @@ use vpnd_config::https_url::HttpsUrl;
 use vpnd_ipc::gateway::auth::WorkerState;
 use vpnd_ipc::gateway::portal::Browser;
 use vpnd_ipc::gateway::portal::desk::{
-    AskWhois, Caller, ChangeUser, Deed, DeskQuery, DeskRefusal, DeskState, FindUsers, FoundUsers, Link,
-    ListSessions, ListedSessions, Replied, Role, ShowUser, ShownUser, Whois,
+    Caller, ChangeUser, Deed, DeskQuery, DeskRefusal, DeskState, FindUsers, FoundUsers, Link, ListSessions,
+    ListedSessions, Replied, Role, ShowUser, ShownUser,
 };
 use vpnd_ipc::request::{Answer, Reason};
 use vpnd_proto::control::UserName;
@@ -109,7 +110,7 @@ impl Actor {
 
     /// Whether it adds users.
     fn adds_users(&self) -> bool {
-        self.person().is_none() && self.role == Role::Administrator
+        self.role == Role::Administrator
     }
 
     fn person(&self) -> Option<&User> {
@@ -162,8 +163,8 @@ impl Portal {
     fn person(&self, browser: &Browser, act: Act) -> Result<Replied<Actor>, StoreError> {
         let Some(user) = self.visitor(browser)? else { return Ok(Err(DeskRefusal::NoVisit)) };
         let Some(desk) = self.desk() else { return Ok(Err(DeskRefusal::NoRole)) };
-        let is_recent = self.visits().is_recent(&browser.token, now());
-        let role = match admit(&desk.rules, &user, browser.address, is_recent, act) {
+        let is_fresh = self.visits().is_fresh(&browser.token, now(), (self.clocks.wall)());
+        let role = match admit(&desk.rules, &user, browser.address, is_fresh, act) {
             Ok(role) => role,
             Err(refusal) => return Ok(Err(refusal)),
         };
@@ -268,16 +269,6 @@ impl Answer<ChangeUser> for Portal {
             _ => None,
         };
         self.from_store(move |portal| portal.change_user(&actor, &change, password)).await
-    }
-}
-
-impl Answer<AskWhois> for Portal {
-    async fn answer(self: &Arc<Self>, ask: AskWhois) -> Result<Replied<Whois>, Reason> {
-        self.from_store(move |portal| match portal.actor(&ask.caller, Act::Ask)? {
-            Ok(actor) => Ok(portal.whois(&actor, &ask)),
-            Err(refusal) => Ok(Err(refusal)),
-        })
-        .await
     }
 }
 

@@ -1,11 +1,12 @@
 //! Users who have logged out at their provider (OpenID Connect Back-Channel Logout 1.0).
 //!
 //! Invariants: who has logged out comes from idp alone, out of a token that it has verified, and
-//! each token counts once; it ends the sessions and visits of its user and nobody else's, those of
-//! WireGuard devices included, which need the user's login to come back.
+//! each token counts once, though one that the store could not follow counts again; it ends the
+//! sessions and visits of its user and nobody else's, those of WireGuard devices included, which
+//! need the user's login to come back.
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use vpnd_config::revocation_cause::RevocationCause;
@@ -35,9 +36,18 @@ impl Seen {
         }
         self.0.len() < LIMIT && self.0.insert((source.to_owned(), id), now).is_none()
     }
+
+    /// Lets this one count again: the provider repeats it.
+    fn forget(&mut self, source: &str, id: [u8; 32]) {
+        self.0.remove(&(source.to_owned(), id));
+    }
 }
 
 impl Portal {
+    fn logouts(&self) -> MutexGuard<'_, Seen> {
+        self.logouts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn log_out(&self, source: &str, logout: &ProviderLogout) -> Result<(), StoreError> {
         let Some(user) = self.store.user_by_subject(source, &logout.subject)? else {
             tracing::debug!(source, "a user has logged out at a provider who was never here");
@@ -67,19 +77,19 @@ impl Answer<LoggedOutAtProvider> for Portal {
             }
             return Ok(false);
         };
-        let is_new = self.logouts.lock().unwrap_or_else(PoisonError::into_inner).is_new(
-            &source,
-            logout.id.into(),
-            now(),
-        );
-        if !is_new {
+        let id = logout.id.into();
+        if !self.logouts().is_new(&source, id, now()) {
             if self.refusals.admits() {
                 tracing::info!(source = &*source, %address, "a logout token came again");
             }
             return Ok(false);
         }
-        self.from_store(move |portal| portal.log_out(&source, &logout)).await?;
-        Ok(true)
+        let name = source.to_string();
+        let done = self.from_store(move |portal| portal.log_out(&name, &logout)).await;
+        if done.is_err() {
+            self.logouts().forget(&source, id);
+        }
+        done.map(|()| true)
     }
 }
 

@@ -272,6 +272,14 @@ impl Visits {
         self.visits.get(&hash(token)).is_some_and(|kept| now.since(kept.began) < RECENT)
     }
 
+    /// Whether the user was also asked for credentials just then: a provider may have let the
+    /// browser in by a login of the morning.
+    pub(super) fn is_fresh(&self, token: &Token, now: Time, now_s: u64) -> bool {
+        let kept = self.visits.get(&hash(token));
+        let age_s = kept.map(|kept| now_s.saturating_sub(kept.content.login.auth_time_s));
+        self.is_recent(token, now) && age_s.is_some_and(|age_s| age_s < RECENT.as_secs())
+    }
+
     /// The secret that was offered to this visit, or this one, which is from now on.
     pub(super) fn offer(&mut self, token: &Token, fresh: TotpSecret) -> TotpSecret {
         self.offers.retain(|hash, _| self.visits.contains_key(hash));
@@ -352,6 +360,23 @@ pub(super) mod tests {
 
     fn address(text: &str) -> IpAddr {
         text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_login_is_fresh_once_credentials_were_asked_for() {
+        let (mut visits, now, now_s) = (Visits::default(), Time::ZERO, 1_000_000);
+        let mut asked = |auth_time_s| {
+            let login = LoginFacts { auth_time_s, ..ANN.login };
+            visits.begin(Visit { login, ..ANN }, address("192.0.2.1"), now)
+        };
+        let (just_now, this_morning, unsaid) = (asked(now_s - 10), asked(now_s - 600), asked(0));
+        assert!(visits.is_fresh(&just_now, now, now_s));
+        assert!(
+            !visits.is_fresh(&just_now, now, now_s + 590) && !visits.is_fresh(&just_now, now + RECENT, now_s)
+        );
+        for token in [this_morning, unsaid] {
+            assert!(visits.is_recent(&token, now) && !visits.is_fresh(&token, now, now_s));
+        }
     }
 
     #[test]

@@ -4,23 +4,17 @@
 //! INVARIANT: a key that devices know is never replaced by another one in silence: they would all
 //! be cut off. The file is durable before its key is used.
 
-use std::fs::File;
-use std::io::{self, Read as _, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use rustix::fs::{FlockOperation, fcntl_lock};
-use vpnd_crypto::Secret;
 use vpnd_sys::own_file;
-use vpnd_sys::secret_file::parent;
 use vpnd_wireguard::key::StaticKey;
 use zeroize::Zeroizing;
 
+use crate::key_file::{self, Content, MAX_BYTES, parse};
+
 /// Its name.
 pub const FILE_NAME: &str = "wireguard.key";
-/// A key and a line break.
-const MAX_BYTES: u64 = 64;
 
 /// An error of the file; nothing was changed.
 #[derive(Debug, thiserror::Error)]
@@ -50,19 +44,13 @@ pub fn open_or_create(state_dir: &Path, devices: usize) -> Result<StaticKey, Key
     if devices > 0 && !path.exists() {
         return Err(KeyFileError::Lost { path, devices });
     }
-    let mut file = own_file::open_or_create(&path).map_err(failed)?;
-    // Another process may be making it at the same time.
-    fcntl_lock(&file, FlockOperation::LockExclusive).map_err(|errno| failed(errno.into()))?;
-    let text = read(&mut file).map_err(failed)?;
-    if !text.is_empty() {
-        return parse(&text).map(StaticKey::new).ok_or(KeyFileError::Damaged { path });
+    let (mut file, content) = key_file::open_or_create(&path).map_err(failed)?;
+    match content {
+        Content::Key(key) => Ok(StaticKey::new(key)),
+        Content::Damaged => Err(KeyFileError::Damaged { path }),
+        Content::Nothing if devices > 0 => Err(KeyFileError::Lost { path, devices }),
+        Content::Nothing => key_file::make(&mut file, &path).map(StaticKey::new).map_err(failed),
     }
-    if devices > 0 {
-        return Err(KeyFileError::Lost { path, devices });
-    }
-    let key = Secret::new(rand::random::<[u8; 32]>());
-    write(&mut file, &path, key.expose()).map_err(failed)?;
-    Ok(StaticKey::new(key))
 }
 
 /// The file's bytes, for a backup; `None` if there is none.
@@ -88,34 +76,13 @@ pub fn restore(state_dir: &Path, text: &[u8]) -> Result<(), KeyFileError> {
     let Some(key) = parse(text) else { return Err(KeyFileError::Damaged { path }) };
     let failed = |source| KeyFileError::Failed { path: path.clone(), source };
     let mut file = own_file::open_or_create(&path).map_err(failed)?;
-    file.set_len(0).and_then(|()| write(&mut file, &path, key.expose())).map_err(failed)
+    file.set_len(0).and_then(|()| key_file::write(&mut file, &path, &key)).map_err(failed)
 }
 
 /// Whether these are the bytes of such a file.
 #[must_use]
 pub fn is_key(text: &[u8]) -> bool {
     parse(text).is_some()
-}
-
-fn read(file: &mut File) -> io::Result<Zeroizing<Vec<u8>>> {
-    let mut text = Zeroizing::new(Vec::with_capacity(2 * MAX_BYTES as usize));
-    file.take(MAX_BYTES + 1).read_to_end(&mut text)?;
-    Ok(text)
-}
-
-fn parse(text: &[u8]) -> Option<Secret<32>> {
-    let mut bytes = Zeroizing::new([0; 33]);
-    let length = STANDARD.decode_slice(text.trim_ascii(), &mut *bytes).ok()?;
-    let key: [u8; 32] = bytes[..length].try_into().ok()?;
-    Some(Secret::new(key))
-}
-
-fn write(file: &mut File, path: &Path, key: &[u8; 32]) -> io::Result<()> {
-    let mut text = Zeroizing::new(STANDARD.encode(key));
-    text.push('\n');
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    File::open(parent(path))?.sync_all()
 }
 
 #[cfg(test)]

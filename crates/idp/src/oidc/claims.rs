@@ -24,7 +24,7 @@ const MAX_SUBJECT: usize = 255;
 
 /// A token is not for this login.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum ClaimError {
+pub(crate) enum ClaimError {
     #[error("the token is of the issuer {0:?}, and not of this one")]
     Issuer(String),
     #[error("the token is for another client than 'client_id'")]
@@ -33,6 +33,8 @@ pub(super) enum ClaimError {
     Nonce,
     #[error("the token is over, or not good yet: compare the clocks")]
     Time,
+    #[error("the provider has asked for credentials longer ago than it was to")]
+    Age,
     #[error("the token has no {0}")]
     Missing(&'static str),
 }
@@ -64,7 +66,7 @@ fn check_token(claims: &Claims, settings: &Oidc, now_s: u64) -> Result<(), Claim
 }
 
 /// Checks an ID token of the login with this nonce (OpenID Connect Core §3.1.3.7).
-pub(super) fn check_login(
+pub(crate) fn check_login(
     claims: &Claims,
     settings: &Oidc,
     nonce: &str,
@@ -77,9 +79,16 @@ pub(super) fn check_login(
     Ok(())
 }
 
+/// Checks when the user was asked for credentials, if that was to be said (§3.1.3.7, 13 there).
+pub(crate) fn check_age(claims: &Claims, max_age_s: Option<u64>, now_s: u64) -> Result<(), ClaimError> {
+    let Some(max_age_s) = max_age_s else { return Ok(()) };
+    let asked_s = time(claims, "auth_time").ok_or(ClaimError::Missing("auth_time"))?;
+    if asked_s.saturating_add(max_age_s + SKEW_S) < now_s { Err(ClaimError::Age) } else { Ok(()) }
+}
+
 /// Checks an ID token that has come with a refresh token (§12.2 there): whose it is, the caller
 /// compares.
-pub(super) fn check_refreshed(claims: &Claims, settings: &Oidc, now_s: u64) -> Result<(), ClaimError> {
+pub(crate) fn check_refreshed(claims: &Claims, settings: &Oidc, now_s: u64) -> Result<(), ClaimError> {
     check_token(claims, settings, now_s)?;
     let expires_s = time(claims, "exp").ok_or(ClaimError::Missing("exp"))?;
     if expires_s + SKEW_S <= now_s { Err(ClaimError::Time) } else { Ok(()) }
@@ -89,7 +98,7 @@ pub(super) fn check_refreshed(claims: &Claims, settings: &Oidc, now_s: u64) -> R
 const LOGOUT: &str = "http://schemas.openid.net/event/backchannel-logout";
 
 /// Checks a logout token (§2.6 there). Returns by what the user is known, and the token's number.
-pub(super) fn check_logout<'c>(
+pub(crate) fn check_logout<'c>(
     claims: &'c Claims,
     settings: &Oidc,
     now_s: u64,
@@ -111,13 +120,13 @@ pub(super) fn check_logout<'c>(
 }
 
 /// Whether the user's claims are to be asked for, since a token lacks some.
-pub(super) fn are_incomplete(claims: &Claims, settings: &Oidc) -> bool {
+pub(crate) fn are_incomplete(claims: &Claims, settings: &Oidc) -> bool {
     !claims.contains_key(&settings.user_claim)
         || !(claims.contains_key(&settings.group_claim) || are_left_out(claims, settings))
 }
 
 /// Adds claims from elsewhere to those of a token, which come first.
-pub(super) fn complete(claims: &mut Claims, more: Claims) -> Result<(), ClaimError> {
+pub(crate) fn complete(claims: &mut Claims, more: Claims) -> Result<(), ClaimError> {
     // They might be another user's (OpenID Connect Core §5.3.2).
     if text(&more, "sub").is_none() || text(&more, "sub") != text(claims, "sub") {
         return Err(ClaimError::Missing("user information of its subject"));
@@ -129,7 +138,7 @@ pub(super) fn complete(claims: &mut Claims, more: Claims) -> Result<(), ClaimErr
 }
 
 /// The user that has logged in, by claims that were checked.
-pub(super) fn login(
+pub(crate) fn login(
     claims: &Claims,
     source: &Source,
     settings: &Oidc,
@@ -145,7 +154,7 @@ pub(super) fn login(
 
 /// The user's permanent identity: a hash of issuer and subject, so that another provider in
 /// the place of this one has other users.
-pub(super) fn subject(claims: &Claims, settings: &Oidc) -> Option<Subject> {
+pub(crate) fn subject(claims: &Claims, settings: &Oidc) -> Option<Subject> {
     let subject =
         text(claims, "sub").filter(|subject| !subject.is_empty() && subject.len() <= MAX_SUBJECT)?;
     let mut hash = Sha256::new();
@@ -301,6 +310,18 @@ mod tests {
             ("nbf", json!(NOW + SKEW_S + 1), ClaimError::Time),
         ] {
             assert_eq!(check(name, value.clone()), Err(problem), "{name} {value}");
+        }
+    }
+
+    #[test]
+    fn a_login_is_as_new_as_it_was_to_be() {
+        let check = |said: Value, max_age_s| check_age(&claims("auth_time", said), max_age_s, NOW);
+        assert_eq!(check(Value::Null, None), Ok(()), "nobody has asked");
+        assert_eq!(check(json!(NOW - 1_000_000), None), Ok(()));
+        assert_eq!(check(json!(NOW - 300 - SKEW_S), Some(300)), Ok(()));
+        assert_eq!(check(json!(NOW - 301 - SKEW_S), Some(300)), Err(ClaimError::Age));
+        for unsaid in [Value::Null, json!("now"), json!(-1)] {
+            assert_eq!(check(unsaid, Some(300)), Err(ClaimError::Missing("auth_time")));
         }
     }
 

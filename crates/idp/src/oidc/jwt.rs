@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 /// The longest token.
-pub(super) const MAX_TOKEN: usize = 32 << 10;
+pub(crate) const MAX_TOKEN: usize = 32 << 10;
 /// Keys of a provider that are kept.
 const MAX_KEYS: usize = 64;
 /// Length of an uncompressed point of P-256, and of its coordinates.
@@ -23,7 +23,7 @@ const ED25519_KEY: usize = 32;
 
 /// A token does not count.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum TokenError {
+pub(crate) enum TokenError {
     #[error("the token is malformed: {0}")]
     Malformed(&'static str),
     #[error("the token is signed by an algorithm that does not count: use RS256, ES256 or EdDSA")]
@@ -37,11 +37,11 @@ pub(super) enum TokenError {
 }
 
 /// Claims of a token.
-pub(super) type Claims = Map<String, Value>;
+pub(crate) type Claims = Map<String, Value>;
 
 /// A provider's keys.
 #[derive(Debug, Default)]
-pub(super) struct Keys(Vec<Key>);
+pub(crate) struct Keys(Vec<Key>);
 
 #[derive(Debug)]
 struct Key {
@@ -86,19 +86,19 @@ struct Header {
 
 impl Keys {
     /// Those of a key set that can verify tokens here; `None` if it is no key set.
-    pub(super) fn parse(json: &[u8]) -> Option<Self> {
+    pub(crate) fn parse(json: &[u8]) -> Option<Self> {
         let set: KeySet = serde_json::from_slice(json).ok()?;
         // Keys of other kinds may be there and may look as they like.
         Some(Self(set.keys.into_iter().take(MAX_KEYS).filter_map(Key::parse).collect()))
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
     /// The claims of a token that one of the keys has signed. `types` are those that its header may
     /// name, if it names one.
-    pub(super) fn verify(&self, token: &str, types: &[&str]) -> Result<Claims, TokenError> {
+    pub(crate) fn verify(&self, token: &str, types: &[&str]) -> Result<Claims, TokenError> {
         if token.len() > MAX_TOKEN {
             return Err(TokenError::Malformed("it is too long"));
         }
@@ -203,7 +203,7 @@ fn sized<const N: usize>(text: &str) -> Option<[u8; N]> {
 }
 
 #[cfg(any(test, fuzzing))]
-pub(super) mod testing;
+pub(crate) mod testing;
 
 #[cfg(test)]
 mod tests {

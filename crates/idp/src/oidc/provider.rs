@@ -61,10 +61,6 @@ impl<T> Known<T> {
     pub(super) fn current(&self) -> Option<&T> {
         self.0.as_ref().filter(|(_, at)| at.elapsed() < LIFETIME).map(|(value, _)| value)
     }
-
-    pub(super) fn age(&self) -> Option<Duration> {
-        self.0.as_ref().map(|(_, at)| at.elapsed())
-    }
 }
 
 /// Asks the provider.

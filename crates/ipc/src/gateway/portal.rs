@@ -25,15 +25,15 @@ use super::refusal::Refused;
 use crate::messages::{Common, SecretBytes};
 use connect::{AnswerToClient, ConnectEnd, ConnectPage, ConnectQuery};
 use desk::{
-    AskWhois, ChangeUser, DeskQuery, DeskState, FindUsers, FoundUsers, Link, ListSessions, ListedSessions,
-    Replied, ShowUser, ShownUser, Whois,
+    AskWhois, ChangeUser, DeskQuery, DeskState, ExportAudit, ExportedPart, FindUsers, FoundUsers, Link,
+    ListSessions, ListedSessions, Replied, ShowUser, ShownUser, Whois,
 };
 use devices::{AddDevice, DeviceChange, DevicesQuery, OwnDevices, RemoveDevice, RenewDevice};
 use invitations::{AcceptInvitation, InvitationStep, OpenInvitation};
 use visits::{BrowserKind, EndVisit, MAX_VISITS, OwnVisit};
 
 /// The longest frame in either direction, bytes.
-pub const MAX_FRAME: usize = 64 << 10;
+pub const MAX_FRAME: usize = 160 << 10;
 /// Sessions of a user that are shown, at most.
 pub const MAX_SESSIONS: usize = 256;
 /// Providers at most.
@@ -147,6 +147,7 @@ crate::requests! {
         ChangeUser = 43, ChangeUser => Replied<Option<Link>>;
         Whois = 44, AskWhois => Replied<Whois>;
         ListSessions = 47, ListSessions => Replied<ListedSessions>;
+        ExportAudit = 48, ExportAudit => Replied<ExportedPart>;
         OpenInvitation = 45, OpenInvitation => InvitationStep;
         AcceptInvitation = 46, AcceptInvitation => InvitationStep;
         Connect = 32, ConnectQuery => ConnectPage;
@@ -195,6 +196,9 @@ pub struct StartAtProvider {
     pub source: SourceName,
     #[n(1)]
     pub address: IpAddr,
+    /// Whether the provider is to ask for credentials if it has not just done so.
+    #[n(2)]
+    pub again: bool,
 }
 
 /// Where the login goes on.

@@ -110,6 +110,9 @@ refusals! {
     /// The database server with the users can't be asked now.
     StoreUnavailable = 24, Busy, "store_unavailable", Some(4),
         Some("the gateway's user database can't be reached; sessions go on, try again in a minute");
+    /// The user was asked for credentials too long ago for the access profile.
+    OldLogin = 25, Factor, "missing_factor", None,
+        Some("your login is too old for this access: connect again, and log in anew");
 }
 
 impl Refusal {

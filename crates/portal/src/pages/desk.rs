@@ -6,9 +6,10 @@ use super::Frame;
 use super::devices::ShownDevice;
 use vpnd_ipc::gateway::auth::{PoolUsage, SourceHealth};
 use vpnd_ipc::gateway::portal::desk::{
-    DeskState, FoundUser, FoundUsers, RefusedLogin, ShownUser, UserState, Whois, WhoisRecord,
+    AuditRecord, DeskState, FoundUser, FoundUsers, RefusedLogin, Role, ShownUser, UserState, Whois,
 };
 use vpnd_ipc::gateway::portal::devices::OwnDevice;
+use vpnd_proto::control::Text;
 use vpnd_sys::date::{Expiry, rfc3339};
 
 /// A name and what is said of it.
@@ -23,6 +24,8 @@ pub(crate) struct DeskPage<'p> {
     profiles: Vec<Line>,
     health: Vec<Line>,
     drops: Vec<Line>,
+    /// Whether the person may add users.
+    adds: bool,
 }
 
 #[derive(Template)]
@@ -78,7 +81,7 @@ pub(crate) struct WhoisPage<'p> {
     /// As it was typed.
     address: &'p str,
     found: Vec<Vec<Line>>,
-    notes: &'p [vpnd_proto::control::Text<512>],
+    notes: &'p [Text<512>],
 }
 
 impl<'p> DeskPage<'p> {
@@ -124,7 +127,8 @@ impl<'p> DeskPage<'p> {
             (texts.records.to_owned(), said)
         }));
         health.extend(state.portal.map(|portal| (texts.visits.to_owned(), portal.visits.to_string())));
-        Self { role: (texts.role)(state.role), form, profiles: profiles.collect(), health, drops, frame }
+        let (role, adds) = ((texts.role)(state.role), state.role == Role::Administrator);
+        Self { role, form, profiles: profiles.collect(), health, drops, adds, frame }
     }
 }
 
@@ -217,18 +221,26 @@ impl<'p> WhoisPage<'p> {
     }
 }
 
-fn record_lines(frame: &Frame<'_>, record: &WhoisRecord) -> Vec<Line> {
+fn record_lines(frame: &Frame<'_>, record: &AuditRecord) -> Vec<Line> {
+    fn given<const MAX: usize>(text: &Option<Text<MAX>>) -> Option<String> {
+        text.as_deref().filter(|text| !text.is_empty()).map(str::to_owned)
+    }
     let (all, texts) = (frame.texts, &frame.texts.desk);
-    let given = |text: &str| if text.is_empty() { texts.erased.to_owned() } else { text.to_owned() };
-    let inner: Vec<String> = record.inner.iter().map(ToString::to_string).collect();
+    let known = |text: Option<String>| Some(text.unwrap_or_else(|| texts.erased.to_owned()));
+    let until = record.until_s.map_or_else(|| texts.goes_on.to_owned(), rfc3339);
+    let until = given(&record.detail).map_or(until.clone(), |why| format!("{until} ({why})"));
+    let inner = record.ipv4.map(|v4| v4.to_string()).into_iter().chain(record.ipv6.map(|v6| v6.to_string()));
+    let ports = record.public.map(|(address, first, last)| format!("{address}:{first}-{last}"));
     let lines = [
-        (texts.user, given(&record.user)),
-        (texts.source, given(&record.source)),
-        (all.since, rfc3339(record.from_s)),
-        (texts.until, record.until_s.map_or_else(|| texts.goes_on.to_owned(), rfc3339)),
-        (all.addresses, inner.join(", ")),
-        (all.from, given(&record.outer)),
-        (texts.device, given(&record.device)),
+        (texts.user, known(given(&record.user))),
+        (texts.source, known(given(&record.source))),
+        (texts.profile, given(&record.profile)),
+        (all.since, Some(rfc3339(record.at_s))),
+        (texts.until, Some(until)),
+        (all.addresses, Some(inner.collect::<Vec<_>>().join(", "))),
+        (texts.ports, ports),
+        (all.from, known(given(&record.outer))),
+        (texts.device, known(given(&record.device))),
     ];
-    lines.into_iter().map(|(name, text)| (name.to_owned(), text)).collect()
+    lines.into_iter().filter_map(|(name, text)| Some((name.to_owned(), text?))).collect()
 }

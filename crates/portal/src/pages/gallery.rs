@@ -8,8 +8,8 @@ use std::process::Command;
 use askama::Template;
 use vpnd_ipc::gateway::auth::{AuditHealth, Count, PoolUsage, SourceHealth, SourceName};
 use vpnd_ipc::gateway::portal::desk::{
-    DeskRefusal, DeskState, DeviceTraffic, FoundUser, FoundUsers, Logins, ProfileCount, RefusedLogin, Role,
-    ShownUser, UserState, Whois, WhoisRecord, WorkerShown,
+    AuditRecord, DeskRefusal, DeskState, DeviceTraffic, FoundUser, FoundUsers, Logins, ProfileCount,
+    RefusedLogin, Role, ShownUser, UserState, Whois, WorkerShown,
 };
 use vpnd_ipc::gateway::portal::devices::{OwnDevice, OwnDevices, OwnWireGuard};
 use vpnd_ipc::gateway::portal::visits::{BrowserKind, OwnVisit, Program, System};
@@ -75,7 +75,7 @@ fn state() -> DeskState {
     let profile = |name: Option<&str>| ProfileCount { profile: name.map(Text::cut), sessions: 812 };
     let count = |name: &str| Count { name: Text::cut(name), count: 1_234 };
     DeskState {
-        role: Role::HelpDesk,
+        role: Role::Administrator,
         users: 31_214,
         profiles: list(vec![
             profile(Some("students")),
@@ -157,18 +157,22 @@ fn shown(locked: Option<DeskRefusal>) -> ShownUser {
 }
 
 fn whois() -> Whois {
-    let record = WhoisRecord {
-        user: Text::cut("ann"),
-        source: Text::cut("local"),
-        from_s: 1_790_000_000,
-        until_s: None,
-        inner: list(vec![[10, 86, 1, 2].into()]),
-        outer: Text::cut("198.51.100.7:40000"),
-        device: Text::cut(&"ab".repeat(16)),
+    let record = AuditRecord {
+        kind: Text::cut("session"),
+        user: Some(Text::cut("ann")),
+        profile: Some(Text::cut("staff-with-a-long-name")),
+        at_s: 1_790_000_000,
+        ipv4: Some([10, 86, 1, 2].into()),
+        outer: Some(Text::cut("198.51.100.7:40000")),
+        device: Some(Text::cut(&"ab".repeat(16))),
+        public: Some(([203, 0, 113, 7].into(), 49_152, 49_663)),
+        ..AuditRecord::default()
     };
     Whois {
         found: list(vec![record]),
         notes: list(vec![Text::cut("UNCERTAIN: records begin at 2026-01-01")]),
+        address: Text::cut("10.86.1.2:443"),
+        at_s: 1_790_000_000,
     }
 }
 
@@ -216,9 +220,11 @@ fn gallery(texts: &'static Texts) -> Vec<(&'static str, String)> {
     let configuration = "[Interface]\nAddress = 10.86.1.2/32\n[Peer]\nPublicKey = abcdefghijklmnopqrstuvwxyz0123456789ABCDEFG=\nEndpoint = vpn.uni.example:4433\n";
     let why = (texts.desk.why_not)(DeskRefusal::Elsewhere);
     let invitation = InvitationPage::new(frame(), form(), Some(texts.code_wrong), "gus", TOTP).unwrap();
-    let login = LoginPage { frame: frame(), form: form(), user: "", problem, providers: &provider };
+    let login =
+        LoginPage { frame: frame(), form: form(), user: "", problem, providers: &provider, again: true };
     let answer = AnswerPage { frame: frame(), form: form(), demand: texts.code, shown: true };
     let user = UserPage::new(frame(), form(), &open, true).render().unwrap();
+    let desk = DeskPage::new(frame(), form(), &state()).render().unwrap();
     let device = ConnectPage {
         frame: frame(),
         form: form(),
@@ -240,7 +246,7 @@ fn gallery(texts: &'static Texts) -> Vec<(&'static str, String)> {
         ("devices", DevicesPage::new(frame(), form(), &devices, Some(texts.devices.removed)).render()),
         ("add", AddDevicePage { frame: frame(), form: form(), name: "", problem: None }.render()),
         ("added", AddedDevicePage { frame: frame(), configuration }.render()),
-        ("desk", DeskPage::new(frame(), form(), &state()).render()),
+        ("desk", Ok(desk.replace("<details>", "<details open>"))),
         ("search", SearchPage::new(frame(), "an", &found).render()),
         ("user", Ok(user.replace("<details>", "<details open>"))),
         ("locked", UserPage::new(frame(), form(), &locked, false).render()),

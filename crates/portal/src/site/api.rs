@@ -22,8 +22,8 @@ use super::Site;
 use super::desk::{parameter, status};
 use crate::browser::{Visitor, unhex};
 use vpnd_ipc::gateway::portal::desk::{
-    AskWhois, Caller, ChangeUser, Deed, DeskQuery, DeskRefusal, FindUsers, ListSessions, NewAccount, Replied,
-    ShowUser,
+    AskWhois, Caller, ChangeUser, Deed, DeskQuery, DeskRefusal, ExportAudit, FindUsers, ListSessions,
+    NewAccount, Replied, ShowUser,
 };
 use vpnd_ipc::requests::NoReply;
 use vpnd_proto::control::{List, SecretText, Text};
@@ -34,7 +34,7 @@ const OPENAPI: &str = include_str!("../../assets/openapi.json");
 type Route = (&'static str, &'static str, fn() -> MethodRouter<Arc<Site>>);
 
 /// Methods and addresses.
-const ROUTES: [Route; 16] = [
+const ROUTES: [Route; 17] = [
     ("get", "/openapi.json", || get(openapi)),
     ("get", "/state", || get(state)),
     ("get", "/sessions", || get(sessions)),
@@ -51,6 +51,7 @@ const ROUTES: [Route; 16] = [
     ("post", "/users/{name}/invite", || changing(|_| Some(Deed::Invite))),
     ("post", "/users/{name}/remove-device", || changing(remove_device)),
     ("post", "/whois", || post(whois)),
+    ("post", "/audit/export", || post(export)),
 ];
 
 pub(super) fn router() -> Router<Arc<Site>> {
@@ -86,6 +87,16 @@ struct Question {
     reason: String,
 }
 
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Range {
+    from: String,
+    to: String,
+    user: Option<String>,
+    after: Option<String>,
+    reason: String,
+}
+
 type MakeDeed = fn(&Asked) -> Option<Deed>;
 
 fn changing(deed: MakeDeed) -> MethodRouter<Arc<Site>> {
@@ -110,7 +121,7 @@ impl<S: Sync> axum::extract::FromRequestParts<S> for Program {
     }
 }
 
-fn bearer(headers: &HeaderMap) -> Option<&str> {
+pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
     let value = values.next().filter(|_| values.next().is_none())?.to_str().ok()?;
     let (scheme, token) = value.split_once(' ')?;
@@ -183,6 +194,24 @@ async fn whois(State(site): State<Arc<Site>>, Program(caller): Program, body: By
         return malformed();
     };
     shown(site.auth.request(AskWhois { caller, address, at, reason }).await, |whois| shown::whois(&whois))
+}
+
+async fn export(State(site): State<Arc<Site>>, Program(caller): Program, body: Bytes) -> Response {
+    let Some(caller) = caller else { return refused(DeskRefusal::NoVisit) };
+    let Some(ask) = range(caller, &body) else { return malformed() };
+    shown(site.auth.request(ask).await, |part| shown::export(&part))
+}
+
+fn range(caller: Caller, body: &[u8]) -> Option<ExportAudit> {
+    let Range { from, to, user, after, reason } = serde_json::from_slice(body).ok()?;
+    Some(ExportAudit {
+        caller,
+        from: Text::new(from).ok()?,
+        to: Text::new(to).ok()?,
+        user: user.map(Text::new).transpose().ok()?,
+        after: after.map(Text::new).transpose().ok()?,
+        reason: Text::new(reason).ok()?,
+    })
 }
 
 async fn change(

@@ -22,6 +22,9 @@ use vpnd_ipc::gateway::portal::{
 use vpnd_ipc::gateway::refusal::Refusal;
 use vpnd_proto::control::Text;
 
+/// The query of a login that follows another.
+const AGAIN: &str = "again";
+
 /// What a provider sends with a browser.
 #[derive(Default)]
 struct Brought {
@@ -47,16 +50,24 @@ fn brought(query: &str) -> Option<Brought> {
     Some(brought)
 }
 
+/// The state, code and issuer of a query, for the fuzzer.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn read(query: &str) -> Option<(Option<String>, Option<String>, Option<String>)> {
+    brought(query).map(|Brought { state, code, issuer }| (state, code, issuer))
+}
+
 /// Sends the browser to a provider.
 pub(super) async fn start(
     State(site): State<Arc<Site>>,
     visitor: Visitor,
     Path(provider): Path<String>,
+    RawQuery(query): RawQuery,
 ) -> Response {
     let Some(known) = site.providers.iter().find(|known| *known.source == *provider) else {
         return nothing(State(site), visitor).await;
     };
-    let start = StartAtProvider { source: known.source.clone(), address: visitor.address };
+    let again = query.as_deref() == Some(AGAIN);
+    let start = StartAtProvider { source: known.source.clone(), address: visitor.address, again };
     match site.auth.request(start).await {
         Ok(ProviderStart::Go { url, token }) => {
             let response = (StatusCode::SEE_OTHER, [(LOCATION, url.to_string())]).into_response();

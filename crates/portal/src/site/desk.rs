@@ -16,9 +16,9 @@ use crate::browser::{Visitor, form_of, unhex};
 use crate::pages::desk::{DeskPage, LinkPage, SearchPage, UserPage, WhoisPage};
 use crate::pages::page;
 use vpnd_ipc::gateway::portal::desk::{
-    AskWhois, Caller, ChangeUser, Deed, DeskQuery, DeskRefusal, FindUsers, ShowUser,
+    AskWhois, Caller, ChangeUser, Deed, DeskQuery, DeskRefusal, FindUsers, NewAccount, ShowUser,
 };
-use vpnd_proto::control::Text;
+use vpnd_proto::control::{List, Text};
 
 /// A change, or a question.
 #[derive(Deserialize)]
@@ -37,6 +37,26 @@ pub(super) struct Typed {
     address: String,
     #[serde(default)]
     at: String,
+    #[serde(default)]
+    groups: String,
+    #[serde(default)]
+    sponsor: String,
+    #[serde(default)]
+    note: String,
+}
+
+impl Typed {
+    /// The account that was typed; `None` if it has more groups than there may be, or longer texts.
+    fn account(&self) -> Option<NewAccount> {
+        let given = |text: &str| (!text.trim().is_empty()).then(|| Text::new(text.trim())).transpose().ok();
+        let groups = self.groups.split_whitespace().map(Text::new).collect::<Result<Vec<_>, _>>().ok()?;
+        Some(NewAccount {
+            groups: List::new(groups).ok()?,
+            expires: given(&self.until)?,
+            sponsor: given(&self.sponsor)?,
+            note: Text::new(self.note.as_str()).ok()?,
+        })
+    }
 }
 
 pub(super) async fn overview(State(site): State<Arc<Site>>, visitor: Visitor) -> Response {
@@ -85,7 +105,7 @@ pub(super) async fn user(
 }
 
 /// The first value of this name in a query.
-pub(super) fn parameter(query: Option<&str>, name: &str) -> Option<String> {
+pub(crate) fn parameter(query: Option<&str>, name: &str) -> Option<String> {
     let mut pairs = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
     pairs.find(|(known, _)| known == name).map(|(_, value)| value.into_owned())
 }
@@ -115,6 +135,13 @@ pub(super) async fn reset(site: State<Arc<Site>>, visitor: Visitor, typed: Form<
 
 pub(super) async fn invite(site: State<Arc<Site>>, visitor: Visitor, typed: Form<Typed>) -> Response {
     change(site, visitor, typed, Deed::Invite).await
+}
+
+pub(super) async fn add(site: State<Arc<Site>>, visitor: Visitor, typed: Form<Typed>) -> Response {
+    match typed.account() {
+        Some(account) => change(site, visitor, typed, Deed::Add(account)).await,
+        None => refused(site.0, visitor, DeskRefusal::Unusable).await,
+    }
 }
 
 pub(super) async fn extend(site: State<Arc<Site>>, visitor: Visitor, typed: Form<Typed>) -> Response {
@@ -177,6 +204,9 @@ async fn refused(site: Arc<Site>, visitor: Visitor, refusal: DeskRefusal) -> Res
         return to("/login");
     }
     let texts = visitor.texts;
+    if refusal == DeskRefusal::LogInAgain {
+        return site.log_in_again(&visitor, (texts.desk.why_not)(refusal));
+    }
     site.message(&visitor, status(refusal), texts.desk.refused, (texts.desk.why_not)(refusal))
 }
 

@@ -44,6 +44,13 @@ pub(crate) struct DeskTexts {
     pub(crate) invite: &'static str,
     pub(crate) invite_text: &'static str,
     pub(crate) link_text: &'static str,
+    pub(crate) add: &'static str,
+    pub(crate) add_summary: &'static str,
+    pub(crate) add_text: &'static str,
+    pub(crate) add_name: &'static str,
+    pub(crate) add_groups: &'static str,
+    pub(crate) add_until: &'static str,
+    pub(crate) add_sponsor: &'static str,
     pub(crate) extend: &'static str,
     pub(crate) extend_label: &'static str,
     pub(crate) done: &'static str,
@@ -59,6 +66,7 @@ pub(crate) struct DeskTexts {
     pub(crate) goes_on: &'static str,
     pub(crate) user: &'static str,
     pub(crate) device: &'static str,
+    pub(crate) ports: &'static str,
     pub(crate) gateway: &'static str,
     pub(crate) users: &'static str,
     pub(crate) sessions_by_profile: &'static str,
@@ -137,6 +145,13 @@ pub(super) const ENGLISH: DeskTexts = DeskTexts {
     invite: "Invite",
     invite_text: "Makes a link by which the user chooses another password and second factor. Whoever has it can do so: give it to nobody else.",
     link_text: "Send this link to the user. It is good once and for seven days, and this page shows it only now.",
+    add: "Add a user",
+    add_summary: "A new user who is in no directory",
+    add_text: "The next page has a link by which the user chooses password and second factor. Groups with a role here are given by 'vpnd user' alone.",
+    add_name: "User name",
+    add_groups: "Groups, with spaces between them; may be empty",
+    add_until: "Last day; empty means no end",
+    add_sponsor: "Who vouches for a guest; may be empty",
     extend: "Extend",
     extend_label: "Last day",
     done: "It is done, and recorded with your name and reason.",
@@ -152,6 +167,7 @@ pub(super) const ENGLISH: DeskTexts = DeskTexts {
     goes_on: "goes on",
     user: "User",
     device: "Device",
+    ports: "Public ports",
     gateway: "Gateway",
     users: "Users",
     sessions_by_profile: "Sessions by access profile",
@@ -191,7 +207,7 @@ pub(super) const ENGLISH: DeskTexts = DeskTexts {
         DeskRefusal::Elsewhere => {
             "These pages are open from the networks of administration alone. Connect to the VPN, or use a computer there."
         }
-        DeskRefusal::LogInAgain => "Changes take a login of the last ten minutes. Log out, and log in again.",
+        DeskRefusal::LogInAgain => "Changes take a login of the last ten minutes. Log in again.",
         DeskRefusal::NoReason => "A reason is needed: up to 500 characters on one line.",
         DeskRefusal::NotThere => "There is no such user, or no such session any more.",
         DeskRefusal::TooOften => "These were many requests in a short time. Wait a minute.",
@@ -246,6 +262,13 @@ pub(super) const GERMAN: DeskTexts = DeskTexts {
     invite: "Einladen",
     invite_text: "Erzeugt einen Link, mit dem der Benutzer ein anderes Passwort und einen anderen zweiten Faktor wählt. Wer ihn hat, kann das: Geben Sie ihn niemand anderem.",
     link_text: "Schicken Sie dem Benutzer diesen Link. Er gilt einmal und sieben Tage lang, und nur jetzt zeigt ihn diese Seite.",
+    add: "Benutzer hinzufügen",
+    add_summary: "Wer in keinem Verzeichnis steht",
+    add_text: "Die nächste Seite zeigt einen Link, mit dem der Benutzer Passwort und zweiten Faktor wählt. Gruppen, die hier eine Rolle geben, vergibt nur 'vpnd user'.",
+    add_name: "Benutzername",
+    add_groups: "Gruppen, durch Leerzeichen getrennt; kann leer sein",
+    add_until: "Letzter Tag; leer heißt ohne Ende",
+    add_sponsor: "Wer für einen Gast bürgt; kann leer sein",
     extend: "Verlängern",
     extend_label: "Letzter Tag",
     done: "Es ist getan und mit Ihrem Namen und Grund festgehalten.",
@@ -261,6 +284,7 @@ pub(super) const GERMAN: DeskTexts = DeskTexts {
     goes_on: "läuft noch",
     user: "Benutzer",
     device: "Gerät",
+    ports: "Öffentliche Ports",
     gateway: "Gateway",
     users: "Benutzer",
     sessions_by_profile: "Sitzungen nach Zugangsprofil",
@@ -301,7 +325,7 @@ pub(super) const GERMAN: DeskTexts = DeskTexts {
             "Diese Seiten sind nur aus den Netzen der Verwaltung erreichbar. Verbinden Sie sich mit dem VPN, oder nehmen Sie einen Rechner dort."
         }
         DeskRefusal::LogInAgain => {
-            "Änderungen gehen in den ersten zehn Minuten nach einer Anmeldung. Melden Sie sich ab und neu an."
+            "Änderungen gehen in den ersten zehn Minuten nach einer Anmeldung. Melden Sie sich neu an."
         }
         DeskRefusal::NoReason => "Ein Grund ist nötig: bis zu 500 Zeichen in einer Zeile.",
         DeskRefusal::NotThere => "Diesen Benutzer oder diese Sitzung gibt es nicht (mehr).",

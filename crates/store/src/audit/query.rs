@@ -3,7 +3,9 @@
 //! INVARIANT: an answer about a time that is not covered is marked; a query uses an index, however
 //! many sessions there are.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::str::FromStr;
 
 use minicbor::{Decode, Encode};
 use rusqlite::{OptionalExtension as _, Row, ToSql, params};
@@ -125,6 +127,22 @@ pub struct Cursor {
 impl Cursor {
     /// Before logins, refusals and deeds, and behind sessions and outer addresses.
     pub const ENTRIES: Self = Self { table: 2, after: 0 };
+}
+
+/// The form that programs get and send back.
+impl fmt::Display for Cursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.table, self.after)
+    }
+}
+
+impl FromStr for Cursor {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (table, after) = text.split_once('.').ok_or(())?;
+        Ok(Self { table: table.parse().map_err(drop)?, after: after.parse().map_err(drop)? })
+    }
 }
 
 /// Rows of one part of an export, at most.
@@ -339,13 +357,24 @@ impl AuditFile {
 
     /// The records of an export after `cursor`, and where it goes on; `None` at its end.
     pub fn export(&self, range: &Range, cursor: Cursor) -> Result<(Vec<Record>, Option<Cursor>), AuditError> {
+        self.export_rows(range, cursor, PART)
+    }
+
+    /// Reads a part of at most `rows` rows.
+    pub fn export_rows(
+        &self,
+        range: &Range,
+        cursor: Cursor,
+        rows: u32,
+    ) -> Result<(Vec<Record>, Option<Cursor>), AuditError> {
+        let part = rows.clamp(1, PART);
         let Some((sql, read)) = TABLES.get(usize::from(cursor.table)) else { return Ok((Vec::new(), None)) };
         let mut statement = self.connection.prepare_cached(sql)?;
-        let parameters: [&dyn ToSql; 5] = [&cursor.after, &range.from_s, &range.to_s, &range.user, &PART];
+        let parameters: [&dyn ToSql; 5] = [&cursor.after, &range.from_s, &range.to_s, &range.user, &part];
         let rows = statement.query_map(parameters, |row| Ok((row.get::<_, i64>("place")?, read(row)?)))?;
         let rows: Vec<(i64, Record)> = rows.collect::<Result<_, _>>()?;
         let next = match rows.last() {
-            Some((place, _)) if rows.len() == PART as usize => Cursor { after: *place, ..cursor },
+            Some((place, _)) if rows.len() == part as usize => Cursor { after: *place, ..cursor },
             _ => Cursor { table: cursor.table + 1, after: 0 },
         };
         let goes_on = usize::from(next.table) < TABLES.len();

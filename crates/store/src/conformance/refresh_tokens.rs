@@ -13,9 +13,17 @@ pub(crate) fn a_refresh_token_is_the_latest_of_its_user_and_goes_with_the_user(s
     store.keep_refresh_token(ann, Some(&second)).unwrap();
     drop(store);
     let store = stand.open();
-    assert_eq!(store.refresh_token(ann).unwrap(), Some(second));
+    assert_eq!(store.refresh_token(ann).unwrap().as_ref(), Some(&second));
     assert_eq!(store.refresh_token(bob).unwrap(), Some(first.clone()));
+    // One that was replaced meanwhile, or removed, has no next one.
+    let third = RefreshToken::new("third".to_owned());
+    store.replace_refresh_token(ann, &first, &third).unwrap();
+    assert_eq!(store.refresh_token(ann).unwrap().as_ref(), Some(&second));
+    store.replace_refresh_token(ann, &second, &third).unwrap();
+    assert_eq!(store.refresh_token(ann).unwrap(), Some(third));
+    assert_eq!(store.refresh_token(bob).unwrap().as_ref(), Some(&first), "another user's");
     store.keep_refresh_token(bob, None).unwrap();
+    store.replace_refresh_token(bob, &first, &second).unwrap();
     assert_eq!(store.refresh_token(bob).unwrap(), None);
     store.remove_user("ann", 2).unwrap();
     assert_eq!(store.refresh_token(ann).unwrap(), None);

@@ -16,6 +16,19 @@ impl<D: Database> RefreshTokens for D {
         })
     }
 
+    fn replace_refresh_token(
+        &self,
+        id: UserId,
+        before: &RefreshToken,
+        next: &RefreshToken,
+    ) -> Result<(), StoreError> {
+        let replace = "UPDATE refresh_tokens SET token = ?3 WHERE user_id = ?1 AND token = ?2";
+        self.change(|t| {
+            t.execute(replace, params![id.0, before.expose(), next.expose()])?;
+            Ok(Ok(()))
+        })
+    }
+
     fn refresh_token(&self, id: UserId) -> Result<Option<RefreshToken>, StoreError> {
         let sql = "SELECT token FROM refresh_tokens WHERE user_id = ?";
         self.read(|c| c.query_row(sql, [id.0], |row| row.get(0).map(RefreshToken::new)).optional())

@@ -170,7 +170,12 @@ impl<'l> Traveller<'l> {
     /// Goes from the login page to the provider, and logs in there; the address that the provider
     /// then sends the browser back to.
     pub(crate) fn at_provider(&self, user: &str) -> String {
-        let mut page = self.step(&format!("https://{GATEWAY_V4}/oidc/start/uni"));
+        self.at_provider_from("", user)
+    }
+
+    /// Goes there from the login page with this query.
+    fn at_provider_from(&self, query: &str, user: &str) -> String {
+        let mut page = self.step(&format!("https://{GATEWAY_V4}/oidc/start/uni{query}"));
         let credentials = [("login", user), ("password", "x")];
         // A browser that has logged in there before is sent back at once.
         let mut steps = [("login", &credentials[..]), ("consent", &[])].into_iter();
@@ -191,6 +196,20 @@ impl<'l> Traveller<'l> {
     /// Logs in at the provider and comes back.
     pub(crate) fn log_in(&self, user: &str) -> Page {
         self.get(&self.at_provider(user))
+    }
+
+    /// Logs in with credentials that the provider asks for, unless it just has.
+    pub(crate) fn log_in_again(&self, user: &str) -> Page {
+        self.get(&self.at_provider_from("?again", user))
+    }
+
+    /// Whether the provider asks for credentials now.
+    pub(crate) fn is_asked_at_provider(&self, query: &str) -> bool {
+        let mut page = self.step(&format!("https://{GATEWAY_V4}/oidc/start/uni{query}"));
+        while page.status == 303 && page.address.starts_with(&format!("https://{PROVIDERS}")) {
+            page = self.step(&page.address);
+        }
+        page.status == 200
     }
 
     /// Logs out there; the moment at which the form was sent.

@@ -111,6 +111,12 @@ impl Seen {
         kill_process(self.pid(), Signal::KILL).unwrap();
     }
 
+    /// Resident memory.
+    pub(crate) fn memory_kib(&self) -> u64 {
+        let line = self.status("VmRSS").unwrap();
+        line.split_whitespace().next().unwrap().parse().unwrap()
+    }
+
     /// CPU time that it has used, in clock ticks of 10 ms: fields 14 and 15 of `/proc/PID/stat`.
     pub(crate) fn ticks(&self) -> u64 {
         let stat = String::from_utf8_lossy(&self.bytes("stat")).into_owned();

@@ -7,6 +7,7 @@ use vpnd_proto::control::{List, Text, UserName};
 use vpnd_proto::session::SessionId;
 
 use super::super::external::External;
+use super::super::token_seal::TokenSeal;
 use super::super::{Authenticator, Settings};
 use super::*;
 use crate::accounting::Accounting;
@@ -62,7 +63,12 @@ fn bench() -> Bench {
     let accounting = Arc::new(Accounting::new(&sources(), Arc::default()));
     let auth = Authenticator::new(Arc::clone(&store) as _, hasher, settings).unwrap();
     let audit = Recorded::default();
-    let auth = auth.with_external(External::new(&sources(), Arc::default(), Arc::clone(&accounting)));
+    let auth = auth.with_external(External::new(
+        &sources(),
+        Arc::default(),
+        Arc::clone(&accounting),
+        TokenSeal::default(),
+    ));
     let auth = auth.with_audit(audit.recorder());
     let bench = Bench { auth, store, audit, accounting, _directory: directory };
     for (source, name, device) in [

@@ -105,7 +105,12 @@ impl Bench {
         tokio::spawn(request::serve::<IdpRequest, _>(channel, told, permits));
         let audit = Recorded::default();
         let auth = auth.with_audit(audit.recorder());
-        let auth = Arc::new(auth.with_external(External::new(&sources(), idp, Arc::default())));
+        let auth = Arc::new(auth.with_external(External::new(
+            &sources(),
+            idp,
+            Arc::default(),
+            TokenSeal::default(),
+        )));
         Self { auth, store, audit, asked, held, _directory: directory }
     }
 
@@ -219,8 +224,8 @@ impl Answer<RedeemCode> for ToldIdp {
 }
 
 impl Answer<ReadLogout> for ToldIdp {
-    async fn answer(self: &Arc<Self>, _: ReadLogout) -> Result<Option<ProviderLogout>, Reason> {
-        Ok(None)
+    async fn answer(self: &Arc<Self>, read: ReadLogout) -> Result<Option<ProviderLogout>, Reason> {
+        Ok(Some(ProviderLogout { subject: Subject::cut(read.token.expose()), id: [1; 32].into() }))
     }
 }
 
@@ -233,6 +238,18 @@ impl Answer<AccountingRecord> for ToldIdp {
 impl Answer<NextDynamicRequest> for ToldIdp {
     async fn answer(self: &Arc<Self>, _: NextDynamicRequest) -> Result<DynamicRequest, Reason> {
         std::future::pending().await
+    }
+}
+
+/// A code that has come back with a browser from `uni`.
+fn redeem(code: &str) -> RedeemCode {
+    RedeemCode {
+        source: Text::cut("uni"),
+        code: SecretText::new(code).unwrap(),
+        issuer: None,
+        nonce: Text::cut("n"),
+        verifier: SecretText::new("v").unwrap(),
+        max_age_s: None,
     }
 }
 
@@ -821,6 +838,7 @@ async fn a_user_of_a_provider_is_whom_the_provider_shows() {
             issuer: None,
             nonce: text("n"),
             verifier: SecretText::new("v").unwrap(),
+            max_age_s: None,
         };
         bench.auth.log_in_at_provider(redeem, "192.0.2.1".parse().unwrap(), DeviceId([1; 16]), NOW).await
     };
@@ -892,17 +910,15 @@ async fn a_provider_is_asked_by_the_token_of_the_login_and_then_by_the_next_one(
         ("first++", Err(Reason::cut("down"))),
         ("void", Ok(Verdict::Refused(SourceRefusal::UnknownUser))),
     ]);
-    let redeem = RedeemCode {
-        source: Text::cut("uni"),
-        code: SecretText::new("ann's").unwrap(),
-        issuer: None,
-        nonce: Text::cut("n"),
-        verifier: SecretText::new("v").unwrap(),
-    };
     let address = "192.0.2.1".parse().unwrap();
-    bench.auth.log_in_at_provider(redeem, address, DeviceId([1; 16]), NOW).await;
+    bench.auth.log_in_at_provider(redeem("ann's"), address, DeviceId([1; 16]), NOW).await;
     let user = || bench.store.user("ann@sso.example").unwrap().unwrap();
-    let token = || bench.store.refresh_token(user().id).unwrap().map(|token| token.expose().to_owned());
+    let seal = &bench.auth.external.tokens;
+    let token = || {
+        let sealed = bench.store.refresh_token(user().id).unwrap()?;
+        assert_eq!(seal.open(UserId([9; 16]), &sealed), None, "it is in clear, or anybody's");
+        seal.open(user().id, &sealed).map(|token| token.to_string())
+    };
     assert_eq!(token().as_deref(), Some("first"));
     let uni = bench.auth.external.sources.iter().find(|at| at.source.name == "uni").map(Arc::clone).unwrap();
     let recheck = async || bench.auth.recheck_user(&uni, &LiveUser::of(&user())).await;
@@ -912,11 +928,44 @@ async fn a_provider_is_asked_by_the_token_of_the_login_and_then_by_the_next_one(
     assert_eq!(token().as_deref(), Some("first++"), "the next one is kept in any case");
     assert_eq!(recheck().await, Outcome::NoAnswer);
     let keep = |text: &str| {
-        let token = vpnd_store::RefreshToken::new(text.to_owned());
-        bench.store.keep_refresh_token(user().id, Some(&token)).unwrap();
+        bench.store.keep_refresh_token(user().id, Some(&seal.seal(user().id, text))).unwrap();
     };
     keep("void");
     assert_eq!(recheck().await, Outcome::Absent, "the provider lets her in no more");
+    let clear = vpnd_store::RefreshToken::new("first".to_owned());
+    bench.store.keep_refresh_token(user().id, Some(&clear)).unwrap();
+    assert_eq!(recheck().await, Outcome::NoAnswer, "one that the gateway has not sealed is none");
     bench.store.keep_refresh_token(user().id, None).unwrap();
     assert_eq!(recheck().await, Outcome::NoAnswer, "without a token nobody can be asked");
+}
+
+#[tokio::test]
+async fn a_logout_that_could_not_be_followed_counts_when_it_comes_again() {
+    use crate::access::Access;
+    use crate::portal::Portal;
+    use vpnd_ipc::gateway::portal::LoggedOutAtProvider;
+    let bench = Bench::new(&[("ann's", accepted_as("ann@sso.example", "1", &["staff"]))]);
+    let address = "192.0.2.1".parse().unwrap();
+    bench.auth.log_in_at_provider(redeem("ann's"), address, DeviceId([1; 16]), NOW).await;
+    let user = || bench.store.user("ann@sso.example").unwrap().unwrap();
+    let access = Access::new(vpnd_config::AccessProfiles::of_everybody(), &vpnd_config::Tunnel::default());
+    let clocks = vpnd_sys::clock::Clocks::default();
+    let portal = Arc::new(Portal::new(
+        Arc::clone(&bench.store) as _,
+        Arc::clone(&bench.auth),
+        Arc::new(access),
+        clocks,
+    ));
+    let log_out = async || {
+        let token = SecretText::new("1").unwrap();
+        portal.answer(LoggedOutAtProvider { source: Text::cut("uni"), token, address }).await
+    };
+    let database = rusqlite::Connection::open(bench._directory.path().join("vpnd.db")).unwrap();
+    database.execute_batch("ALTER TABLE refresh_tokens RENAME TO elsewhere").unwrap();
+    assert!(log_out().await.is_err());
+    database.execute_batch("ALTER TABLE elsewhere RENAME TO refresh_tokens").unwrap();
+    let before = user().generation;
+    assert!(log_out().await.unwrap(), "the provider sends it again");
+    assert!(user().generation > before && bench.store.refresh_token(user().id).unwrap().is_none());
+    assert!(!log_out().await.unwrap(), "it has counted");
 }

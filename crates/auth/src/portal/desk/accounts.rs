@@ -1,6 +1,7 @@
-//! Users that administrators and programs add, remove and put into groups.
+//! Users that administrators and their programs add, and that the programs remove and put into
+//! groups.
 //!
-//! INVARIANT: only administrators' programs do this, since groups give roles.
+//! INVARIANT: only programs give a user a group that has a role; [`super::authority`] sees to that.
 
 use super::deeds::Planned;
 use super::{Actor, Desk, Portal};

@@ -9,7 +9,7 @@ use std::time::Duration;
 use vpnd_config::desk::Desk;
 use vpnd_ipc::gateway::portal::desk::{Deed, DeskRefusal, Role};
 use vpnd_proto::time::Time;
-use vpnd_store::{User, UserId};
+use vpnd_store::{LOCAL, User, UserId};
 use vpnd_sys::allowance::Allowance;
 
 /// Pages of one person at once, and the time from one to the next after that.
@@ -65,7 +65,11 @@ pub(super) fn permit(
 /// the person whose browser it sends for.
 pub(super) fn is_for_people(rules: &Desk, deed: &Deed, user: Option<&User>) -> bool {
     match deed {
-        Deed::Add(_) | Deed::Remove | Deed::SetGroups(_) | Deed::RemoveDevice(_) => false,
+        Deed::Add(account) => {
+            let groups: Vec<String> = account.groups.iter().map(ToString::to_string).collect();
+            rules.role(LOCAL, &groups).is_none()
+        }
+        Deed::Remove | Deed::SetGroups(_) | Deed::RemoveDevice(_) => false,
         Deed::Invite => user.is_none_or(|user| rules.role(&user.source, &user.groups).is_none()),
         Deed::Kick(_) | Deed::Disable | Deed::Enable | Deed::ResetCodes | Deed::Extend(_) => true,
     }
@@ -127,6 +131,8 @@ fn take<K: Eq + Hash>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vpnd_ipc::gateway::portal::desk::NewAccount;
+    use vpnd_proto::control::Text;
 
     fn rules() -> Desk {
         Desk {
@@ -191,11 +197,18 @@ mod tests {
     }
 
     #[test]
-    fn people_invite_nobody_with_a_role_and_add_and_remove_nothing() {
+    fn people_add_and_invite_nobody_with_a_role_and_remove_nothing() {
         let (rules, invites) = (rules(), |user: &User| is_for_people(&rules(), &Deed::Invite, Some(user)));
         assert!(invites(&user(1, "guests")) && invites(&user(1, "")));
         assert!(!["admins", "desk", "viewers"].into_iter().any(|group| invites(&user(1, group))));
         let guest = user(1, "guests");
+        let adds = |group: &str| {
+            let groups = vpnd_proto::control::List::new(vec![Text::cut("guests"), Text::cut(group)]).unwrap();
+            let (expires, sponsor, note) = (None, None, Text::cut(""));
+            let account = NewAccount { groups, expires, sponsor, note };
+            is_for_people(&rules, &Deed::Add(account), None)
+        };
+        assert!(adds("staff") && !["admins", "desk", "viewers"].into_iter().any(adds));
         for deed in [
             Deed::Remove,
             Deed::SetGroups(vpnd_proto::control::List::default()),

@@ -1,20 +1,15 @@
-//! Changes of users at the desk, and questions who had an address.
+//! Changes of users at the desk.
 //!
 //! INVARIANT: each is on the disk, with its reason and with who asks, before it is done.
 
 use super::authority::{is_for_people, may_change};
 use super::{Actor, Portal, accounts};
-use crate::portal::first;
 use vpnd_config::revocation_cause::RevocationCause;
-use vpnd_ipc::gateway::portal::desk::{
-    AskWhois, ChangeUser, Deed, DeskRefusal, Link, Replied, Whois, WhoisRecord,
-};
-use vpnd_proto::control::Text;
+use vpnd_ipc::gateway::portal::desk::{ChangeUser, Deed, DeskRefusal, Link, Replied};
 use vpnd_proto::session::DeviceId;
-use vpnd_store::audit::query::Record;
-use vpnd_store::audit::whois::{Asked, is_reason, question};
+use vpnd_store::audit::whois::is_reason;
 use vpnd_store::{LOCAL, LiveUser, PasswordHash, StoreError, User, UserChange};
-use vpnd_sys::date::{Expiry, Moment};
+use vpnd_sys::date::Expiry;
 
 /// The longest time for which a guest is let in from here, seconds.
 const LONGEST_STAY_S: u64 = 366 * 86_400;
@@ -153,33 +148,6 @@ impl Portal {
         self.kicked(user.id);
         Ok(true)
     }
-
-    pub(super) fn whois(&self, actor: &Actor, ask: &AskWhois) -> Replied<Whois> {
-        let now_s = (self.clocks.wall)();
-        let asked: Asked = ask.address.trim().parse().map_err(|_| DeskRefusal::Unusable)?;
-        let at_s = match ask.at.trim() {
-            "" => now_s,
-            at => at.parse::<Moment>().map_err(|_| DeskRefusal::Unusable)?.0,
-        };
-        if at_s > now_s {
-            return Err(DeskRefusal::Unusable);
-        }
-        if !is_reason(&ask.reason) {
-            return Err(DeskRefusal::NoReason);
-        }
-        let desk = &actor.desk;
-        let entry = actor.entry("whois", "", question(asked, at_s, &ask.reason), now_s);
-        let answer = desk.audit_file().and_then(|mut file| {
-            let answer = file.whois(entry, asked, at_s, now_s);
-            answer.map_err(|error| tracing::error!(%error, "a question of the desk has no answer")).ok()
-        });
-        let answer = answer.ok_or(DeskRefusal::NotRecorded)?;
-        let notes = desk.recording.notes(asked, at_s, &answer);
-        Ok(Whois {
-            found: first(answer.found.into_iter().map(whois_record)),
-            notes: first(notes.iter().map(|note| Text::cut(note))),
-        })
-    }
 }
 
 /// Whether there was what something was to be done to.
@@ -192,17 +160,4 @@ fn later_end(user: &User, until: &str, now_s: u64) -> Option<u64> {
     user.expires_s?;
     let until_s = until.trim().parse::<Expiry>().ok()?.seconds()?;
     (now_s < until_s && until_s <= now_s + LONGEST_STAY_S).then_some(until_s)
-}
-
-fn whois_record(record: Record) -> WhoisRecord {
-    let text = |text: Option<String>| text.unwrap_or_default();
-    WhoisRecord {
-        user: Text::cut(&text(record.user)),
-        source: Text::cut(&text(record.source)),
-        from_s: record.at_s,
-        until_s: record.until_s,
-        inner: first(record.ipv4.map(Into::into).into_iter().chain(record.ipv6.map(Into::into))),
-        outer: Text::cut(&text(record.outer)),
-        device: Text::cut(&text(record.device)),
-    }
 }

@@ -7,7 +7,7 @@ use crate::access::Access;
 use crate::authenticator::{Authenticator, QUEUE_TIMEOUT, Settings};
 use vpnd_config::Tunnel;
 use vpnd_config::revocation_cause::RevocationCause;
-use vpnd_ipc::gateway::portal::desk::{Deed, NewAccount, UserState};
+use vpnd_ipc::gateway::portal::desk::{AskWhois, Deed, ExportAudit, NewAccount, UserState};
 use vpnd_ipc::gateway::portal::invitations::{AcceptInvitation, InvitationStep, OpenInvitation};
 use vpnd_ipc::gateway::portal::visits::BrowserKind;
 use vpnd_ipc::gateway::portal::{LoginStep, PortalLogin};
@@ -257,6 +257,36 @@ async fn a_browser_of_an_administrator_makes_none_and_takes_over_none() {
     }
     assert!(bench.store.user("eva").unwrap().is_none());
     assert_eq!(bench.user("gus").groups, ["guests"]);
+    // Without a role it may be, and by an administrator alone.
+    let account = NewAccount {
+        groups: vpnd_proto::control::List::new(vec![Text::cut("students")]).unwrap(),
+        expires: Some(Text::cut("2090-01-31")),
+        sponsor: Some(Text::cut("dora")),
+        note: Text::cut("room 4711"),
+    };
+    let add = async |browser: &Browser, user: &str, reason: &str| {
+        bench.link(browser, user, Deed::Add(account.clone()), reason).await.map(|link| link.is_some())
+    };
+    for (browser, refusal) in [
+        (bench.browser("dora", INSIDE).await, DeskRefusal::NoRole),
+        (bench.browser("vic", INSIDE).await, DeskRefusal::NoRole),
+        (bench.browser("gus", INSIDE).await, DeskRefusal::NoRole),
+        (bench.browser("ann", [192, 0, 2, 1]).await, DeskRefusal::Elsewhere),
+    ] {
+        assert_eq!(add(&browser, "eva", "new here").await, Err(refusal));
+    }
+    assert_eq!(add(&ann, "eva", " ").await, Err(DeskRefusal::NoReason));
+    assert_eq!(add(&ann, "gus", "new here").await, Err(DeskRefusal::Taken));
+    assert!(bench.store.user("eva").unwrap().is_none());
+    assert_eq!(add(&ann, "eva", "new here").await, Ok(true));
+    let (eva, recorded) = (bench.user("eva"), bench.recorded("user-added"));
+    assert_eq!((&eva.groups[..], eva.sponsor.as_deref()), (&["students".to_owned()][..], Some("dora")));
+    assert_eq!(recorded.len(), 1);
+    assert_eq!(recorded[0].by.as_deref(), Some("ann on the web pages"));
+    assert!(
+        recorded[0].detail.as_deref().is_some_and(|detail| detail.ends_with(": new here")),
+        "{recorded:?}"
+    );
     let can_be_invited = async |user: &str| {
         let show = ShowUser { caller: Caller::Browser(ann.clone()), user: Text::cut(user) };
         bench.ask(show).await.unwrap().can_be_invited
@@ -364,6 +394,22 @@ async fn a_program_does_what_its_token_may_from_the_networks_of_administration()
     assert!(change(&desk, INSIDE, "eva", Deed::Disable).await.is_ok());
     assert!(change(&idm, INSIDE, "eva", Deed::Remove).await.is_ok());
     assert!(bench.store.user("eva").unwrap().is_none());
+    // Everything is for programs of administrators alone, and the question is on record first.
+    let export = async |caller: Caller, reason: &str| {
+        let text = |text: &str| Text::cut(text);
+        let (from, to) = (text("2020-01-01T00:00:00Z"), text("2090-01-01T00:00:00Z"));
+        bench.ask(ExportAudit { caller, from, to, user: None, after: None, reason: Text::cut(reason) }).await
+    };
+    let program =
+        |text: &str| Caller::Program { token: SecretText::new(text).unwrap(), address: INSIDE.into() };
+    let ann = Caller::Browser(bench.browser("ann", INSIDE).await);
+    assert_eq!(export(ann, "x").await.err(), Some(DeskRefusal::NoRole), "no page needs it");
+    assert_eq!(export(program(&desk), "x").await.err(), Some(DeskRefusal::NoRole));
+    assert_eq!(export(program(&idm), " ").await.err(), Some(DeskRefusal::NoReason));
+    assert!(bench.recorded("audit-exported").is_empty());
+    let part = export(program(&idm), "yearly").await.unwrap();
+    let kinds: Vec<&str> = part.records.iter().map(|record| &*record.kind).collect();
+    assert!(kinds.contains(&"user-added") && kinds.last() == Some(&"audit-exported"), "{kinds:?}");
     assert!(bench.store.remove_api_token("idm").unwrap());
     assert_eq!(change(&idm, INSIDE, "gus", Deed::Disable).await.err(), Some(DeskRefusal::NoVisit));
 }

@@ -29,6 +29,9 @@ pub struct LoginAddress {
     /// SHA-256 of the verifier (RFC 7636).
     #[n(3)]
     pub challenge: Random,
+    /// Longest time since the user was asked for credentials, if that counts.
+    #[n(4)]
+    pub max_age_s: Option<u64>,
 }
 
 /// Who has logged in, by the code that came back with the browser.
@@ -45,6 +48,9 @@ pub struct RedeemCode {
     pub nonce: Random,
     #[n(4)]
     pub verifier: SecretText<43>,
+    /// That of [`LoginAddress`].
+    #[n(5)]
+    pub max_age_s: Option<u64>,
 }
 
 /// What a provider sends when a user has logged out there.

@@ -3,7 +3,7 @@
 //! INVARIANT: no request names who asks or a right: that is decided by the browser's token. A user,
 //! an address or a reason is what a person has typed.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use minicbor::bytes::ByteArray;
 use minicbor::{Decode, Encode};
@@ -24,8 +24,9 @@ pub const MAX_LISTED: usize = 65;
 pub const MAX_GROUPS: usize = 64;
 /// Refused logins of a user that are shown.
 pub const MAX_REFUSED: usize = 10;
-/// Records and notes of an answer about an address that are shown, at most.
+/// Records of one answer of the audit file, at most, and notes.
 pub const MAX_RECORDS: usize = 64;
+pub const MAX_NOTES: usize = 16;
 
 /// A text that a person has typed.
 pub type Typed = Text<MAX_TYPED>;
@@ -180,6 +181,25 @@ pub struct AskWhois {
     #[n(2)]
     pub at: Typed,
     #[n(3)]
+    pub reason: Reason,
+}
+
+/// Asks for everything that is recorded between two times.
+#[derive(Debug, Encode, Decode)]
+pub struct ExportAudit {
+    #[n(0)]
+    pub caller: Caller,
+    #[n(1)]
+    pub from: Typed,
+    #[n(2)]
+    pub to: Typed,
+    /// Only what is recorded of this user.
+    #[n(3)]
+    pub user: Option<Typed>,
+    /// [`ExportedPart::next`] of the part before.
+    #[n(4)]
+    pub after: Option<Text<64>>,
+    #[n(5)]
     pub reason: Reason,
 }
 
@@ -396,28 +416,58 @@ pub struct RefusedLogin {
 #[derive(Clone, Debug, Encode, Decode)]
 pub struct Whois {
     #[n(0)]
-    pub found: List<WhoisRecord, MAX_RECORDS>,
+    pub found: List<AuditRecord, MAX_RECORDS>,
     /// Why the answer may be wrong, or why there is none, in English.
     #[n(1)]
-    pub notes: List<Text<512>, MAX_RECORDS>,
+    pub notes: List<Text<512>, MAX_NOTES>,
+    /// The address as it was understood, and the time.
+    #[n(2)]
+    pub address: Text<64>,
+    #[n(3)]
+    pub at_s: u64,
 }
 
-/// A session that had the address. What is empty was not recorded, or is erased.
-#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
-pub struct WhoisRecord {
+/// A part of what is recorded between two times.
+#[derive(Clone, Debug, Encode, Decode)]
+pub struct ExportedPart {
     #[n(0)]
-    pub user: Text<128>,
+    pub records: List<AuditRecord, MAX_RECORDS>,
+    /// Where it goes on, if it does.
     #[n(1)]
-    pub source: Text<64>,
+    pub next: Option<Text<64>>,
+}
+
+/// A record of the audit file. `None` does not belong to this kind, was not recorded, or is erased.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
+pub struct AuditRecord {
+    #[n(0)]
+    pub kind: Text<64>,
+    #[n(1)]
+    pub at_s: u64,
+    /// `None` while a session goes on, too.
     #[n(2)]
-    pub from_s: u64,
-    /// `None` while it goes on.
-    #[n(3)]
     pub until_s: Option<u64>,
+    #[n(3)]
+    pub user: Option<Text<128>>,
     #[n(4)]
-    pub inner: List<IpAddr, 2>,
+    pub source: Option<Text<64>>,
     #[n(5)]
-    pub outer: Text<64>,
+    pub profile: Option<Text<64>>,
     #[n(6)]
-    pub device: Text<64>,
+    pub device: Option<Text<64>>,
+    #[n(7)]
+    pub ipv4: Option<Ipv4Addr>,
+    #[n(8)]
+    pub ipv6: Option<Ipv6Addr>,
+    #[n(9)]
+    pub outer: Option<Text<64>>,
+    #[n(10)]
+    pub session: Option<Text<64>>,
+    #[n(11)]
+    pub detail: Option<Text<1024>>,
+    #[n(12)]
+    pub by: Option<Text<192>>,
+    /// The public address by which it was seen, with the first and the last of its ports.
+    #[n(13)]
+    pub public: Option<(Ipv4Addr, u16, u16)>,
 }

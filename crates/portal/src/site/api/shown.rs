@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use crate::browser::hex;
 use vpnd_ipc::gateway::auth::{PoolUsage, SourceHealth};
 use vpnd_ipc::gateway::portal::desk::{
-    DeskRefusal, DeskState, FoundUser, FoundUsers, ListedSession, ListedSessions, ShownUser, UserState,
-    Whois, WhoisRecord,
+    AuditRecord, DeskRefusal, DeskState, ExportedPart, FoundUser, FoundUsers, ListedSession, ListedSessions,
+    ShownUser, UserState, Whois,
 };
 use vpnd_ipc::gateway::portal::devices::OwnDevice;
 use vpnd_sys::date::rfc3339;
@@ -118,20 +118,40 @@ pub(super) fn user(shown: &ShownUser) -> Value {
     user
 }
 
+/// Returns the output of `vpnd audit whois --json`.
 pub(super) fn whois(answer: &Whois) -> Value {
-    let record = |record: &WhoisRecord| {
-        json!({
-            "user": &*record.user,
-            "source": &*record.source,
-            "from": rfc3339(record.from_s),
-            "until": record.until_s.map(rfc3339),
-            "inner": &record.inner[..],
-            "outer": &*record.outer,
-            "device": &*record.device,
-        })
-    };
     json!({
+        "address": &*answer.address,
+        "at": rfc3339(answer.at_s),
         "found": answer.found.iter().map(record).collect::<Vec<_>>(),
+        "certain": !answer.found.is_empty() && answer.notes.is_empty(),
         "notes": answer.notes.iter().map(ToString::to_string).collect::<Vec<_>>(),
+    })
+}
+
+pub(super) fn export(part: &ExportedPart) -> Value {
+    json!({ "records": part.records.iter().map(record).collect::<Vec<_>>(), "next": part.next.as_deref() })
+}
+
+/// Returns a record of `vpnd audit export --format json`.
+fn record(record: &AuditRecord) -> Value {
+    let public = record
+        .public
+        .map(|(address, first, last)| json!({ "address": address, "first_port": first, "last_port": last }));
+    json!({
+        "kind": &*record.kind,
+        "time": rfc3339(record.at_s),
+        "until": record.until_s.map(rfc3339),
+        "user": record.user.as_deref(),
+        "source": record.source.as_deref(),
+        "profile": record.profile.as_deref(),
+        "device": record.device.as_deref(),
+        "ipv4": record.ipv4,
+        "ipv6": record.ipv6,
+        "outer": record.outer.as_deref(),
+        "session": record.session.as_deref(),
+        "detail": record.detail.as_deref(),
+        "by": record.by.as_deref(),
+        "public": public,
     })
 }

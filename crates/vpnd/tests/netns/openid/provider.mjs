@@ -69,6 +69,8 @@ const CHANGES = {
   expired: (claims) => ({ ...claims, exp: claims.iat - 3600, iat: claims.iat - 7200 }),
   overage: (claims) => ({ ...claims, _claim_names: { groups: 'a' }, preferred_username: claims.sub }),
   factor: (claims) => ({ ...claims, amr: ['pwd', 'otp'] }),
+  old: (claims) => ({ ...claims, auth_time: claims.iat - 28800 }),
+  unsaid: ({ auth_time, ...claims }) => claims,
   stranger: (claims) => claims,
   none: (claims) => claims,
 };

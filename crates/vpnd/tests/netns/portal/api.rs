@@ -46,6 +46,64 @@ fn tokens(gateway: &Gateway<'_>, arguments: &[&str]) -> Output {
     must(process::run(command))
 }
 
+/// `vpnd audit …`, as JSON.
+fn audit(gateway: &Gateway<'_>, arguments: &[&str]) -> Json {
+    let mut command = gateway.vpnd(&["audit"]);
+    command.args(arguments).args(["--reason", "x", "--config"]).arg(gateway.config());
+    serde_json::from_slice(&must(process::run(command)).stdout).unwrap()
+}
+
+/// Compares answers of the audit file with those of the commands.
+fn answers_of_the_audit_file(gateway: &Gateway<'_>, idm: &Program<'_>, viewer: &Program<'_>, address: &Json) {
+    let whois = json!({"address": address, "at": "", "reason": "complaint 4711"});
+    assert_eq!(viewer.ask("/whois", Some(&whois)).0, 403);
+    let (status, whois) = idm.ask("/whois", Some(&whois));
+    assert_eq!((status, &whois["found"][0]["user"]), (200, &json!("ann")), "{whois}");
+    let at = whois["at"].as_str().unwrap();
+    assert_eq!(whois, audit(gateway, &["whois", address.as_str().unwrap(), "--at", at, "--json"]));
+    let recorded = &crate::audit::recorded(gateway, "whois")[0];
+    assert_eq!(
+        (&recorded["by"], &recorded["detail"]),
+        (&json!("token idm"), &json!(format!("{} at {at}: complaint 4711", address.as_str().unwrap())))
+    );
+
+    // More than one part.
+    for number in 0..40 {
+        idm.ask("/whois", Some(&json!({"address": address, "reason": format!("question {number}")})));
+    }
+    let range = json!({"from": "2020-01-01T00:00:00Z", "to": "2099-01-01T00:00:00Z", "reason": "yearly"});
+    assert_eq!(viewer.ask("/audit/export", Some(&range)).0, 403);
+    for wrong in [
+        json!({"from": "2099-01-01T00:00:00Z", "to": "2020-01-01T00:00:00Z", "reason": "x"}),
+        json!({"from": "x", "to": "2099-01-01T00:00:00Z", "reason": "x"}),
+        json!({"from": "2020-01-01T00:00:00Z", "to": "2099-01-01T00:00:00Z", "reason": " "}),
+        json!({"from": "2020-01-01T00:00:00Z", "to": "2099-01-01T00:00:00Z", "reason": "x", "after": "y"}),
+    ] {
+        assert_eq!(idm.ask("/audit/export", Some(&wrong)).0, 422, "{wrong}");
+    }
+    let (mut records, mut asked, mut parts) = (Vec::new(), range, 0);
+    loop {
+        let (status, mut part) = idm.ask("/audit/export", Some(&asked));
+        assert_eq!(status, 200, "{part}");
+        records.append(part["records"].as_array_mut().unwrap());
+        parts += 1;
+        match part["next"].as_str() {
+            Some(next) => asked["after"] = json!(next),
+            None => break,
+        }
+    }
+    let all =
+        ["export", "--format", "json", "--from", "2020-01-01T00:00:00Z", "--to", "2099-01-01T00:00:00Z"];
+    let expected = audit(gateway, &all);
+    let but_exports = |records: &[Json]| -> Vec<Json> {
+        records.iter().filter(|record| record["kind"] != "audit-exported").cloned().collect()
+    };
+    assert!(parts > 2 && records.len() > 40, "{parts} parts with {} records", records.len());
+    assert_eq!(but_exports(&records), but_exports(expected.as_array().unwrap()));
+    let recorded = crate::audit::recorded(gateway, "audit-exported");
+    assert!(recorded.iter().filter(|record| record["by"] == "token idm").count() >= parts, "each part");
+}
+
 #[test]
 fn programs_do_what_their_tokens_may() {
     let Some(lab) = Lab::new(2) else { return };
@@ -89,6 +147,7 @@ fn programs_do_what_their_tokens_may() {
     assert_eq!(idm_here.change("ann", "disable", &json!({"reason": " "})), 422);
     assert_eq!(idm_here.change("ann", "kick", &json!({"reason": "x", "device": "y"})), 400);
     assert_eq!(gateway.sessions().len(), 1, "nothing was changed");
+    answers_of_the_audit_file(&gateway, &idm_here, &viewer, &address);
 
     // Somebody comes, changes and goes.
     let new = json!({"reason": "matriculated", "groups": ["students"], "expires": "2030-09-30"});

@@ -58,6 +58,7 @@ fn with_people(lab: &Lab) -> (Gateway<'_>, Client<'_>, Client<'_>) {
     }
     must(process::run(gateway.user(&["modify", "gus", "--sponsor", "ann", "--expires", "2030-01-31"])));
     configure(&gateway);
+    gateway.configure("portal.url", format!("https://{GATEWAY_V4}"));
     for (key, group) in
         [("viewer_groups", "viewers"), ("help_desk_groups", "desk"), ("administrator_groups", "admins")]
     {
@@ -71,6 +72,41 @@ fn with_people(lab: &Lab) -> (Gateway<'_>, Client<'_>, Client<'_>) {
     ping_until(tunnel.namespace(), CAMPUS_V4.into(), SOON);
     ping_until(guest.namespace(), CAMPUS_V4.into(), SOON);
     (gateway, tunnel, guest)
+}
+
+/// Administrators add users, who choose their password by a link, and give no role.
+fn administrators_add_users(gateway: &Gateway<'_>, admin: &Browser<'_>, desk: &Browser<'_>, state: &Answer) {
+    let form = desk.tunnelled("/desk", &[]).field("form");
+    assert!(state.body.contains("action=\"/desk/add\""), "{state:?}");
+    assert!(!desk.tunnelled("/desk", &[]).body.contains("action=\"/desk/add\""));
+    let add = |browser: &Browser<'_>, form: &str, groups: &str| {
+        let fields = [
+            ("form", form),
+            ("user", "eva"),
+            ("groups", groups),
+            ("until", "2030-01-31"),
+            ("sponsor", "ann"),
+            ("note", ""),
+            ("reason", "guest 4715"),
+        ];
+        browser.tunnelled("/desk/add", &fields)
+    };
+    let own = state.field("form");
+    assert_eq!(add(desk, &form, "guests").status, 403, "the help desk adds nobody");
+    assert_eq!(add(admin, &form, "guests").status, 403, "no form of ours");
+    for groups in ["admins", "guests desk", "viewers"] {
+        assert_eq!(add(admin, &own, groups).status, 403, "{groups}");
+    }
+    assert_eq!(add(admin, &own, "guests a/b").status, 422);
+    let added = add(admin, &own, " guests  physics ");
+    assert!(added.status == 200 && added.body.contains("/invitation/"), "{added:?}");
+    let eva = shown(gateway, "eva");
+    assert_eq!((&eva["groups"], &eva["sponsor"]), (&serde_json::json!(["guests", "physics"]), &"ann".into()));
+    let recorded = crate::audit::recorded(gateway, "user-added");
+    let recorded = recorded.iter().find(|record| record["user"] == "eva").unwrap();
+    assert_eq!(recorded["by"], "ann on the web pages");
+    assert!(recorded["detail"].as_str().unwrap().ends_with(": guest 4715"), "{recorded}");
+    assert_eq!(add(admin, &own, "guests").status, 409, "there is one");
 }
 
 #[test]
@@ -150,6 +186,7 @@ fn each_role_at_the_desk_does_what_it_may() {
         Some(admin.tunnelled("/desk", &[])).filter(|state| state.body.contains("good for "))
     });
     assert!(state.body.contains("Sessions by access profile") && state.body.contains("1 of"), "{state:?}");
+    administrators_add_users(&gateway, &admin, &desk, &state);
     // An administrator changes the help desk, which is out at once.
     assert_eq!(admin.change("disable", "ann", "because"), 403, "nobody changes themselves");
     assert_eq!(admin.change("disable", "dora", "has left"), 303);

@@ -44,7 +44,7 @@ const RELAY: u32 = 3;
 const RELAY_OVER: u32 = 4;
 const TO_NO_RELAY: u32 = 1;
 
-fn tls(gateway: &Gateway<'_>) -> Arc<ClientConfig> {
+pub(super) fn tls(gateway: &Gateway<'_>) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
     let pem = File::open(gateway.file("portal.pem")).unwrap();
     for certificate in CertificateDer::pem_reader_iter(pem) {
@@ -55,7 +55,7 @@ fn tls(gateway: &Gateway<'_>) -> Arc<ClientConfig> {
     Arc::new(config.with_root_certificates(roots).with_no_client_auth())
 }
 
-fn name() -> ServerName<'static> {
+pub(super) fn name() -> ServerName<'static> {
     std::net::IpAddr::from(GATEWAY_V4).into()
 }
 
