@@ -11,13 +11,14 @@
 
 mod stub;
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs as _, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs as _};
 use std::os::unix::net::UnixStream;
 
 use anyhow::{Context as _, bail};
 use vpnd_proto::control::AsText;
 
 use crate::messages::{FromLookup, LookupLaunch, MAX_ADDRESSES};
+use stub::NameServer;
 use vpnd_ipc::child::{self, ChildRole, Preparation};
 
 /// The name that has these IPv4 addresses alone (RFC 7050).
@@ -32,15 +33,21 @@ pub fn run(stream: UnixStream) -> anyhow::Result<()> {
         |_: &LookupLaunch| Ok(Preparation { writable: Vec::new(), tcp_ports: Vec::new(), made: () });
     let started = child::start(ChildRole::Lookup, &stream, |launch: &LookupLaunch| &launch.common, nothing);
     let found = started.and_then(|started| {
-        let servers: Vec<UdpSocket> = started.launch.descriptors.into_iter().map(UdpSocket::from).collect();
-        look_up(&started.launch.message.host, &servers)
+        let mut descriptors = started.launch.descriptors.into_iter();
+        // Two for each server.
+        let mut servers: Vec<NameServer> = std::iter::from_fn(|| {
+            let udp = descriptors.next()?;
+            Some(NameServer::new(udp, descriptors.next()))
+        })
+        .collect();
+        look_up(&started.launch.message.host, &mut servers)
     });
     let last = found
         .map_or_else(|error| FromLookup::Failed(vpnd_sys::text::format_chain(&error)), FromLookup::Found);
     child::finish(stream, &last)
 }
 
-fn look_up(host: &str, servers: &[UdpSocket]) -> anyhow::Result<Vec<AsText<IpAddr>>> {
+fn look_up(host: &str, servers: &mut [NameServer]) -> anyhow::Result<Vec<AsText<IpAddr>>> {
     let Ok(address) = host.parse::<Ipv4Addr>() else { return resolve(host, servers) };
     let found = resolve(IPV4_ONLY, servers)?;
     let prefixes = found.iter().filter_map(|found| match found.0 {
@@ -87,7 +94,7 @@ impl Nat64 {
     }
 }
 
-fn resolve(host: &str, servers: &[UdpSocket]) -> anyhow::Result<Vec<AsText<IpAddr>>> {
+fn resolve(host: &str, servers: &mut [NameServer]) -> anyhow::Result<Vec<AsText<IpAddr>>> {
     if !servers.is_empty() {
         return Ok(stub::resolve(host, servers)?.into_iter().map(AsText).collect());
     }

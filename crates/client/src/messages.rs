@@ -78,8 +78,9 @@ impl WorkerLaunch {
     }
 }
 
-/// The first and only message of a process that looks up a name; with a connected socket for each
-/// name server that it asks by itself, or without any.
+/// The first and only message of a process that looks up a name; with two sockets for each name
+/// server that it asks by itself, a connected one for datagrams and one for a connection; or without
+/// any.
 #[derive(Debug, Encode, Decode)]
 pub struct LookupLaunch {
     #[n(0)]

@@ -3,14 +3,17 @@
 //!
 //! INVARIANT: bytes that a name server sends never panic, and cost a bounded time; an answer counts
 //! only for the question that was asked, from the server that was asked (the sockets are
-//! connected). It knows no TCP: an answer that was cut short has room for enough addresses.
+//! connected). An answer that was cut short counts if it has an address; without one the server is
+//! asked over TCP, once, and a slow one is ended by this process's parent.
 
 use std::fs;
-use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::io::{self, Read as _, Write as _};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpStream, UdpSocket};
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
+use socket2::Socket;
 
 use crate::messages::MAX_ADDRESSES;
 
@@ -27,9 +30,18 @@ const AAAA: u16 = 28;
 const OPT: u16 = 41;
 const INTERNET: u16 = 1;
 const NO_SUCH_NAME: u8 = 3;
+/// The bit TC of the third byte.
+const CUT_SHORT: u8 = 0x02;
 /// The longest name, and the longest of its labels, in bytes.
 const MAX_NAME: usize = 253;
 const MAX_LABEL: usize = 63;
+
+/// A name server, by the sockets to it.
+pub(super) struct NameServer {
+    udp: UdpSocket,
+    /// For one connection, which is not made yet.
+    tcp: Option<Socket>,
+}
 
 /// One question.
 struct Question {
@@ -42,6 +54,8 @@ struct Question {
 #[derive(Debug, PartialEq, Eq)]
 enum Answer {
     Addresses(Vec<IpAddr>),
+    /// Without an address, and there may be some.
+    CutShort,
     NoSuchName,
     /// The server can't answer.
     Failed,
@@ -51,7 +65,7 @@ enum Answer {
 ///
 /// # Errors
 /// If it has none, or no server answers.
-pub(super) fn resolve(host: &str, servers: &[UdpSocket]) -> anyhow::Result<Vec<IpAddr>> {
+pub(super) fn resolve(host: &str, servers: &mut [NameServer]) -> anyhow::Result<Vec<IpAddr>> {
     if let Ok(address) = host.parse() {
         return Ok(vec![address]);
     }
@@ -60,25 +74,50 @@ pub(super) fn resolve(host: &str, servers: &[UdpSocket]) -> anyhow::Result<Vec<I
         return Ok(listed);
     }
     let name = encoded(host).with_context(|| format!("{host} is no name that can be looked up"))?;
-    for server in std::iter::repeat_n(servers, ROUNDS).flatten() {
-        match ask(server, &name) {
+    let count = servers.len();
+    for n in 0..ROUNDS * count {
+        match servers[n % count].ask(&name) {
             Ok(Answer::Addresses(mut addresses)) => {
                 addresses.truncate(MAX_ADDRESSES);
                 ensure!(!addresses.is_empty(), "the name {host} has no address");
                 return Ok(addresses);
             }
             Ok(Answer::NoSuchName) => bail!("the name {host} can't be resolved: there is no such name"),
-            Ok(Answer::Failed) => {}
+            Ok(Answer::Failed | Answer::CutShort) => {}
             Err(error) => tracing::debug!(%error, "a name server does not answer"),
         }
     }
     bail!("the name {host} can't be resolved: no name server answers")
 }
 
-/// Asks one server for addresses of both versions.
-fn ask(server: &UdpSocket, name: &[u8]) -> io::Result<Answer> {
-    let questions = [A, AAAA].map(|kind| Question { id: rand::random(), name: name.to_vec(), kind });
-    for question in &questions {
+impl NameServer {
+    /// By a connected socket for datagrams, and one for a connection.
+    pub(super) fn new(udp: OwnedFd, tcp: Option<OwnedFd>) -> Self {
+        Self { udp: udp.into(), tcp: tcp.map(Socket::from) }
+    }
+
+    /// Asks for addresses of both versions.
+    fn ask(&mut self, name: &[u8]) -> io::Result<Answer> {
+        let questions = [A, AAAA].map(|kind| Question { id: rand::random(), name: name.to_vec(), kind });
+        let mut answers = ask_by_datagrams(&self.udp, &questions)?;
+        if answers.contains(&Some(Answer::CutShort))
+            && let Some(tcp) = self.tcp.take()
+        {
+            let whole = self.udp.peer_addr().and_then(|server| {
+                tcp.connect_timeout(&server.into(), ANSWER_TIMEOUT)?;
+                ask_by_stream(tcp.into(), &questions)
+            });
+            match whole {
+                Ok(whole) => answers = whole,
+                Err(error) => tracing::debug!(%error, "a name server can't be asked over TCP"),
+            }
+        }
+        Ok(together(answers))
+    }
+}
+
+fn ask_by_datagrams(server: &UdpSocket, questions: &[Question; 2]) -> io::Result<[Option<Answer>; 2]> {
+    for question in questions {
         server.send(&question.to_bytes())?;
     }
     let end = Instant::now() + ANSWER_TIMEOUT;
@@ -100,7 +139,34 @@ fn ask(server: &UdpSocket, name: &[u8]) -> io::Result<Answer> {
             *answer = answer.take().or_else(|| question.answered_by(&buffer[..length]));
         }
     }
-    Ok(together(answers))
+    Ok(answers)
+}
+
+/// The same over a connection, where each message is behind its length (RFC 7766).
+fn ask_by_stream(mut stream: TcpStream, questions: &[Question; 2]) -> io::Result<[Option<Answer>; 2]> {
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+    stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
+    let messages: Vec<u8> = questions
+        .iter()
+        .flat_map(|question| {
+            let bytes = question.to_bytes();
+            let length = u16::try_from(bytes.len()).expect("a name is shorter").to_be_bytes();
+            [length.as_slice(), &bytes].concat()
+        })
+        .collect();
+    stream.write_all(&messages)?;
+    let mut answers = [None, None];
+    for _ in questions {
+        let mut length = [0; 2];
+        stream.read_exact(&mut length)?;
+        let mut message = vec![0; u16::from_be_bytes(length).into()];
+        stream.read_exact(&mut message)?;
+        for (question, answer) in questions.iter().zip(&mut answers) {
+            *answer = answer.take().or_else(|| question.answered_by(&message));
+        }
+    }
+    Ok(answers)
 }
 
 fn is_timeout(error: &io::Error) -> bool {
@@ -115,7 +181,7 @@ fn together(answers: [Option<Answer>; 2]) -> Answer {
         match answer {
             Some(Answer::Addresses(found)) => all.extend(found),
             Some(Answer::NoSuchName) => is_unknown = true,
-            Some(Answer::Failed) | None => is_failed = true,
+            Some(Answer::Failed | Answer::CutShort) | None => is_failed = true,
         }
     }
     match (all.is_empty(), is_unknown, is_failed) {
@@ -154,7 +220,10 @@ impl Question {
             && (word(end)?, word(end + 2)?) == (self.kind, INTERNET);
         match code {
             _ if !is_same => None,
-            0 => Some(Answer::Addresses(addresses(bytes, end + 4, word(6)?))),
+            0 => match addresses(bytes, end + 4, word(6)?) {
+                none if none.is_empty() && bytes[2] & CUT_SHORT != 0 => Some(Answer::CutShort),
+                found => Some(Answer::Addresses(found)),
+            },
             NO_SUCH_NAME => Some(Answer::NoSuchName),
             _ => Some(Answer::Failed),
         }
@@ -332,18 +401,61 @@ mod tests {
         assert_eq!(in_hosts(text, "gateway"), Vec::<IpAddr>::new());
     }
 
+    /// What a client has for a server.
+    fn way_to(server: &UdpSocket, tcp: Option<OwnedFd>) -> NameServer {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.connect(server.local_addr().unwrap()).unwrap();
+        NameServer::new(socket.into(), tcp)
+    }
+
+    /// Answers both questions by datagrams that were cut short; over TCP as a whole, unless `drops`.
+    #[test]
+    fn an_answer_without_an_address_that_was_cut_short_is_asked_for_over_tcp_once() {
+        for drops in [false, true] {
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let server = UdpSocket::bind(listener.local_addr().unwrap()).unwrap();
+            let socket = Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+            let mut servers = [way_to(&server, Some(socket.into()))];
+            let asked = |bytes: &[u8]| {
+                let name = encoded("gateway.example").unwrap();
+                let kind = u16::from_be_bytes([bytes[HEADER + name.len()], bytes[HEADER + name.len() + 1]]);
+                Question { id: u16::from_be_bytes([bytes[0], bytes[1]]), name, kind }
+            };
+            let serving = std::thread::spawn(move || {
+                for _ in 0..2 * if drops { ROUNDS } else { 1 } {
+                    let mut buffer = [0; 512];
+                    let (length, from) = server.recv_from(&mut buffer).unwrap();
+                    let mut short = answer(&asked(&buffer[..length]), 0, &[]);
+                    short[2] |= CUT_SHORT;
+                    server.send_to(&short, from).unwrap();
+                }
+                let (mut stream, _) = listener.accept().unwrap();
+                for data in [&[192, 0, 2, 1][..], &[0x20; 16]].iter().filter(|_| !drops) {
+                    let mut length = [0; 2];
+                    stream.read_exact(&mut length).unwrap();
+                    let mut message = vec![0; u16::from_be_bytes(length).into()];
+                    stream.read_exact(&mut message).unwrap();
+                    let asked = asked(&message);
+                    let whole = answer(&asked, 0, &[(asked.kind, data)]);
+                    stream.write_all(&u16::try_from(whole.len()).unwrap().to_be_bytes()).unwrap();
+                    stream.write_all(&whole).unwrap();
+                }
+            });
+            let found = resolve("gateway.example", &mut servers);
+            match drops {
+                false => assert_eq!(found.unwrap().len(), 2),
+                true => assert!(found.unwrap_err().to_string().contains("no name server answers")),
+            }
+            serving.join().unwrap();
+        }
+    }
+
     /// A server that is silent, one that fails, and one that answers with noise in front.
     #[test]
     fn the_next_server_is_asked_where_one_does_not_answer() {
         let server = || UdpSocket::bind("127.0.0.1:0").unwrap();
         let (silent, fails, good) = (server(), server(), server());
-        let sockets: Vec<UdpSocket> = [&silent, &fails, &good]
-            .map(|server| {
-                let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-                socket.connect(server.local_addr().unwrap()).unwrap();
-                socket
-            })
-            .into();
+        let mut sockets: Vec<NameServer> = [&silent, &fails, &good].map(|server| way_to(server, None)).into();
         let serve = |socket: UdpSocket, code: u8| {
             std::thread::spawn(move || {
                 for _ in 0..2 {
@@ -362,10 +474,10 @@ mod tests {
             })
         };
         let threads = [serve(fails, 2), serve(good, 0)];
-        let found = resolve("gateway.example", &sockets).unwrap();
+        let found = resolve("gateway.example", &mut sockets).unwrap();
         assert_eq!(found.len(), 2, "{found:?}");
         threads.into_iter().for_each(|thread| thread.join().unwrap());
-        assert_eq!(resolve("192.0.2.7", &[]).unwrap(), ["192.0.2.7".parse::<IpAddr>().unwrap()]);
-        assert!(resolve("gateway.example", &[]).unwrap_err().to_string().contains("no name server"));
+        assert_eq!(resolve("192.0.2.7", &mut []).unwrap(), ["192.0.2.7".parse::<IpAddr>().unwrap()]);
+        assert!(resolve("gateway.example", &mut []).unwrap_err().to_string().contains("no name server"));
     }
 }

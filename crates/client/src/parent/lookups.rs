@@ -130,7 +130,8 @@ async fn wait(lookup: StartingChild, launch: &LookupLaunch, sockets: &[OwnedFd])
     reply
 }
 
-/// A marked socket to each of the name servers that the machine asks.
+/// Marked sockets to each of the name servers that the machine asks: for datagrams, and for a
+/// connection where an answer is too long for one.
 ///
 /// # Errors
 /// If there is none that can be asked.
@@ -139,10 +140,11 @@ fn sockets(mark: u32) -> Result<Vec<OwnedFd>, String> {
     let addresses = servers.iter().filter_map(|(address, scope)| place(*address, scope.as_deref()));
     let sockets: Vec<OwnedFd> = addresses
         .filter_map(|address| {
-            let opened = socket(address, mark);
+            let opened = sockets_to(address, mark);
             opened.inspect_err(|error| tracing::debug!(%error, %address, "a name server can't be asked")).ok()
         })
         .take(MAX_SERVERS)
+        .flatten()
         .collect();
     match sockets.is_empty() {
         false => Ok(sockets),
@@ -171,11 +173,15 @@ fn interface_index(name: &str) -> io::Result<u32> {
     Ok(rustix::net::netdevice::name_to_index(&socket, name)?)
 }
 
-fn socket(server: SocketAddr, mark: u32) -> io::Result<OwnedFd> {
-    let socket = Socket::new(Domain::for_address(server), Type::DGRAM, Some(Protocol::UDP))?;
-    socket.set_mark(mark)?;
-    socket.connect(&server.into())?;
-    Ok(socket.into())
+fn sockets_to(server: SocketAddr, mark: u32) -> io::Result<[OwnedFd; 2]> {
+    let socket = |kind, protocol| {
+        let socket = Socket::new(Domain::for_address(server), kind, Some(protocol))?;
+        socket.set_mark(mark)?;
+        io::Result::Ok(socket)
+    };
+    let udp = socket(Type::DGRAM, Protocol::UDP)?;
+    udp.connect(&server.into())?;
+    Ok([udp.into(), socket(Type::STREAM, Protocol::TCP)?.into()])
 }
 
 #[cfg(test)]
