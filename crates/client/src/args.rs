@@ -86,9 +86,9 @@ pub struct ConnectArgs {
     /// The user that this process runs as [default: vpnd, or an unused number]
     #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
-    /// Started by the client service, whose channel is on standard input
-    #[arg(long, hide = true, conflicts_with_all = ["credentials", "password_fd", "login", "browser"])]
-    pub for_service: bool,
+    /// Started by the client service for the user of this number; its channel is on standard input
+    #[arg(long, hide = true, value_name = "UID", conflicts_with_all = ["credentials", "password_fd", "login", "browser"])]
+    pub for_service: Option<u32>,
     /// Format of log lines
     #[arg(long, value_enum, default_value = "text")]
     pub log_format: LogFormat,
@@ -96,6 +96,13 @@ pub struct ConnectArgs {
     /// developers
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub verbose: u8,
+}
+
+impl ConnectArgs {
+    /// The user for whom the client runs: root, without the client service.
+    pub(crate) fn on_behalf_of(&self) -> u32 {
+        self.for_service.unwrap_or_default()
+    }
 }
 
 /// TCP ports of this machine that stay reachable.
@@ -108,6 +115,10 @@ pub struct CleanupArgs {
     /// Leave a kill switch on, for the client's next start
     #[arg(long)]
     pub keep_kill_switch: bool,
+    /// Started by the client service: ends the kill switch that a client of the user of this number
+    /// has left, and nothing else
+    #[arg(long, hide = true, value_name = "UID", conflicts_with = "keep_kill_switch")]
+    pub kill_switch_of: Option<u32>,
     /// Directory of the journal of changes to this machine; only this user may write there
     #[arg(long, default_value = JOURNAL_DIRECTORY, value_name = "D")]
     pub journal_dir: PathBuf,

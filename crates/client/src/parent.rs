@@ -120,14 +120,14 @@ async fn connect(args: &ConnectArgs, console: &Console) -> anyhow::Result<()> {
         }
     }
     let mut stop = Stop::on_signals(console.clone().ended())?;
-    let kill_switch = KillSwitch::close(args, &profile, login.browser, &journals).await?;
+    let kill_switch = KillSwitch::close(args, &profile, login.browser, &journals, console).await?;
     let profile = (&profile, text, addresses);
     let start = RunningClient::start(args, profile, login, identity, &journals, (console, stop.clone()));
     match unless_stopped(start, &mut stop).await {
         Ok(client) => client.serve(kill_switch).await,
         Err(outcome) => {
             if let Some(kill_switch) = kill_switch {
-                kill_switch.end(End::of(&outcome, true)).await;
+                kill_switch.end(End::of(&outcome, true), console).await;
             }
             outcome.map(drop)
         }
@@ -273,7 +273,7 @@ impl RunningClient {
         let is_undone = self.setup.undo().await;
         if let Some(kill_switch) = self.kill_switch {
             // Last: nothing of the tunnel is left by now.
-            kill_switch.end(End::of(&outcome, is_undone)).await;
+            kill_switch.end(End::of(&outcome, is_undone), &self.console).await;
         }
         outcome.map(drop)
     }

@@ -2,7 +2,7 @@
 //! client that keeps it.
 //!
 //! INVARIANT: the record is durable before the switch is in force, and is gone before the switch
-//! is. So whatever ends a process, a switch that is in force is named by a record, and one that a
+//! is, if it can be removed. So whatever ends a process, a switch that is in force is named by a record, and one that a
 //! person has ended does not come back. INVARIANT: record and switch change together only under
 //! the namespace's turn, or by the client that holds it. A record belongs to one network namespace;
 //! after a restart of the machine only a persistent one of the machine's own namespace counts, and
@@ -12,13 +12,14 @@ use std::fmt;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
 use super::{JournalDirectory, JournalError, Owner, os_error, record};
 use vpnd_sys::lock::LockedFile;
 use vpnd_sys::namespace;
-use vpnd_sys::nft::{KillSwitchRules, NftError};
+use vpnd_sys::nft::KillSwitchRules;
 use vpnd_sys::own_file;
 use vpnd_sys::secret_file::{self, Existing, SECRET_MODE, WriteError};
 
@@ -29,21 +30,18 @@ const MACHINE: &str = "machine";
 /// The longest record that is read, bytes.
 const MAX_LEN: u64 = 64 << 10;
 
-#[derive(Debug, thiserror::Error)]
-pub enum KillSwitchError {
-    #[error(transparent)]
-    Journal(#[from] JournalError),
-    #[error("the kill switch can't be written down, so it is not switched on: {0}")]
-    Write(#[from] WriteError),
-    #[error(transparent)]
-    Nft(#[from] NftError),
-}
+/// Time for another process to be done with record and switch.
+const TURN_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 5 });
+const TURN_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A kill switch as it is written down.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KillSwitchRecord {
     /// The process that has switched it on, and its network namespace.
     pub owner: Owner,
+    /// The user for whom that is; root for all clients but those of the client service.
+    #[serde(default)]
+    pub user: u32,
     /// Whether that is the machine's own namespace.
     pub is_machines: bool,
     /// Whether it outlives its client and a restart of the machine.
@@ -122,11 +120,18 @@ impl KillSwitchPlace {
     /// Waits for the right to change record and switch. Held for moments only.
     ///
     /// # Errors
-    /// If the lock can't be made.
+    /// If the lock can't be made, or another process keeps it: one that was stopped may do so for ever.
     pub fn turn(&self) -> Result<KillSwitchTurn, JournalError> {
         let name = format!("switching-{}", self.this.namespace.1);
-        let file = self.directory.wait_for(&name).map_err(|source| self.failed("locked", source))?;
-        Ok(KillSwitchTurn { _file: file })
+        let end = Instant::now() + TURN_TIMEOUT;
+        loop {
+            let taken = self.directory.take(&name).map_err(|source| self.failed("locked", source))?;
+            match taken {
+                Some(file) => return Ok(KillSwitchTurn { _file: file }),
+                None if Instant::now() < end => std::thread::sleep(TURN_INTERVAL),
+                None => return Err(self.failed("locked", io::ErrorKind::TimedOut.into())),
+            }
+        }
     }
 
     /// Takes the right of the one client that keeps the switch; `None` if another one has it.
@@ -179,11 +184,12 @@ impl KillSwitchPlace {
         secret_file::write(&path, line.as_bytes(), SECRET_MODE, Existing::Replace)
     }
 
-    /// Ends the switch of this namespace, whatever its record says; returns whether there was one.
+    /// Removes the record, whatever it says; returns whether there was one. Without a turn where
+    /// there is none to be had: a person who ends the switch comes before all else.
     ///
     /// # Errors
-    /// [`KillSwitchError`]; where the record could be removed, it does not come back.
-    pub async fn end(&self, _turn: &KillSwitchTurn) -> Result<bool, KillSwitchError> {
+    /// If it can't be removed.
+    pub fn forget(&self, _turn: Option<&KillSwitchTurn>) -> Result<bool, JournalError> {
         let found = self.find()?;
         let names = self.directory.names().map_err(|source| self.failed("listed", source))?;
         for name in names.iter().filter(|name| name.starts_with(PREFIX)) {
@@ -198,19 +204,20 @@ impl KillSwitchPlace {
         if found != Found::Nothing {
             self.directory.sync().map_err(|source| self.failed("written", source))?;
         }
-        let was_there = KillSwitchRules::remove().await?;
-        Ok(was_there || found != Found::Nothing)
+        Ok(found != Found::Nothing)
     }
 
     /// A record for this namespace that begins now.
     pub fn record(
         &self,
+        user: u32,
         is_persistent: bool,
         passes_local: bool,
         rules: KillSwitchRules,
     ) -> KillSwitchRecord {
         KillSwitchRecord {
             owner: self.this.clone(),
+            user,
             is_machines: self.is_machines(),
             is_persistent,
             since_s: vpnd_sys::clock::wall_s(),
@@ -275,6 +282,13 @@ impl KillSwitchPlace {
     }
 }
 
+impl KillSwitchRecord {
+    /// Whether a user may end or change it: root, and the one who has switched it on.
+    pub fn is_of(&self, user: u32) -> bool {
+        user == 0 || user == self.user
+    }
+}
+
 impl KillSwitchHold {
     pub fn place(&self) -> &KillSwitchPlace {
         &self.place
@@ -310,7 +324,6 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use vpnd_sys::testing::in_namespace_async;
 
     fn directory() -> (tempfile::TempDir, JournalDirectory) {
         let place = tempfile::tempdir().unwrap();
@@ -331,7 +344,7 @@ mod tests {
         let (_files, directory) = directory();
         let here = place(&directory);
         assert_eq!(here.find().unwrap(), Found::Nothing);
-        let record = here.record(false, true, rules());
+        let record = here.record(0, false, true, rules());
         here.write(&record).unwrap();
         assert_eq!(here.find().unwrap(), Found::Record(record.clone()));
         let elsewhere = Owner { namespace: (4, 12_345), cookie: Some(7), ..record.owner.clone() };
@@ -349,8 +362,11 @@ mod tests {
                 let (_files, directory) = directory();
                 let before = place(&directory);
                 let owner = Owner { boot: "before".to_owned(), ..before.this.clone() };
-                let record =
-                    KillSwitchRecord { owner, is_machines, ..before.record(is_persistent, false, rules()) };
+                let record = KillSwitchRecord {
+                    owner,
+                    is_machines,
+                    ..before.record(0, is_persistent, false, rules())
+                };
                 let before = KillSwitchPlace { is_machines: Some(is_machines), ..before };
                 before.write(&record).unwrap();
                 let after = KillSwitchPlace { is_machines: now, ..place(&directory) };
@@ -369,7 +385,7 @@ mod tests {
     fn what_is_damaged_or_another_users_is_no_record_and_is_reported() {
         let (files, directory) = directory();
         let here = place(&directory);
-        here.write(&here.record(true, false, rules())).unwrap();
+        here.write(&here.record(0, true, false, rules())).unwrap();
         let path = here.path();
         let text = fs::read_to_string(&path).unwrap();
         for wrong in ["", "no record", &text.replace("vpn0", "vpn1"), &text[..text.len() / 2]] {
@@ -396,6 +412,26 @@ mod tests {
     }
 
     #[test]
+    fn a_process_that_keeps_its_turn_for_ever_is_not_waited_for() {
+        let (_files, directory) = directory();
+        let turn = place(&directory).turn().unwrap();
+        let began = Instant::now();
+        assert!(place(&directory).turn().is_err());
+        assert!(began.elapsed() >= TURN_TIMEOUT);
+        drop(turn);
+        assert!(place(&directory).turn().is_ok());
+    }
+
+    #[test]
+    fn only_root_and_its_user_may_change_one() {
+        let (_files, directory) = directory();
+        let record = KillSwitchRecord { user: 7, ..place(&directory).record(0, true, false, rules()) };
+        assert!(record.is_of(0) && record.is_of(7) && !record.is_of(8));
+        let roots = KillSwitchRecord { user: 0, ..record };
+        assert!(roots.is_of(0) && !roots.is_of(7));
+    }
+
+    #[test]
     fn one_keeper_waits_for_the_end_of_clients() {
         let (_files, directory) = directory();
         let here = place(&directory);
@@ -408,23 +444,17 @@ mod tests {
     }
 
     #[test]
-    fn ending_takes_record_and_rules_whatever_there_is() {
-        in_namespace_async(async || {
-            let (_files, directory) = directory();
-            let here = place(&directory);
-            assert!(!here.end(&here.turn().unwrap()).await.unwrap(), "there was none");
-            rules().apply().await.unwrap();
-            assert!(here.end(&here.turn().unwrap()).await.unwrap(), "one without a record");
-            for damage in [false, true] {
-                here.write(&here.record(true, false, rules())).unwrap();
-                rules().apply().await.unwrap();
-                if damage {
-                    fs::write(here.path(), "nonsense").unwrap();
-                }
-                assert!(here.end(&here.turn().unwrap()).await.unwrap());
-                assert!(KillSwitchRules::in_force().await.unwrap().is_none());
-                assert_eq!(here.find().unwrap(), Found::Nothing);
+    fn what_is_forgotten_is_gone_whatever_it_was() {
+        let (_files, directory) = directory();
+        let here = place(&directory);
+        assert!(!here.forget(None).unwrap(), "there was none");
+        for damage in [false, true] {
+            here.write(&here.record(0, true, false, rules())).unwrap();
+            if damage {
+                fs::write(here.path(), "nonsense").unwrap();
             }
-        });
+            assert!(here.forget(Some(&here.turn().unwrap())).unwrap());
+            assert_eq!(here.find().unwrap(), Found::Nothing);
+        }
     }
 }

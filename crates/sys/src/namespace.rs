@@ -37,10 +37,15 @@ pub fn is_the_machines() -> Option<bool> {
     if let Ok(first) = fs::metadata("/proc/1/ns/net") {
         return Some((own.dev(), own.ino()) == (first.dev(), first.ino()));
     }
-    // A service with few privileges may not look at process 1, and knows by this that it is the
-    // one that process 1 has started, in its own namespace.
-    let started = std::env::var("SYSTEMD_EXEC_PID").is_ok_and(|pid| pid == std::process::id().to_string());
-    (started && rustix::process::getppid().is_some_and(rustix::process::Pid::is_init)).then_some(true)
+    // A service with few privileges may look neither at process 1 nor, in a process that it has
+    // started, at itself. By this it knows that process 1 has started it, in its own namespace.
+    let service = std::env::var("SYSTEMD_EXEC_PID").ok()?.parse().ok()?;
+    is_of_service(service, std::process::id(), std::os::unix::process::parent_id()).then_some(true)
+}
+
+/// Whether the process `own` is the service of process 1 that has this number, or was started by it.
+fn is_of_service(service: u32, own: u32, parent: u32) -> bool {
+    (own == service && parent == 1) || (parent == service && service != 1)
 }
 
 #[cfg(test)]
@@ -53,6 +58,17 @@ mod tests {
         let own = cookie().unwrap();
         assert_eq!(cookie().unwrap(), own);
         in_namespace_async(async move || assert_ne!(cookie().unwrap(), own));
+    }
+
+    #[test]
+    fn a_service_of_process_1_and_the_clients_that_it_starts_are_in_its_namespace() {
+        for (own, parent) in [(10, 1), (11, 10)] {
+            assert!(is_of_service(10, own, parent), "{own} {parent}");
+        }
+        // Another manager's service, another process of process 1, and one further down.
+        for (service, own, parent) in [(10, 10, 9), (10, 12, 1), (10, 13, 12), (1, 12, 1)] {
+            assert!(!is_of_service(service, own, parent), "{service} {own} {parent}");
+        }
     }
 
     #[test]

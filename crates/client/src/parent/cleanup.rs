@@ -14,6 +14,14 @@ use vpnd_sys::text::harmless;
 /// If a journal can't be read or not all could be undone.
 pub async fn cleanup(args: &CleanupArgs) -> anyhow::Result<()> {
     let opened = JournalDirectory::open(&args.journal_dir);
+    if let Some(user) = args.kill_switch_of {
+        if let Some(directory) = opened?
+            && let Some(line) = kill_switch::reopen(&directory, user).await?
+        {
+            println!("{line}");
+        }
+        return Ok(());
+    }
     let changes = match &opened {
         Ok(Some(directory)) => undo_changes(directory).await,
         _ => Ok(true),

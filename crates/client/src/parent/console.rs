@@ -58,7 +58,7 @@ impl Console {
     /// # Errors
     /// If there should be a service and is none.
     pub(super) async fn open(args: &mut ConnectArgs) -> anyhow::Result<Self> {
-        if !args.for_service {
+        if args.for_service.is_none() {
             return Ok(Self(None));
         }
         let stream: OwnedFd = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
@@ -163,6 +163,13 @@ impl Console {
     pub(super) fn tell(&self, text: &str) {
         if let Some(service) = &self.0 {
             service.send(FromClient::Line(format!("the gateway asks: {}", harmless(text))));
+        }
+    }
+
+    /// Shows a line of the client's own. At a terminal the log has done so.
+    pub(super) fn say(&self, line: &str) {
+        if let Some(service) = &self.0 {
+            service.send(FromClient::Line(line.to_owned()));
         }
     }
 

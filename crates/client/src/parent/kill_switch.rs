@@ -6,6 +6,7 @@
 //! again leaves it closed: the kernel has the rules, [`vpnd_journal::kill_switch`] the record. What
 //! the client itself sends passes by the mark of its sockets, and by nothing else of it.
 
+mod ending;
 mod inbound;
 mod keeper;
 mod state;
@@ -18,10 +19,12 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use super::console::BY_USER;
+use super::console::{BY_USER, Console};
 use super::permission::HostNetworks;
 use super::stop::{INTERRUPT, Stop, TERMINATE};
 use crate::args::ConnectArgs;
+use ending::end_at;
+pub(super) use ending::{clean_up, reopen};
 pub(super) use inbound::WouldCutOff;
 use inbound::{Inbound, cut_off};
 pub(super) use keeper::keep;
@@ -50,6 +53,8 @@ const LOG_INTERVAL: Duration = Duration::from_secs(60);
 pub(super) struct KillSwitch {
     hold: KillSwitchHold,
     record: KillSwitchRecord,
+    /// For whom this client runs, who may not be the one who has switched it on.
+    user: u32,
     /// The networks that pass now; the task ends with this.
     local: watch::Sender<Vec<IpNet>>,
     task: JoinHandle<()>,
@@ -76,10 +81,10 @@ impl End {
         }
     }
 
-    fn opens(self, is_persistent: bool) -> bool {
+    fn opens(self, record: &KillSwitchRecord, user: u32) -> bool {
         match self {
-            Self::ByPerson => true,
-            Self::InOrder => !is_persistent,
+            Self::ByPerson => record.is_of(user),
+            Self::InOrder => !record.is_persistent,
             Self::Failed => false,
         }
     }
@@ -95,10 +100,17 @@ impl KillSwitch {
         profile: &Profile,
         is_by_browser: bool,
         journals: &JournalDirectory,
+        console: &Console,
     ) -> anyhow::Result<Option<Self>> {
-        let place = KillSwitchPlace::of_this_namespace(journals)?;
-        let asked = args.kill_switch.or(profile.kill_switch.mode);
-        let found = place.find()?;
+        let (place, user) = (KillSwitchPlace::of_this_namespace(journals)?, args.on_behalf_of());
+        let found = if state::is_ended() { Found::Nothing } else { place.find()? };
+        let is_changeable = match &found {
+            Found::Nothing => true,
+            Found::Record(record) => record.is_of(user),
+            Found::Unreadable(_) => user == 0,
+        };
+        // A user without root neither ends nor loosens what another user has switched on.
+        let asked = args.kill_switch.or(profile.kill_switch.mode).filter(|_| is_changeable);
         let holder = place.holder()?;
         let record = match (asked, found) {
             (None | Some(KillSwitchMode::Off), Found::Nothing) => return Ok(None),
@@ -119,14 +131,17 @@ impl KillSwitch {
                 )
             }
             (None, Found::Record(record)) => {
+                let rules = KillSwitchRules { tunnel: args.tun.clone(), ..record.rules };
+                let record = place.taken_over(KillSwitchRecord { rules, ..record });
                 tracing::info!(target: NEWS, "this client goes on with the {record}");
-                place.taken_over(record)
+                console.say(&format!("this client goes on with the {record}"));
+                record
             }
             (Some(mode), found) => {
                 let record = wanted(&place, args, profile, mode);
+                check_cut_off(&record, args, found == Found::Nothing)?;
                 if found == Found::Nothing {
-                    check_cut_off(&record, args.kill_switch_inbound.is_some(), args.for_service)?;
-                    announce(&record, is_by_browser, &place);
+                    announce(&record, is_by_browser, &place, console);
                 }
                 record
             }
@@ -136,10 +151,10 @@ impl KillSwitch {
                 "another client of this machine keeps a kill switch: end that one first, or say --kill-switch=off"
             )
         };
-        Self::put_in_force(hold, record).await.map(Some)
+        Self::put_in_force(hold, record, user).await.map(Some)
     }
 
-    async fn put_in_force(hold: KillSwitchHold, record: KillSwitchRecord) -> anyhow::Result<Self> {
+    async fn put_in_force(hold: KillSwitchHold, record: KillSwitchRecord, user: u32) -> anyhow::Result<Self> {
         let place = hold.place();
         let mut rules = record.rules.clone();
         rules.local = local_networks(&record, 0).await;
@@ -155,7 +170,7 @@ impl KillSwitch {
         state::publish(&record);
         let (local, networks) = watch::channel(rules.local.clone());
         let task = tokio::spawn(stay(rules, networks, table));
-        Ok(Self { hold, record, local, task })
+        Ok(Self { hold, record, user, local, task })
     }
 
     /// Follows the machine to other local networks.
@@ -171,49 +186,30 @@ impl KillSwitch {
     }
 
     /// Opens the network, or leaves it closed, as this end demands.
-    pub(super) async fn end(self, end: End) {
-        let Self { hold, record, local, task } = self;
+    pub(super) async fn end(self, end: End, console: &Console) {
+        let Self { hold, record, user, local, task } = self;
         drop(local);
         // It is not aborted: rules that it is about to set must not come after this.
         let _ = task.await;
-        if !end.opens(record.is_persistent) {
-            tracing::warn!(
-                "the kill switch stays on, so this machine has no network but a new connection of vpnd: 'vpnd cleanup' ends it"
+        if !end.opens(&record, user) {
+            let who = match (record.is_of(user), user) {
+                (true, 0) => "'vpnd cleanup' ends it",
+                (true, _) => "'vpnd down' ends it",
+                (false, _) => "only who has switched it on or an administrator ends it ('vpnd cleanup')",
+            };
+            let line = format!(
+                "the kill switch stays on, so this machine has no network but a new connection of vpnd: {who}"
             );
-            return;
+            tracing::warn!("{line}");
+            return console.say(&line);
         }
         match end_at(hold.place()).await {
             Ok(_) => tracing::info!(target: NEWS, "the kill switch is off: this machine's network is open"),
             Err(error) => {
-                tracing::error!(error = %format_chain(&error), "the kill switch is still on; 'vpnd cleanup' tries again");
+                tracing::error!(error = %format_chain(&error), "the kill switch; 'vpnd cleanup' tries again");
             }
         }
     }
-}
-
-/// Ends the kill switch, for `vpnd cleanup`; a line for people, and whether that is done.
-pub(super) async fn clean_up(directory: Option<&JournalDirectory>) -> anyhow::Result<Option<(String, bool)>> {
-    let Some(directory) = directory else {
-        let was_there = KillSwitchRules::remove().await?;
-        return Ok(was_there.then(|| ("the kill switch is off".to_owned(), true)));
-    };
-    let place = KillSwitchPlace::of_this_namespace(directory)?;
-    if let Some(process) = place.holder()? {
-        let line = format!(
-            "the kill switch stays on: the client that keeps it is running (process {process}); end that first, by Ctrl-C or \
-             'systemctl stop', then try again"
-        );
-        return Ok(Some((line, false)));
-    }
-    let was_there = end_at(&place).await?;
-    Ok(was_there.then(|| ("the kill switch is off".to_owned(), true)))
-}
-
-async fn end_at(place: &KillSwitchPlace) -> anyhow::Result<bool> {
-    let turn = place.turn()?;
-    let was_there = place.end(&turn).await?;
-    state::withdraw();
-    Ok(was_there)
 }
 
 /// The kill switch that arguments and profile ask for.
@@ -226,22 +222,29 @@ fn wanted(
     let inbound = args.kill_switch_inbound.as_ref().map_or(&profile.kill_switch.inbound, |ports| &ports.0);
     let rules = KillSwitchRules { tunnel: args.tun.clone(), inbound: inbound.clone(), local: Vec::new() };
     let passes_local = args.kill_switch_allow_local || profile.kill_switch.allow_local;
-    place.record(mode == KillSwitchMode::Persistent, passes_local, rules)
+    place.record(args.on_behalf_of(), mode == KillSwitchMode::Persistent, passes_local, rules)
 }
 
 /// Says which connections it cuts off.
 ///
 /// # Errors
 /// [`WouldCutOff`], unless that is meant.
-fn check_cut_off(record: &KillSwitchRecord, is_meant: bool, for_service: bool) -> Result<(), WouldCutOff> {
+fn check_cut_off(record: &KillSwitchRecord, args: &ConnectArgs, is_first: bool) -> Result<(), WouldCutOff> {
     let open = inbound::established();
     let cut: Vec<&Inbound> = cut_off(&open, record).collect();
-    // How the service's users have come to the machine is not known.
-    let own = if for_service { cut.first().copied() } else { inbound::session(&cut) };
-    if !is_meant && let Some(own) = own {
+    let own = match (args.for_service, is_first) {
+        (None, _) => inbound::session(&cut),
+        // How the service's users have come to the machine is not known.
+        (Some(_), true) => cut.first().copied(),
+        // The kernel still lists connections that the one before has cut off.
+        (Some(_), false) => None,
+    };
+    if args.kill_switch_inbound.is_none()
+        && let Some(own) = own
+    {
         return Err(WouldCutOff(own.clone()));
     }
-    for Inbound { peer, port, .. } in cut.iter().take(8) {
+    for Inbound { peer, port, .. } in cut.iter().take(8).filter(|_| is_first) {
         tracing::warn!(
             "the kill switch cuts off {peer}, which is connected to TCP port {port} of this machine; --kill-switch-inbound {port} \
              would let it pass"
@@ -251,13 +254,15 @@ fn check_cut_off(record: &KillSwitchRecord, is_meant: bool, for_service: bool) -
 }
 
 /// Says what is about to be closed, before it is.
-fn announce(record: &KillSwitchRecord, is_by_browser: bool, place: &KillSwitchPlace) {
-    tracing::info!(
-        target: NEWS,
-        "the kill switch closes this machine's network: only {} carries its packets, until Ctrl-C or 'vpnd cleanup'; a login page \
-         of the network (captive portal) can't be opened meanwhile",
-        record.rules.tunnel
+fn announce(record: &KillSwitchRecord, is_by_browser: bool, place: &KillSwitchPlace, console: &Console) {
+    let tunnel = &record.rules.tunnel;
+    let how = if record.user == 0 { "Ctrl-C or 'vpnd cleanup'" } else { "'vpnd down'" };
+    let line = format!(
+        "the kill switch closes this machine's network: only {tunnel} carries its packets, until {how}; a login page of the network \
+         (captive portal) can't be opened meanwhile"
     );
+    tracing::info!(target: NEWS, "{line}");
+    console.say(&line);
     if is_by_browser {
         tracing::warn!(
             "the login is in a browser, whose packets the kill switch drops as all others: it can reach the gateway's pages only \
@@ -327,7 +332,7 @@ async fn stay(
                 }
                 Err(_) => return,
             },
-            () = changed(&mut table) => sleep(PAUSE).await,
+            () = changed(&mut table) => {}
             () = sleep(RETRY_INTERVAL), if is_failed || table.is_none() => {}
         }
     }
@@ -348,7 +353,7 @@ async fn changed(table: &mut Option<TableWatch>) {
 /// Puts the rules in force, unless the table is as it was when they were applied last.
 ///
 /// What it is then counts only once two applications have given the same: another program may come
-/// in between.
+/// in between. They are put back at once; the pause is behind that.
 async fn renew(rules: &KillSwitchRules, applied: &mut Option<Listing>) -> Result<(), NftError> {
     static RENEWALS: LogLimit = LogLimit::new(3, LOG_INTERVAL);
     let found = KillSwitchRules::in_force().await?;
@@ -361,7 +366,10 @@ async fn renew(rules: &KillSwitchRules, applied: &mut Option<Listing>) -> Result
         );
     }
     let mut last = applied.take();
-    for _ in 0..APPLICATIONS {
+    for n in 0..APPLICATIONS {
+        if n > 0 {
+            sleep(PAUSE).await;
+        }
         rules.apply().await?;
         let found = KillSwitchRules::in_force().await?;
         if found.is_some() && found == last {
@@ -388,6 +396,25 @@ pub(super) async fn unless_stopped<T>(
 mod tests {
     use super::*;
 
+    fn record(user: u32, is_persistent: bool) -> KillSwitchRecord {
+        let files = tempfile::tempdir().unwrap();
+        let journals = JournalDirectory::create(files.path()).unwrap();
+        let rules = KillSwitchRules { tunnel: "vpn0".to_owned(), inbound: Vec::new(), local: Vec::new() };
+        KillSwitchPlace::of_this_namespace(&journals).unwrap().record(user, is_persistent, false, rules)
+    }
+
+    #[test]
+    fn a_user_ends_no_other_users_nor_roots() {
+        for (switched_on_by, user, opens) in
+            [(7, 7, true), (7, 0, true), (7, 8, false), (0, 7, false), (0, 0, true)]
+        {
+            for is_persistent in [false, true] {
+                let record = record(switched_on_by, is_persistent);
+                assert_eq!(End::ByPerson.opens(&record, user), opens, "{switched_on_by} {user}");
+            }
+        }
+    }
+
     #[test]
     fn only_a_person_ends_a_persistent_one_and_a_failure_ends_none() {
         let orderly = |signal, is_undone| End::of(&Ok(signal), is_undone);
@@ -400,7 +427,8 @@ mod tests {
         assert_eq!(End::of(&Err(anyhow::anyhow!("refused")), true), End::Failed);
         let opens = [(End::ByPerson, true, true), (End::InOrder, true, false), (End::Failed, false, false)];
         for (end, on, persistent) in opens {
-            assert_eq!((end.opens(false), end.opens(true)), (on, persistent), "{end:?}");
+            let opens = |is_persistent| end.opens(&record(0, is_persistent), 0);
+            assert_eq!((opens(false), opens(true)), (on, persistent), "{end:?}");
         }
     }
 }

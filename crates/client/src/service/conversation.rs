@@ -5,10 +5,12 @@
 //! secrets.
 
 use std::path::Path;
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::UnixStream;
+use tokio::process::Command;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
@@ -16,16 +18,19 @@ use super::Service;
 use super::members::Admission;
 use super::profiles::{Found, ProfileError};
 use super::running::{self, Attached, Event, Plan};
-use super::tunnels::TunnelId;
+use super::tunnels::{Denied, TunnelId};
 use crate::frames::{self, FrameError, MAX_FROM_USER, Writer};
 use crate::user_messages::{ListedProfile, ServiceReply, TunnelState, Up, UserRequest};
 use vpnd_config::profile::{LOGIN_NAME_RULE, is_login_name};
+use vpnd_ipc::spawn::THIS_PROGRAM;
 use vpnd_sys::clock::{now, wall_s};
 use vpnd_sys::date;
 use vpnd_sys::text::harmless;
 
 /// The longest silence of a user between two requests.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// Pause of a user's command that requests too much.
+const REQUEST_PAUSE: Duration = Duration::from_millis(100);
 /// Requests of a user, and events for one, that wait.
 const QUEUE: usize = 4;
 /// Names of the interfaces, before their numbers.
@@ -75,7 +80,11 @@ struct Conversation {
 impl Conversation {
     async fn serve(&mut self) -> Result<(), FrameError> {
         while let Ok(Some(request)) = timeout(REQUEST_TIMEOUT, self.requests.recv()).await {
-            match request? {
+            let request = request?;
+            while !self.admission.may_request(now()) {
+                tokio::time::sleep(REQUEST_PAUSE).await;
+            }
+            match request {
                 UserRequest::List => self.list().await?,
                 UserRequest::Up(up) => self.up(up).await?,
                 UserRequest::Down(profile) => self.down(profile.as_deref()).await?,
@@ -138,7 +147,13 @@ impl Conversation {
         };
         let mut handles = match found {
             Ok(handles) => handles,
-            Err(denied) => return self.refuse(&denied.to_string(), false).await,
+            Err(denied) => {
+                let line = if matches!(denied, Denied::NotUp(_)) { self.reopen().await } else { None };
+                return match line {
+                    Some(line) => self.writer.send(&ServiceReply::Lines(vec![line])).await,
+                    None => self.refuse(&denied.to_string(), false).await,
+                };
+            }
         };
         tracing::info!(uid = self.uid(), tunnels = handles.len(), "a user ends tunnels");
         handles.iter().for_each(running::Handle::end);
@@ -147,10 +162,32 @@ impl Conversation {
             handle.over().await;
             lines.push(format!("{}: ended", handle.profile));
         }
+        lines.extend(self.reopen().await);
         if lines.is_empty() {
             lines.push("nothing was connected".to_owned());
         }
         self.writer.send(&ServiceReply::Lines(lines)).await
+    }
+
+    /// Opens the network if a client that this user had has left it closed; a line about that, if
+    /// it was.
+    async fn reopen(&self) -> Option<String> {
+        let uid = self.uid();
+        let mut command = Command::new(THIS_PROGRAM);
+        command.arg0("vpnd").arg("cleanup").arg("--kill-switch-of").arg(uid.to_string());
+        command.arg("--journal-dir").arg(&self.service.args.journal_dir);
+        let output = command.env_remove("NOTIFY_SOCKET").stdin(Stdio::null()).output().await;
+        let said = match output {
+            Ok(output) if output.status.success() => String::from_utf8_lossy(&output.stdout).into_owned(),
+            Ok(output) => String::from_utf8_lossy(&output.stderr).into_owned(),
+            Err(error) => format!("the kill switch can't be looked at: {error}"),
+        };
+        let said = harmless(said.trim());
+        if said.is_empty() {
+            return None;
+        }
+        tracing::info!(uid, "a user who has no tunnel ends what is left: {said}");
+        Some(said)
     }
 
     async fn up(&mut self, up: Up) -> Result<(), FrameError> {

@@ -22,6 +22,9 @@ const MAX_COUNTED: usize = 256;
 /// password.
 const STARTS: u32 = 10;
 const START_INTERVAL: Duration = Duration::from_secs(5);
+/// Requests of a user at once, and after that one for each interval: each may read all profiles.
+const REQUESTS: u32 = 50;
+const REQUEST_INTERVAL: Duration = Duration::from_millis(100);
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NotAdmitted {
@@ -44,8 +47,12 @@ pub(super) struct Members {
 #[derive(Default)]
 struct Held {
     connections: HashMap<u32, usize>,
-    starts: HashMap<u32, Allowance>,
+    starts: Counted,
+    requests: Counted,
 }
+
+/// What users have left of an allowance.
+type Counted = HashMap<u32, Allowance>;
 
 /// The right of one connection, as long as it lasts.
 pub(super) struct Admission {
@@ -106,12 +113,19 @@ impl Admission {
 
     /// Whether the user may start one more client now.
     pub(super) fn may_start(&self, now: Time) -> bool {
-        let mut held = lock(&self.held);
-        if held.starts.len() >= MAX_COUNTED {
-            held.starts.retain(|_, allowance| !allowance.is_full(now));
+        self.take(&mut lock(&self.held).starts, Allowance::new(STARTS, START_INTERVAL), now)
+    }
+
+    /// Whether the user may have one more request answered now.
+    pub(super) fn may_request(&self, now: Time) -> bool {
+        self.take(&mut lock(&self.held).requests, Allowance::new(REQUESTS, REQUEST_INTERVAL), now)
+    }
+
+    fn take(&self, counted: &mut Counted, fresh: Allowance, now: Time) -> bool {
+        if counted.len() >= MAX_COUNTED {
+            counted.retain(|_, allowance| !allowance.is_full(now));
         }
-        let fresh = || Allowance::new(STARTS, START_INTERVAL);
-        self.uid == 0 || held.starts.entry(self.uid).or_insert_with(fresh).take(now)
+        self.uid == 0 || counted.entry(self.uid).or_insert(fresh).take(now)
     }
 }
 
@@ -166,6 +180,16 @@ mod tests {
         lock(&members.held).connections.insert(8, MAX_OF_ALL);
         assert!(matches!(members.admit(7), Err(NotAdmitted::Full)));
         assert!(members.admit(0).is_ok(), "root in any case");
+    }
+
+    #[test]
+    fn a_member_requests_at_a_bounded_rate() {
+        let held = Arc::<Mutex<Held>>::default();
+        let admission = |uid| Admission { uid, held: Arc::clone(&held) };
+        let answered = (0..10_000)
+            .filter(|millis| admission(7).may_request(Time::ZERO + Duration::from_millis(*millis)));
+        assert_eq!(answered.count(), 50 + 99);
+        assert!(admission(8).may_request(Time::ZERO + Duration::from_secs(10)), "others as before");
     }
 
     #[test]

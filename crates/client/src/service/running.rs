@@ -167,7 +167,8 @@ pub(super) fn start(service: &Arc<Service>, plan: Plan, ends: Ends, attached: At
 fn command(service: &Service, plan: &Plan, channel: StdStream) -> Command {
     let args = &service.args;
     let mut command = Command::new(THIS_PROGRAM);
-    command.arg0("vpnd").arg("connect").arg(&plan.profile).arg("--for-service");
+    command.arg0("vpnd").arg("connect").arg(&plan.profile);
+    command.arg("--for-service").arg(plan.uid.to_string());
     command.arg("--tun").arg(&plan.interface);
     // A user's key is good for that user alone.
     command.arg("--state-dir").arg(args.state_dir.join("users").join(plan.uid.to_string()));

@@ -33,7 +33,7 @@ use crate::netlink::NOWHERE;
 use crate::tool::ToolError;
 
 /// DNS, and DNS over TLS or QUIC.
-const NAME_PORTS: &str = "{ 53, 853 }";
+pub(super) const NAME_PORTS: &str = "{ 53, 853 }";
 
 /// The addresses that packets from outside the tunnel don't reach.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -13,6 +13,7 @@
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use super::guard::NAME_PORTS;
 use super::{NftError, Script, Version, checked, networks, remove_script, run, set};
 use crate::change::Layer;
 use crate::nft_listing::Listing;
@@ -32,7 +33,8 @@ pub struct KillSwitchRules {
     pub tunnel: String,
     /// TCP ports of this machine that others reach outside the tunnel.
     pub inbound: Vec<u16>,
-    /// Networks whose hosts this machine reaches, and that reach it, outside the tunnel.
+    /// Networks whose hosts this machine reaches, and that reach it, outside the tunnel; but for
+    /// their name servers.
     pub local: Vec<IpNet>,
 }
 
@@ -159,6 +161,10 @@ impl KillSwitchRules {
         if self.local.is_empty() {
             return;
         }
+        if side == "daddr" {
+            // A router passes questions on in clear. The tunnel's own have passed by their mark.
+            script.line(&format!("meta l4proto {{ tcp, udp }} th dport {NAME_PORTS} drop"));
+        }
         for version in Version::BOTH {
             if let Some(networks) = networks(&self.local, version) {
                 script.line(&format!("{} {side} {networks} accept", version.keyword()));
@@ -219,6 +225,14 @@ mod tests {
         for line in script.lines().map(str::trim) {
             assert!(line != "accept" && !line.contains("redirect"), "{line}");
         }
+    }
+
+    #[test]
+    fn names_are_asked_nowhere_but_in_the_tunnel() {
+        let script = rules().script(Answers::BySocket).unwrap();
+        let at = |text: &str| script.find(text).unwrap_or_else(|| panic!("{text}: {script}"));
+        let closed = at("th dport { 53, 853 } drop");
+        assert!(at("meta mark") < closed && closed < at("ip daddr { 192.168.1.0/24 } accept"), "{script}");
     }
 
     #[test]

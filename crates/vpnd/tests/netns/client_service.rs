@@ -19,13 +19,14 @@ use crate::client::{self, TUN};
 use crate::gateway::{Gateway, Login, VPND, must, write_secret};
 use crate::lab::{CAMPUS_V4, Lab, eventually};
 use crate::namespace::Namespace;
+use crate::over_tcp;
 use crate::process::{self, Process};
 use crate::traffic::{ping, ping_until};
 
 const SOON: Duration = Duration::from_secs(30);
 const GROUP: u32 = 61_500;
 pub(crate) const ANN: User = User { uid: 61_501, name: "ann", is_member: true };
-const BOB: User = User { uid: 61_502, name: "bob", is_member: true };
+pub(crate) const BOB: User = User { uid: 61_502, name: "bob", is_member: true };
 /// Not in the group.
 const EVE: User = User { uid: 61_503, name: "eve", is_member: false };
 
@@ -80,7 +81,7 @@ impl<'l> Machine<'l> {
         &self.lab.clients[0]
     }
 
-    fn profile(&self) -> PathBuf {
+    pub(crate) fn profile(&self) -> PathBuf {
         self.lab.path("profiles.d/work.toml")
     }
 
@@ -113,14 +114,14 @@ impl<'l> Machine<'l> {
     }
 
     /// The same as root.
-    fn run_as_root(&self, words: &[&str]) -> Output {
+    pub(crate) fn run_as_root(&self, words: &[&str]) -> Output {
         let mut command = process::command(self.lab, self.place(), &self.program);
         command.arg(words[0]).arg(option(words)).arg(self.socket()).args(&words[1..]);
         process::run(command)
     }
 
     /// A file of the user with this password.
-    fn password(&self, user: User, text: &str) -> String {
+    pub(crate) fn password(&self, user: User, text: &str) -> String {
         let path = self.lab.path(format!("{}-of-{}", "password", user.name));
         let _ = fs::remove_file(&path);
         write_secret(&path, &format!("{text}\n"));
@@ -153,7 +154,7 @@ impl<'l> Machine<'l> {
     }
 
     /// Waits until nothing of a tunnel is left.
-    fn is_clean(&self) {
+    pub(crate) fn is_clean(&self) {
         eventually("nothing is left of the tunnel", SOON, || {
             let links = self.place().ip(&["-br", "link"]);
             let routes = self.place().ip(&["route", "show", "table", "all", "proto", "118"]);
@@ -275,6 +276,23 @@ fn a_user_connects_without_root_and_no_other_user_can_do_anything_about_it() {
     refused(&machine.run(ANN, &["up", "work"]), "another user of this machine is connected");
     let ended = process::text(&must(machine.run_as_root(&["down"])));
     assert_eq!(ended, "work: ended\n");
+    machine.is_clean();
+}
+
+#[test]
+fn a_user_is_told_that_a_network_passes_only_tcp() {
+    let Some(lab) = Lab::new(1) else { return };
+    let (_gateway, login) = over_tcp::installation(&lab);
+    over_tcp::drop_udp(&lab, "meta l4proto udp");
+    let machine = Machine::new(&lab, &login);
+    let said = machine.up();
+    assert!(said.contains("passes only TCP 443: using that, slower"), "{said}");
+    assert!(said.contains("connected over TCP"), "{said}");
+    let tunnel = &machine.tunnels(ANN)[0];
+    assert_eq!((&tunnel["state"], &tunnel["details"]["transport"]), (&"connected".into(), &"tcp".into()));
+    let status = process::text(&must(machine.run(ANN, &["status"])));
+    assert!(status.contains("work: connected over TCP"), "{status}");
+    must(machine.run(ANN, &["down"]));
     machine.is_clean();
 }
 

@@ -7,6 +7,7 @@
 //! counts what arrives of that, once the client has sent its first packet. Each test ends by
 //! opening the network, and the same talk must then arrive.
 
+use std::ffi::OsString;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -43,13 +44,13 @@ fn address(text: &str) -> IpAddr {
 }
 
 /// A program that talks until it is dropped.
-struct Talk {
+pub(crate) struct Talk {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Talk {
-    fn start(namespace: &Namespace) -> Self {
+    pub(crate) fn start(namespace: &Namespace) -> Self {
         let (handle, stop) = (namespace.handle(), Arc::new(AtomicBool::new(false)));
         let stopped = stop.clone();
         let thread = thread::spawn(move || {
@@ -88,7 +89,7 @@ fn say(to: IpAddr) {
 
 /// Counts what arrives of client 1 in clear once its client has begun: neither the tunnel's own
 /// datagrams and questions for the gateway's name, nor what a link needs for itself.
-fn capture(lab: &Lab) {
+pub(crate) fn capture(lab: &Lab) {
     let port = Lab::port(1);
     lab.net.nft(&format!(
         "table inet capture {{\n\
@@ -109,7 +110,7 @@ fn capture(lab: &Lab) {
 }
 
 /// Packets in clear since the last time this was asked.
-fn in_clear(lab: &Lab) -> u64 {
+pub(crate) fn in_clear(lab: &Lab) -> u64 {
     let mut command = process::command(lab, &lab.net, "nft");
     command.args(["reset", "counters", "table", "inet", "capture"]);
     let listed = process::text(&must(process::run(command)));
@@ -118,18 +119,18 @@ fn in_clear(lab: &Lab) -> u64 {
 }
 
 /// Nothing of what is said from now on, nor has been since the last time, leaves in clear.
-fn closed(lab: &Lab, what: &str) {
+pub(crate) fn closed(lab: &Lab, what: &str) {
     thread::sleep(WHILE);
     assert_eq!(in_clear(lab), 0, "{what}");
 }
 
 /// What is said arrives: it can be seen, and nothing holds it back any more.
-fn opened(lab: &Lab, what: &str) {
+pub(crate) fn opened(lab: &Lab, what: &str) {
     in_clear(lab);
     eventually(what, SOON, || (in_clear(lab) > 20).then_some(()));
 }
 
-fn rules(lab: &Lab) -> Option<String> {
+pub(crate) fn rules(lab: &Lab) -> Option<String> {
     let mut command = process::command(lab, &lab.clients[0], "nft");
     command.args(["list", "table", "inet", "vpndkillswitch"]);
     let output = process::run(command);
@@ -146,7 +147,7 @@ fn until_it_says(process: &mut Process, text: &str) {
 }
 
 /// A full tunnel's gateway, not started yet, and its user.
-fn gateway(lab: &Lab) -> (Gateway<'_>, Login) {
+pub(crate) fn gateway(lab: &Lab) -> (Gateway<'_>, Login) {
     let gateway = Gateway::init(lab);
     gateway.configure("nat.mode", "nftables");
     let ann = gateway.add_user("ann");
@@ -154,14 +155,14 @@ fn gateway(lab: &Lab) -> (Gateway<'_>, Login) {
     (gateway, ann)
 }
 
-fn flush(namespace: &Namespace) {
+pub(crate) fn flush(namespace: &Namespace) {
     namespace.nft("flush ruleset\n");
 }
 
 /// Another program removes all rules; they are back within this time.
 fn comes_back_after_a_flush(lab: &Lab) {
     flush(&lab.clients[0]);
-    eventually("the rules are back", 5 * SECOND, || rules(lab));
+    eventually("the rules are back", SECOND, || rules(lab));
     // Those that left before, and the answer to this question itself.
     thread::sleep(WHILE);
     in_clear(lab);
@@ -284,10 +285,16 @@ fn cleanup_opens_it_whatever_is_broken() {
     client.interrupt();
 }
 
-/// The keeper of the unit vpnd-kill-switch.
-fn keeper(lab: &Lab) -> Process {
-    let mut command = process::command(lab, &lab.clients[0], VPND);
-    command.arg("kill-switch").arg("--journal-dir").arg(client::journal(lab, 1));
+/// `vpnd kill-switch`, as the unit of that name runs it.
+pub(crate) fn keeper_words(lab: &Lab) -> [OsString; 4] {
+    [VPND.into(), "kill-switch".into(), "--journal-dir".into(), client::journal(lab, 1).into()]
+}
+
+/// It runs.
+pub(crate) fn keeper(lab: &Lab) -> Process {
+    let words = keeper_words(lab);
+    let mut command = process::command(lab, &lab.clients[0], &words[0]);
+    command.args(&words[1..]);
     Process::start(lab, "keeper", command)
 }
 
@@ -377,7 +384,7 @@ fn the_gateways_name_is_looked_up_and_no_other_name() {
 }
 
 /// A connection that `net` has opened to client 1, as an administrator has one.
-fn remote(lab: &Lab, port: u16) -> (TcpListener, TcpStream, TcpStream) {
+pub(crate) fn remote(lab: &Lab, port: u16) -> (TcpListener, TcpStream, TcpStream) {
     let own = SocketAddr::new(address("192.168.1.2"), port);
     let listener = listener(lab, port);
     let there = lab.net.within(|| TcpStream::connect(own)).expect("there is a way");
@@ -445,7 +452,7 @@ fn listener(lab: &Lab, port: u16) -> TcpListener {
 }
 
 /// Puts a private network beside the one of client 1.
-fn private_network(lab: &Lab) {
+pub(crate) fn private_network(lab: &Lab) {
     let port = Lab::port(1);
     lab.net.ip_batch(&format!("addr add 192.168.1.1/24 dev {port}\naddr add fd77::1/64 dev {port}\n"));
     lab.clients[0]

@@ -54,6 +54,8 @@ mod held_store;
 mod identity;
 mod kept;
 mod kill_switch;
+mod kill_switch_ends;
+mod kill_switch_restart;
 mod lab;
 mod laboratory;
 mod lanes;

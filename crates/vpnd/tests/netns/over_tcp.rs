@@ -57,7 +57,7 @@ fn relays(gateway: &Gateway<'_>) {
 }
 
 /// A firewall of the network: these datagrams are dropped.
-fn drop_udp(lab: &Lab, which: &str) {
+pub(crate) fn drop_udp(lab: &Lab, which: &str) {
     rules(lab, &[&format!("{which} drop")]);
 }
 

@@ -7,7 +7,7 @@
 use anyhow::{Context as _, bail};
 use tokio::time::sleep;
 
-use super::{LOG_INTERVAL, PAUSE, RETRY_INTERVAL, changed, renew, state, watch_table};
+use super::{LOG_INTERVAL, RETRY_INTERVAL, changed, renew, state, watch_table};
 use crate::args::KillSwitchArgs;
 use crate::parent::stop::Stop;
 use vpnd_journal::JournalDirectory;
@@ -38,13 +38,13 @@ pub(in super::super) async fn keep(args: &KillSwitchArgs) -> anyhow::Result<()> 
     let (mut is_ready, failures) = (false, LogLimit::new(1, LOG_INTERVAL));
     loop {
         let outcome = keep_once(&place, &mut applied).await;
-        let is_failed = outcome.is_err();
+        let looks_again = !matches!(outcome, Ok(Look { is_settled: true, .. }));
         match outcome {
-            Ok(state) if !is_ready => {
+            Ok(Look { state, .. }) if !is_ready => {
                 is_ready = true;
                 service_manager::ready(state);
             }
-            Ok(state) => service_manager::status(state),
+            Ok(Look { state, .. }) => service_manager::status(state),
             Err(error) if failures.admits() => {
                 tracing::error!(error = %format_chain(&error), "the kill switch can't be put back yet");
             }
@@ -52,24 +52,36 @@ pub(in super::super) async fn keep(args: &KillSwitchArgs) -> anyhow::Result<()> 
         }
         tokio::select! {
             _ = stop.asked_for() => return Ok(()),
-            () = changed(&mut table) => sleep(PAUSE).await,
-            () = sleep(RETRY_INTERVAL), if is_failed || table.is_none() => {}
+            () = changed(&mut table) => {}
+            () = sleep(RETRY_INTERVAL), if looks_again || table.is_none() => {}
         }
     }
 }
 
-/// Puts it in force if that is for this process; its state, for people.
-async fn keep_once(place: &KillSwitchPlace, applied: &mut Option<Listing>) -> anyhow::Result<&'static str> {
+/// Result of a look.
+struct Look {
+    /// For people.
+    state: &'static str,
+    /// Whether it stays so until the kernel reports a change of the table.
+    is_settled: bool,
+}
+
+/// Puts it in force if that is for this process.
+async fn keep_once(place: &KillSwitchPlace, applied: &mut Option<Listing>) -> anyhow::Result<Look> {
     if place.holder()?.is_some() {
         *applied = None;
-        return Ok("a client keeps the kill switch");
+        // A client that is killed before it has put the rules back leaves that to this process,
+        // and nothing reports its end.
+        let is_settled = KillSwitchRules::in_force().await?.is_some();
+        return Ok(Look { state: "a client keeps the kill switch", is_settled });
     }
     // On a full disk there may be no lock, and it is put back all the same.
     let _turn = place.turn().inspect_err(|error| tracing::debug!(%error, "no lock")).ok();
-    let rules = match place.find()? {
+    let found = if state::is_ended() { Found::Nothing } else { place.find()? };
+    let rules = match found {
         Found::Nothing => {
             *applied = None;
-            return Ok("no kill switch is on");
+            return Ok(Look { state: "no kill switch is on", is_settled: true });
         }
         Found::Record(record) => {
             if applied.is_none() {
@@ -89,5 +101,5 @@ async fn keep_once(place: &KillSwitchPlace, applied: &mut Option<Listing>) -> an
         }
     };
     renew(&rules, applied).await.context("the rules can't be set")?;
-    Ok("the kill switch is on")
+    Ok(Look { state: "the kill switch is on", is_settled: true })
 }

@@ -1,0 +1,252 @@
+//! Behaviour: a kill switch ends by whom it concerns, and by nobody else; also on a file system that
+//! can't be written, and by a user without root whose client has left it on. What a client leaves is
+//! taken over, by the next client on whatever interface or by the keeper.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::client::{self, Client, cleanup};
+use crate::client_service::{ANN, BOB, Machine};
+use crate::gateway::{Gateway, Login, VPND, edit_toml, must};
+use crate::healing::Form;
+use crate::kill_switch::{Talk, capture, flush, gateway, in_clear, keeper, private_network, remote, rules};
+use crate::lab::{CAMPUS_V4, GATEWAY_V4, Lab, eventually};
+use crate::names;
+use crate::process::{self, Process, text};
+use crate::relay::PORT;
+use crate::traffic::ping_until;
+
+const SOON: Duration = Duration::from_secs(20);
+/// Time in which a keeper that puts it back would have done so.
+const WHILE: Duration = Duration::from_secs(2);
+/// Time for rules that another program has removed.
+const PUT_BACK: Duration = Duration::from_secs(1);
+const PERSISTENT: &str = "--kill-switch=persistent";
+
+fn set_kill_switch(profile: &Path, mode: &str) {
+    edit_toml(profile, |profile| {
+        profile["tunnel"].as_table_mut().expect("a section").insert("kill_switch".to_owned(), mode.into());
+    });
+}
+
+/// A client that was killed, and has left a persistent one.
+fn left_by_a_client(lab: &Lab, login: &Login) {
+    Client::connect_with(lab, 1, login, &[PERSISTENT]).kill();
+    assert!(rules(lab).is_some());
+}
+
+/// The keeper, once it keeps.
+fn keeping(lab: &Lab) -> Process {
+    let mut keeper = keeper(lab);
+    eventually("the keeper keeps", SOON, || {
+        keeper.assert_running();
+        flush(&lab.clients[0]);
+        let began = Instant::now();
+        while rules(lab).is_none() && began.elapsed() < PUT_BACK {
+            thread::sleep(Duration::from_millis(10));
+        }
+        rules(lab)
+    });
+    keeper
+}
+
+#[test]
+fn cleanup_opens_it_where_nothing_can_be_written() {
+    let Some(lab) = Lab::new(1) else { return };
+    let (mut gateway, ann) = gateway(&lab);
+    gateway.start();
+    let machine = &lab.clients[0];
+    process::share_run(&lab, machine, Path::new("/"));
+    left_by_a_client(&lab, &ann);
+    let mut keeper = keeping(&lab);
+    let mut command = process::command(&lab, machine, "sh");
+    let read_only = "mount --bind \"$1\" \"$1\" && mount -o remount,ro,bind \"$1\" && exec \"$0\" cleanup --journal-dir \"$1\"";
+    command.args(["-c", read_only, VPND]).arg(client::journal(&lab, 1));
+    let output = process::run(command);
+    assert!(!output.status.success(), "{}", text(&output));
+    assert!(text(&output).contains("off until this machine restarts"), "{}", text(&output));
+    thread::sleep(WHILE);
+    keeper.assert_running();
+    assert!(rules(&lab).is_none(), "the keeper puts nothing back: {}", keeper.output());
+    // The next client closes it as if there had been none, and the mark of the end is gone.
+    left_by_a_client(&lab, &ann);
+    flush(machine);
+    eventually("the keeper keeps the new one", SOON, || rules(&lab));
+    must(cleanup(&lab, 1));
+    assert!(rules(&lab).is_none());
+}
+
+/// It has looked by then, and has seen a client that keeps it.
+#[test]
+fn the_keeper_takes_over_from_a_client_that_is_killed_before_it_has_put_it_back() {
+    let Some(lab) = Lab::new(1) else { return };
+    let (mut gateway, ann) = gateway(&lab);
+    gateway.start();
+    let machine = &lab.clients[0];
+    let mut client = Client::connect_with(&lab, 1, &ann, &[PERSISTENT]);
+    let mut keeper = keeper(&lab);
+    // It can't put anything back, and holds the switch.
+    client.process().signal(Signal::STOP);
+    flush(machine);
+    thread::sleep(WHILE);
+    keeper.assert_running();
+    assert!(rules(&lab).is_none(), "a client is left to do it");
+    client.kill();
+    eventually("the keeper puts it back", 2 * WHILE, || rules(&lab));
+    must(cleanup(&lab, 1));
+}
+
+/// `VPND_FLUSHES=20` flushes as often; times and packets in clear are printed.
+#[test]
+fn what_a_flush_has_taken_is_back_within_a_second() {
+    let form = Form::of_environment("VPND_FLUSHES", 3);
+    let Some(lab) = Lab::new(1) else { return };
+    let (mut gateway, ann) = gateway(&lab);
+    gateway.start();
+    let machine = &lab.clients[0];
+    let _talk = Talk::start(machine);
+    capture(&lab);
+    let mut client = Client::connect_with(&lab, 1, &ann, &["--kill-switch"]);
+    ping_until(machine, CAMPUS_V4.into(), SOON);
+    let is_there = || {
+        let list = || Command::new("nft").args(["list", "table", "inet", "vpndkillswitch"]).output();
+        machine.within(|| list().expect("nft is there").status.success())
+    };
+    for _ in 0..form.times {
+        in_clear(&lab);
+        flush(machine);
+        let began = Instant::now();
+        while !is_there() {
+            assert!(began.elapsed() < PUT_BACK, "{}", client.process().output());
+        }
+        let time = began.elapsed();
+        thread::sleep(WHILE / 10);
+        println!("back after {time:?}, {} packets in clear", in_clear(&lab));
+    }
+    client.interrupt();
+}
+
+#[test]
+fn the_next_client_goes_on_with_it_on_another_interface() {
+    let Some(lab) = Lab::new(1) else { return };
+    let (mut gateway, ann) = gateway(&lab);
+    gateway.start();
+    let mut words = client::arguments(&lab, 1, &ann);
+    *words.last_mut().expect("there are words") = "vpn7".into();
+    let mut command: Command = process::command(&lab, &lab.clients[0], &words[0]);
+    command.args(&words[1..]).arg(PERSISTENT);
+    let mut first = Process::start(&lab, "first", command);
+    eventually("it is connected", SOON, || first.output().contains("connected").then_some(()));
+    assert!(rules(&lab).is_some_and(|rules| rules.contains("vpn7")));
+    first.kill();
+    let mut next = Client::connect(&lab, 1, &ann);
+    ping_until(next.namespace(), CAMPUS_V4.into(), SOON);
+    assert!(rules(&lab).is_some_and(|rules| !rules.contains("vpn7")));
+    next.interrupt();
+    assert!(rules(&lab).is_none());
+}
+
+/// One that is on already may let the session pass that the new one would cut off.
+#[test]
+fn a_second_start_cuts_nobody_off_either() {
+    let Some(lab) = Lab::new(1) else { return };
+    let (mut gateway, ann) = gateway(&lab);
+    gateway.start();
+    private_network(&lab);
+    let (_listener, here, _there) = remote(&lab, 2_222);
+    let peer = here.peer_addr().expect("it is connected");
+    Client::connect_with(&lab, 1, &ann, &[PERSISTENT, "--kill-switch-inbound", "2222"]).kill();
+    let before = rules(&lab).expect("it is on");
+    let mut command = client::command(&lab, 1, &ann, &[PERSISTENT]);
+    command.env("SSH_CONNECTION", format!("{} {} 192.168.1.2 2222", peer.ip(), peer.port()));
+    let (code, said) = client::ended(&lab, command);
+    assert!(code == 3 && said.contains("a connection by which you work"), "{code}: {said}");
+    assert_eq!(rules(&lab).expect("it is still on"), before);
+    must(cleanup(&lab, 1));
+}
+
+/// A router would pass its questions on in clear.
+#[test]
+fn the_local_networks_name_server_is_not_asked() {
+    const ROUTER: &str = "192.168.1.1";
+    let Some(lab) = Lab::new(1) else { return };
+    let machine = &lab.clients[0];
+    let (_gateway, ann) = gateway(&lab);
+    private_network(&lab);
+    let server = names::name_server(&lab, &lab.net, ROUTER, &GATEWAY_V4.to_string());
+    fs::write(process::etc(&lab, machine).join("resolv.conf"), format!("nameserver {ROUTER}\n"))
+        .expect("it is ours");
+    edit_toml(&ann.profile, |profile| {
+        profile["server"]["addresses"] = crate::gateway::strings(&[&format!("{}:{PORT}", names::NAME)]);
+    });
+    let ask = |name: &str| {
+        let mut command = process::command(&lab, machine, "timeout");
+        command.args(["2", "getent", "ahosts", name]);
+        process::run(command);
+    };
+    ask("before.example");
+    assert!(server.output().contains("before.example"), "{}", server.output());
+    let command = client::command(&lab, 1, &ann, &["--kill-switch", "--kill-switch-allow-local"]);
+    let mut client = Process::start(&lab, "client1", command);
+    eventually("the gateway's name is asked for", SOON, || {
+        server.output().contains(names::NAME).then_some(())
+    });
+    ping_until(machine, ROUTER.parse().expect("an address"), SOON);
+    ask("during.example");
+    assert!(!server.output().contains("during.example"), "{}", server.output());
+    client.signal(Signal::INT);
+    assert!(client.wait(SOON).success(), "{}", client.output());
+    ask("after.example");
+    assert!(server.output().contains("after.example"), "{}", server.output());
+}
+
+#[test]
+fn a_user_without_root_opens_what_her_client_has_left_and_nobody_elses() {
+    let Some(lab) = Lab::new(1) else { return };
+    let (_gateway, login) = Gateway::for_ann(&lab);
+    let machine = Machine::new(&lab, &login);
+    let (wrong, right) = (machine.password(BOB, "wrong"), machine.password(ANN, "ann's password"));
+    let down = |user| text(&machine.run(user, &["down"]));
+    assert!(down(ANN).contains("nothing was connected"));
+
+    set_kill_switch(&machine.profile(), "persistent");
+    let output = machine.run(BOB, &["up", "--credentials", &wrong, "--login", "ann"]);
+    let said = text(&output);
+    assert!(output.status.code() == Some(3) && said.contains("'vpnd down' ends it"), "{said}");
+    assert!(rules(&lab).is_some());
+    assert!(down(ANN).contains("stays on") && rules(&lab).is_some(), "it is bob's");
+    assert!(down(BOB).contains("the kill switch is off") && rules(&lab).is_none());
+    assert!(down(BOB).contains("nothing was connected"));
+    // By the profile's name, too.
+    must_fail(&machine.run(BOB, &["up", "--credentials", &wrong, "--login", "ann"]));
+    assert!(text(&machine.run(BOB, &["down", "work"])).contains("the kill switch is off"));
+
+    // Root's: a user connects through it, and neither ends nor loosens it.
+    set_kill_switch(&login.profile, "persistent");
+    Client::connect(&lab, 1, &login).kill();
+    must(client_cleanup_but_the_switch(&lab));
+    for mode in ["off", "on"] {
+        set_kill_switch(&machine.profile(), mode);
+        let said = text(&must(machine.run(ANN, &["up", "--credentials", &right])));
+        assert!(said.contains("goes on with the persistent kill switch"), "{mode}: {said}");
+        ping_until(&lab.clients[0], CAMPUS_V4.into(), SOON);
+        assert!(down(ANN).contains("stays on") && rules(&lab).is_some(), "{mode}");
+    }
+    assert!(text(&must(machine.run_as_root(&["down"]))).contains("the kill switch is off"));
+    machine.is_clean();
+}
+
+fn must_fail(output: &std::process::Output) {
+    assert!(!output.status.success(), "{}", text(output));
+}
+
+fn client_cleanup_but_the_switch(lab: &Lab) -> std::process::Output {
+    let mut command = process::command(lab, &lab.clients[0], VPND);
+    command.args(["cleanup", "--keep-kill-switch", "--journal-dir"]).arg(client::journal(lab, 1));
+    process::run(command)
+}
