@@ -28,15 +28,16 @@ use vpnd_proto::session::SessionId;
 pub use access::{Access, Dial, Direct};
 use engine::Session;
 pub use holder::Holder;
+use holder::Mark;
 pub use link::ServerFacts;
 use mirror::Mirror;
 use pool::{Pool, Turn};
 pub(crate) use trouble::Fault;
 pub use trouble::Trouble;
 
-use crate::put_off::{self, Behind, PutOff};
+use crate::put_off::{self, Behind, Pace, PutOff};
 use crate::sql::{
-    Connection, Database, Engine as _, Result as SqlResult, SqlError, Transaction, Value, sessions, wireguard,
+    Connection, Database, Result as SqlResult, SqlError, Transaction, sessions, wireguard,
 };
 use crate::{HandshakeShown, Revocation, SessionChange, SessionRecord, StoreError};
 
@@ -50,6 +51,19 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Limit for the server's answer whether a change was committed.
 const INQUIRY_TIMEOUT: Duration = Duration::from_secs(12);
 const INQUIRY_INTERVAL: Duration = Duration::from_millis(100);
+/// Limits for changes of sessions, for which all sessions wait.
+const URGENT: Limits = Limits { patience: Duration::from_millis(250), whole: Duration::from_secs(1) };
+/// Limits for those that were put off. Nothing but logins waits for them.
+const LATER: Limits = Limits { patience: Duration::from_secs(1), whole: Duration::from_secs(30) };
+
+/// Limits for a change.
+#[derive(Clone, Copy)]
+struct Limits {
+    /// For its turn: on this side, and at the server.
+    patience: Duration,
+    /// For all of it. Beyond that the connection is given up.
+    whole: Duration,
+}
 
 pub struct Postgres {
     pool: Pool,
@@ -141,26 +155,33 @@ impl Postgres {
     }
 
     /// Begins a transaction. A connection that was lost while nobody used it is no failure.
-    fn begin(&self, turn: &Turn<'_>, sql: &str, until: Instant) -> Result<Open, StoreError> {
-        let session = turn.session().map_err(|trouble| self.failed(trouble))?;
+    fn begin<'t>(
+        &self,
+        turn: &'t Turn<'t>,
+        sql: &str,
+        until: Instant,
+        deadline: Option<Instant>,
+    ) -> Result<Open<'t>, StoreError> {
+        let session = turn.session().map_err(|trouble| self.failed(trouble))?.within(deadline);
         match session.batch(sql) {
-            Ok(()) => return Ok(Open::new(session)),
+            Ok(()) => return Ok(Open::new(turn, session)),
             Err(fault @ Fault::Lost(_)) => turn.give_up(&session, &fault.into_trouble()),
             Err(fault) => return Err(self.failed(fault.into_trouble())),
         }
-        let session = turn.next_session(&session, until).map_err(|trouble| self.failed(trouble))?;
+        let next = turn.next_session(&session, until).map_err(|trouble| self.failed(trouble))?;
+        let session = next.within(deadline);
         session.batch(sql).map_err(|fault| {
             let trouble = fault.into_trouble();
             turn.give_up(&session, &trouble);
             self.failed(trouble)
         })?;
-        Ok(Open::new(session))
+        Ok(Open::new(turn, session))
     }
 
     /// The error of a statement within a transaction.
-    fn broken(&self, turn: &Turn<'_>, session: &Session, error: SqlError) -> StoreError {
+    fn broken(&self, open: &mut Open<'_>, error: SqlError) -> StoreError {
         if let SqlError::Postgres(Fault::Lost(why)) = &error {
-            turn.give_up(session, &Trouble::Unreachable(why.clone()));
+            open.lost(why);
         }
         match error {
             SqlError::Postgres(fault) => self.failed(fault.into_trouble()),
@@ -168,103 +189,164 @@ impl Postgres {
         }
     }
 
-    fn change_within<T>(
+    /// Makes a change that nobody else waits for, and finds out whether it was made.
+    fn change_surely<T>(
         &self,
-        patience: Duration,
         change: impl FnOnce(&Transaction<'_>) -> SqlResult<Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        let until = Instant::now() + patience;
-        let turn = self.pool.changes(until).map_err(|trouble| self.failed(trouble))?;
-        let mut open = self.begin(&turn, "BEGIN", until)?;
-        let number = match self.holder.fence(&open.session) {
-            Ok(number) => number,
-            Err(trouble) => {
-                if matches!(trouble, Trouble::Unreachable(_)) {
-                    turn.give_up(&open.session, &trouble);
-                }
-                return Err(self.failed(trouble));
+        let turn = self.changes(PATIENCE)?;
+        match self.change_once(&turn, PATIENCE, None, change) {
+            Ok(value) => Ok(value),
+            Err(Ended::Failed(error)) => Err(error),
+            Err(Ended::Lost { why, lost, mark, value }) => match self.was_committed(&turn, &lost, &mark) {
+                Some(true) => Ok(value),
+                Some(false) => Err(self.failed(Trouble::Unreachable(why))),
+                None => Err(self.failed(Trouble::Uncertain)),
+            },
+        }
+    }
+
+    /// Makes a change that may be made again, or be undone, after [`Trouble::Uncertain`].
+    fn change_within<T>(
+        &self,
+        limits: Limits,
+        change: impl FnOnce(&Transaction<'_>) -> SqlResult<Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let deadline = Instant::now() + limits.whole;
+        let turn = self.changes(limits.patience)?;
+        match self.change_once(&turn, limits.patience, Some(deadline), change) {
+            Ok(value) => Ok(value),
+            Err(Ended::Failed(error)) => Err(error),
+            Err(Ended::Lost { .. }) => Err(self.failed(Trouble::Uncertain)),
+        }
+    }
+
+    fn read_within<T>(
+        &self,
+        limits: Option<Limits>,
+        query: impl FnOnce(&Connection<'_>) -> SqlResult<T>,
+    ) -> Result<T, StoreError> {
+        let begun = Instant::now();
+        let until = begun + limits.map_or(PATIENCE, |limits| limits.patience);
+        let deadline = limits.map(|limits| begun + limits.whole);
+        let turn = self.pool.queries(until).map_err(|trouble| self.failed(trouble))?;
+        let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
+        let mut open = self.begin(&turn, begin, until, deadline)?;
+        let found = query(&Connection::new(&open.session));
+        found.map_err(|error| self.broken(&mut open, error))
+    }
+
+    fn changes(&self, patience: Duration) -> Result<Turn<'_>, StoreError> {
+        self.pool.changes(Instant::now() + patience).map_err(|trouble| self.failed(trouble))
+    }
+
+    fn change_once<T>(
+        &self,
+        turn: &Turn<'_>,
+        patience: Duration,
+        deadline: Option<Instant>,
+        change: impl FnOnce(&Transaction<'_>) -> SqlResult<Result<T, StoreError>>,
+    ) -> Result<T, Ended<T>> {
+        let begin = format!("{}; SET LOCAL lock_timeout = {}", holder::BEGIN, patience.as_millis());
+        let mut open = self.begin(turn, &begin, Instant::now() + patience, deadline)?;
+        let mark = self.holder.fence(&open.session).map_err(|trouble| {
+            if let Trouble::Unreachable(why) = &trouble {
+                open.lost(why);
             }
-        };
+            self.failed(trouble)
+        })?;
         let changed = change(&Transaction::new(&open.session));
-        let value = changed.map_err(|error| self.broken(&turn, &open.session, error))??;
+        let value = changed.map_err(|error| self.broken(&mut open, error))??;
         open.is_over = true;
         match open.session.batch("COMMIT") {
             Ok(()) => Ok(value),
             Err(Fault::Lost(why)) => {
-                turn.give_up(&open.session, &Trouble::Unreachable(why.clone()));
-                match self.was_committed(&turn, &open.session, &number) {
-                    Some(true) => Ok(value),
-                    Some(false) => Err(self.failed(Trouble::Unreachable(why))),
-                    None => Err(self.failed(Trouble::Uncertain)),
-                }
+                open.lost(&why);
+                Err(Ended::Lost { why, lost: open.session.clone().within(None), mark, value })
             }
-            Err(fault) => Err(self.failed(fault.into_trouble())),
+            Err(fault) => Err(self.failed(fault.into_trouble()).into()),
         }
     }
 
-    /// Asks the server whether a transaction was committed whose end was not heard; `None` if that
-    /// can't be known.
-    fn was_committed(&self, turn: &Turn<'_>, lost: &Session, number: &str) -> Option<bool> {
+    /// Asks the server whether a change was made whose end was not heard; `None` if that can't be
+    /// known. Only an answer counts: what keeps a server from one says nothing of the change.
+    fn was_committed(&self, turn: &Turn<'_>, lost: &Session, mark: &Mark) -> Option<bool> {
         let until = Instant::now() + INQUIRY_TIMEOUT;
         let mut lost = lost.clone();
         while Instant::now() < until {
             let session = turn.next_session(&lost, until).ok()?;
-            let number = Value::Text(zeroize::Zeroizing::new(number.to_owned()));
-            match session.query("SELECT pg_xact_status((?)::xid8) AS status", &[number]) {
-                Ok(rows) => match rows.iter().next().map(|row| row.get("status")) {
-                    Some(Ok(Some::<String>(status))) if status == "committed" => return Some(true),
-                    Some(Ok(Some(status))) if status == "aborted" => return Some(false),
-                    Some(Ok(Some(_))) => std::thread::sleep(INQUIRY_INTERVAL),
-                    _ => return None,
-                },
+            match holder::is_made(&session, mark) {
+                Ok(is_made) => return Some(is_made),
                 Err(SqlError::Postgres(Fault::Lost(why))) => {
                     turn.give_up(&session, &Trouble::Unreachable(why));
                     lost = session;
                 }
-                // A standby that took over without the last transactions does not know it.
-                Err(_) => return Some(false),
+                Err(error) => {
+                    tracing::warn!(%error, "the user database does not say yet whether a change was made");
+                    std::thread::sleep(INQUIRY_INTERVAL);
+                }
             }
         }
         None
     }
 }
 
+/// How a change ended that was not acknowledged.
+enum Ended<T> {
+    /// It was not made.
+    Failed(StoreError),
+    /// The server was told to commit it, and did not answer.
+    Lost { why: String, lost: Session, mark: Mark, value: T },
+}
+
+impl<T> From<StoreError> for Ended<T> {
+    fn from(error: StoreError) -> Self {
+        Self::Failed(error)
+    }
+}
+
 /// A transaction, which is rolled back when it is dropped.
-struct Open {
+struct Open<'t> {
+    turn: &'t Turn<'t>,
     session: Session,
     is_over: bool,
 }
 
-impl Open {
-    fn new(session: Session) -> Self {
-        Self { session, is_over: false }
+impl<'t> Open<'t> {
+    fn new(turn: &'t Turn<'t>, session: Session) -> Self {
+        Self { turn, session, is_over: false }
+    }
+
+    /// Its connection is of no use any more.
+    fn lost(&mut self, why: &str) {
+        self.is_over = true;
+        self.turn.give_up(&self.session, &Trouble::Unreachable(why.to_owned()));
     }
 }
 
-impl Drop for Open {
+impl Drop for Open<'_> {
     fn drop(&mut self) {
-        if !self.is_over
-            && let Err(error) = self.session.batch("ROLLBACK")
-        {
-            tracing::debug!(%error, "a transaction ends with its connection");
+        if self.is_over {
+            return;
+        }
+        match self.session.batch("ROLLBACK") {
+            Ok(()) => {}
+            Err(Fault::Lost(why)) => self.lost(&why),
+            Err(error) => tracing::warn!(%error, "a transaction of the user database could not be ended"),
         }
     }
 }
 
 impl Database for Postgres {
     fn read<T>(&self, query: impl FnOnce(&Connection<'_>) -> SqlResult<T>) -> Result<T, StoreError> {
-        let turn = self.pool.queries();
-        let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
-        let open = self.begin(&turn, begin, Instant::now() + PATIENCE)?;
-        let found = query(&Connection::new(&open.session));
-        found.map_err(|error| self.broken(&turn, &open.session, error))
+        self.read_within(None, query)
     }
 
     fn change<T>(
         &self,
         change: impl FnOnce(&Transaction<'_>) -> SqlResult<Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        self.change_within(PATIENCE, change)
+        self.change_surely(change)
     }
 
     fn revoke<T>(
@@ -296,24 +378,23 @@ impl Behind for Postgres {
         self.name.clone()
     }
 
-    fn alter(
-        &self,
-        patience: Duration,
-        changes: &[SessionChange],
-        now_s: u64,
-    ) -> Result<Vec<bool>, StoreError> {
-        let done = self.change_within(patience, |t| put_off::apply(t, changes, now_s).map(Ok))?;
+    fn held_up(&self) -> StoreError {
+        self.failed(self.pool.trouble().unwrap_or(Trouble::Busy))
+    }
+
+    fn alter(&self, pace: Pace, changes: &[SessionChange], now_s: u64) -> Result<Vec<bool>, StoreError> {
+        let done = self.change_within(limits(pace), |t| put_off::apply(t, changes, now_s).map(Ok))?;
         self.mirror.changed(changes, &done, now_s);
         Ok(done)
     }
 
-    fn keep_shown(&self, patience: Duration, shown: &[HandshakeShown]) -> Result<(), StoreError> {
-        self.change_within(patience, |t| wireguard::keep_handshakes(t, shown).map(Ok))
+    fn keep_shown(&self, pace: Pace, shown: &[HandshakeShown]) -> Result<(), StoreError> {
+        self.change_within(limits(pace), |t| wireguard::keep_handshakes(t, shown).map(Ok))
     }
 
     /// While the database is away, as it was known last.
     fn stored_session(&self, id: SessionId, now_s: u64) -> Result<Option<SessionRecord>, StoreError> {
-        match self.read(|c| sessions::by_id(c, id, now_s)) {
+        match self.read_within(Some(URGENT), |c| sessions::by_id(c, id, now_s)) {
             Ok(found) => {
                 self.mirror.found(id, found.as_ref());
                 Ok(found)
@@ -321,6 +402,20 @@ impl Behind for Postgres {
             Err(error) if error.is_for_now() => Ok(self.mirror.session(id, now_s)),
             Err(error) => Err(error),
         }
+    }
+
+    fn known_session(&self, id: SessionId, now_s: u64) -> Result<Option<SessionRecord>, StoreError> {
+        match self.mirror.session(id, now_s) {
+            Some(known) => Ok(Some(known)),
+            None => self.stored_session(id, now_s),
+        }
+    }
+}
+
+fn limits(pace: Pace) -> Limits {
+    match pace {
+        Pace::Urgent => URGENT,
+        Pace::Later => LATER,
     }
 }
 

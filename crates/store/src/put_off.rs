@@ -9,7 +9,6 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use rusqlite::{Connection, TransactionBehavior};
@@ -23,11 +22,8 @@ use crate::sqlite::{explain_sql, plain_files};
 use crate::{HandshakeShown, SessionChange, SessionRecord, StoreError};
 use vpnd_sys::own_file;
 
-/// Limit for a change of sessions to wait for the store: clients wait for it, and all others behind
-/// it.
-const PATIENCE: Duration = Duration::from_millis(250);
-/// Time to wait in [`PutOff::catch_up`], during which other changes are put off.
-const RETRY_PATIENCE: Duration = Duration::from_millis(20);
+/// Changes that are made together later, at most.
+const BATCH: u32 = 64;
 
 const SCHEMA: &str = "CREATE TABLE IF NOT EXISTS changes (
     session BLOB PRIMARY KEY CHECK (length(session) = 16),
@@ -42,21 +38,31 @@ CREATE TABLE IF NOT EXISTS handshakes (
     PRIMARY KEY (public_key, is_own)
 ) STRICT, WITHOUT ROWID";
 
+/// How long a change may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pace {
+    /// Clients wait for it, and all others behind it.
+    Urgent,
+    /// It was put off.
+    Later,
+}
+
 /// A store, of which changes are put off while it can't be written.
 pub(crate) trait Behind {
     /// Its name for people.
     fn name(&self) -> String;
-    /// Makes changes within `patience`, or fails.
-    fn alter(
-        &self,
-        patience: Duration,
-        changes: &[SessionChange],
-        now_s: u64,
-    ) -> Result<Vec<bool>, StoreError>;
+    /// Why it can't be written now, without a try.
+    fn held_up(&self) -> StoreError;
+    /// Makes changes at this pace, or fails; after [`StoreError::is_uncertain`] they may be made.
+    fn alter(&self, pace: Pace, changes: &[SessionChange], now_s: u64) -> Result<Vec<bool>, StoreError>;
     /// Keeps timestamps of handshakes, of which only later ones count.
-    fn keep_shown(&self, patience: Duration, shown: &[HandshakeShown]) -> Result<(), StoreError>;
+    fn keep_shown(&self, pace: Pace, shown: &[HandshakeShown]) -> Result<(), StoreError>;
     /// A session as it was written last.
     fn stored_session(&self, id: SessionId, now_s: u64) -> Result<Option<SessionRecord>, StoreError>;
+    /// The same for a change of it, for which all others wait.
+    fn known_session(&self, id: SessionId, now_s: u64) -> Result<Option<SessionRecord>, StoreError> {
+        self.stored_session(id, now_s)
+    }
 }
 
 /// The changes that were put off.
@@ -85,7 +91,7 @@ impl PutOff {
     ) -> Result<Vec<bool>, StoreError> {
         let mut held = None;
         if !self.is_held() {
-            match behind.alter(PATIENCE, changes, now_s) {
+            match behind.alter(Pace::Urgent, changes, now_s) {
                 Err(error) if error.is_for_now() => {
                     self.is_held.store(true, Ordering::Release);
                     tracing::warn!(store = behind.name(), %error, "sessions go on, logins wait for the user store");
@@ -94,31 +100,42 @@ impl PutOff {
                 done => return done,
             }
         }
-        if changes.iter().any(|change| matches!(change, SessionChange::Add(..))) {
-            return match held {
-                Some(error) => Err(error),
-                // Whether it can be written again shows when that is tried.
-                None => behind
-                    .alter(PATIENCE, &[], now_s)
-                    .and(Err(StoreError::Busy { path: behind.name().into() })),
-            };
+        let begun = changes.iter().filter_map(|change| match change {
+            SessionChange::Add(session, _) => Some(SessionChange::End(session.id)),
+            SessionChange::Tokens(..) | SessionChange::End(_) => None,
+        });
+        let begun: Vec<SessionChange> = begun.collect();
+        if !begun.is_empty() {
+            let error = held.unwrap_or_else(|| behind.held_up());
+            // Their clients are refused, so one that is in the store is to end.
+            if error.is_uncertain() {
+                self.keep_all(begun.iter())?;
+            }
+            return Err(error);
         }
         // A change of a session that is gone has no effect.
         let exists = |change: &SessionChange| match change {
-            SessionChange::Tokens(id, ..) => Ok(self.session(behind, *id, now_s)?.is_some()),
+            SessionChange::Tokens(id, ..) => {
+                let known = behind.known_session(*id, now_s)?;
+                Ok(self.newest(known)?.is_some())
+            }
             SessionChange::Add(..) | SessionChange::End(_) => Ok(true),
         };
         let exist = changes.iter().map(exists).collect::<Result<Vec<bool>, StoreError>>()?;
+        let kept = changes.iter().zip(&exist).filter(|(_, exists)| **exists).map(|(change, _)| change);
+        self.keep_all(kept)?;
+        Ok(exist)
+    }
+
+    fn keep_all<'c>(&self, changes: impl Iterator<Item = &'c SessionChange>) -> Result<(), StoreError> {
+        let mut changes = changes;
         self.with(|database| {
             // The store may be free by now, and no longer known as held.
             self.is_held.store(true, Ordering::Release);
             let transaction = database.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            for (change, _) in changes.iter().zip(&exist).filter(|(_, exists)| **exists) {
-                keep(&Transaction::new(&*transaction), change)?;
-            }
+            changes.try_for_each(|change| keep(&Transaction::new(&*transaction), change))?;
             Ok(transaction.commit()?)
-        })?;
-        Ok(exist)
+        })
     }
 
     /// Keeps timestamps of handshakes, in the store or here.
@@ -128,7 +145,7 @@ impl PutOff {
         shown: &[HandshakeShown],
     ) -> Result<(), StoreError> {
         if !self.is_held() {
-            match behind.keep_shown(PATIENCE, shown) {
+            match behind.keep_shown(Pace::Urgent, shown) {
                 Err(error) if error.is_for_now() => {
                     tracing::warn!(store = behind.name(), %error, "handshakes go on without the user store");
                 }
@@ -155,13 +172,16 @@ impl PutOff {
         id: SessionId,
         now_s: u64,
     ) -> Result<Option<SessionRecord>, StoreError> {
-        let Some(stored) = behind.stored_session(id, now_s)? else { return Ok(None) };
-        if !self.is_held() {
-            return Ok(Some(stored));
-        }
+        let stored = behind.stored_session(id, now_s)?;
+        if self.is_held() { self.newest(stored) } else { Ok(stored) }
+    }
+
+    /// A session of the store with what was put off.
+    fn newest(&self, stored: Option<SessionRecord>) -> Result<Option<SessionRecord>, StoreError> {
+        let Some(stored) = stored else { return Ok(None) };
         let sql = "SELECT * FROM changes WHERE session = ?";
         let newest = self.with(|database| {
-            sql::Connection::new(database).query_row(sql, [id.0], change_from_row).optional()
+            sql::Connection::new(database).query_row(sql, [stored.id.0], change_from_row).optional()
         })?;
         Ok(match newest {
             Some(SessionChange::Tokens(_, tokens, epoch)) if epoch >= stored.epoch => {
@@ -172,32 +192,47 @@ impl PutOff {
         })
     }
 
-    /// Makes the changes that were put off, as [`super::Sqlite::catch_up`] has it.
+    /// Makes the changes that were put off, as [`super::Sqlite::catch_up`] has it. Others can be
+    /// put off meanwhile, for the store may take its time.
     pub(crate) fn catch_up(&self, behind: &impl Behind, now_s: u64) -> Result<usize, StoreError> {
-        if !self.is_held() {
-            return Ok(0);
+        let mut count = 0;
+        while self.is_held() {
+            let (changes, shown) = self.with(|database| {
+                let kept = sql::Connection::new(database);
+                let changes = kept.statement("SELECT * FROM changes LIMIT ?");
+                let changes: Vec<SessionChange> = changes.query_all([BATCH], change_from_row)?;
+                let shown = kept.statement("SELECT * FROM handshakes LIMIT ?");
+                let shown: Vec<HandshakeShown> = shown.query_all([BATCH], shown_from_row)?;
+                Ok((changes, shown))
+            })?;
+            behind.keep_shown(Pace::Later, &shown)?;
+            behind.alter(Pace::Later, &changes, now_s)?;
+            self.forget(&changes, &shown)?;
+            count += changes.len() + shown.len();
         }
-        let mut outcome = Ok(0);
+        Ok(count)
+    }
+
+    /// Forgets changes that are made, unless there are newer ones in their place by now.
+    fn forget(&self, changes: &[SessionChange], shown: &[HandshakeShown]) -> Result<(), StoreError> {
         self.with(|database| {
             let transaction = database.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            let kept = sql::Connection::new(&*transaction);
-            let changes: Vec<SessionChange> =
-                kept.statement("SELECT * FROM changes").query_all((), change_from_row)?;
-            let shown: Vec<HandshakeShown> =
-                kept.statement("SELECT * FROM handshakes").query_all((), shown_from_row)?;
-            outcome = behind
-                .keep_shown(RETRY_PATIENCE, &shown)
-                .and_then(|()| behind.alter(RETRY_PATIENCE, &changes, now_s))
-                .map(|_| changes.len() + shown.len());
-            if outcome.is_ok() {
-                transaction.execute_batch("DELETE FROM changes; DELETE FROM handshakes")?;
-                transaction.commit()?;
-                // Before the database is free for others.
-                self.is_held.store(false, Ordering::Release);
+            let kept = Transaction::new(&*transaction);
+            for change in changes {
+                let Some((session, settled, fresh, epoch)) = columns(change) else { continue };
+                let sql = "DELETE FROM changes WHERE session = ? AND settled IS ? AND fresh IS ? AND epoch = ?";
+                kept.execute(sql, params![session, settled, fresh, epoch])?;
             }
+            for HandshakeShown { public_key, time, is_own } in shown {
+                let sql = "DELETE FROM handshakes WHERE public_key = ? AND is_own = ? AND time = ?";
+                kept.execute(sql, params![public_key, is_own, time])?;
+            }
+            let is_left = kept.statement("SELECT 1 FROM changes UNION SELECT 1 FROM handshakes").exists(())?;
+            transaction.commit()?;
+            // Before the database is free for others.
+            self.is_held.store(is_left, Ordering::Release);
             Ok(())
-        })?;
-        outcome
+        })
     }
 
     fn is_held(&self) -> bool {
@@ -257,16 +292,20 @@ pub(crate) fn apply(t: &Transaction<'_>, changes: &[SessionChange], now_s: u64) 
 }
 
 fn keep(t: &Transaction<'_>, change: &SessionChange) -> sql::Result<()> {
+    let Some((session, settled, fresh, epoch)) = columns(change) else { return Ok(()) };
     let sql = "INSERT OR REPLACE INTO changes (session, settled, fresh, epoch) VALUES (?, ?, ?, ?)";
+    t.execute(sql, params![session, settled, fresh, epoch]).map(drop)
+}
+
+/// A change as a row. A session that begins is not put off.
+fn columns(change: &SessionChange) -> Option<([u8; 16], Option<[u8; 32]>, Option<[u8; 32]>, u32)> {
     match change {
         SessionChange::Tokens(id, tokens, epoch) => {
             let fresh = tokens.fresh().map(|fresh| *fresh.as_bytes());
-            t.execute(sql, params![id.0, tokens.settled().as_bytes(), fresh, epoch]).map(drop)
+            Some((id.0, Some(*tokens.settled().as_bytes()), fresh, *epoch))
         }
-        SessionChange::End(id) => {
-            t.execute(sql, params![id.0, None::<Vec<u8>>, None::<Vec<u8>>, 0_u32]).map(drop)
-        }
-        SessionChange::Add(..) => Ok(()),
+        SessionChange::End(id) => Some((id.0, None, None, 0)),
+        SessionChange::Add(..) => None,
     }
 }
 

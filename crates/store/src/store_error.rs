@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::postgres::Trouble;
 use crate::sqlite;
 
-/// An error of the store; nothing was changed.
+/// An error of the store; nothing was changed, unless it [is uncertain](Self::is_uncertain).
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     #[error("there is no user store at {}; make it with 'vpnd init' or the first 'vpnd user add'", path.display())]
@@ -88,6 +88,12 @@ impl StoreError {
             Self::Database { trouble, .. } => trouble.is_for_now(),
             _ => false,
         }
+    }
+
+    /// Whether the change may have been made all the same.
+    #[must_use]
+    pub fn is_uncertain(&self) -> bool {
+        matches!(self, Self::Database { trouble: Trouble::Uncertain, .. })
     }
 
     /// The store at `path` is damaged, in this way.

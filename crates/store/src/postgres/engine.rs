@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::error::Error;
 use std::sync::Arc;
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
@@ -25,17 +25,41 @@ pub(super) struct Session {
     pub(super) client: Arc<Client>,
     statements: Arc<Mutex<HashMap<String, Statement>>>,
     runtime: Handle,
+    /// When all of what is done here has to be over.
+    deadline: Option<Instant>,
 }
 
 impl Session {
     pub(super) fn new(client: Arc<Client>, runtime: Handle) -> Self {
-        Self { client, statements: Arc::default(), runtime }
+        Self { client, statements: Arc::default(), runtime, deadline: None }
+    }
+
+    /// The same connection for a task that has to be over by then.
+    pub(super) fn within(self, deadline: Option<Instant>) -> Self {
+        Self { deadline, ..self }
     }
 
     /// Carries out statements without parameters.
     pub(super) fn batch(&self, sql: &str) -> Result<(), Fault> {
         let (client, sql) = (Arc::clone(&self.client), sql.to_owned());
-        wait(&self.runtime, async move { Ok(client.batch_execute(&sql).await?) })
+        self.wait(async move { Ok(client.batch_execute(&sql).await?) })
+    }
+
+    /// Has a task carried out by the connections' thread, and blocks this one until it has ended.
+    fn wait<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = Result<T, Fault>> + Send + 'static,
+    ) -> Result<T, Fault> {
+        let left = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let limit = left.map_or(REPLY_TIMEOUT, |left| left.min(REPLY_TIMEOUT));
+        let (sender, receiver) = mpsc::sync_channel(1);
+        self.runtime.spawn(async move {
+            let done = tokio::time::timeout(limit, task).await;
+            let silent = || Fault::Lost(format!("no reply within {:.1} s", limit.as_secs_f32()));
+            // A caller that is gone needs no answer.
+            let _ = sender.send(done.unwrap_or_else(|_| Err(silent())));
+        });
+        receiver.recv().unwrap_or_else(|_| Err(Fault::Lost("this process is ending".to_owned())))
     }
 
     fn prepared(&self, sql: &str, params: &[Value]) -> Result<Statement, Fault> {
@@ -45,7 +69,7 @@ impl Session {
         let types: Vec<Type> = params.iter().map(|value| kind_type(value.kind())).collect();
         let (client, numbered) = (Arc::clone(&self.client), numbered(sql));
         let statement =
-            wait(&self.runtime, async move { Ok(client.prepare_typed(&numbered, &types).await?) })?;
+            self.wait(async move { Ok(client.prepare_typed(&numbered, &types).await?) })?;
         self.statements.lock().insert(sql.to_owned(), statement.clone());
         Ok(statement)
     }
@@ -61,7 +85,7 @@ impl Engine for Session {
         let columns: Vec<String> =
             statement.columns().iter().map(|column| column.name().to_owned()).collect();
         let (client, params) = (Arc::clone(&self.client), params.to_vec());
-        let found: Vec<Row> = wait(&self.runtime, async move {
+        let found: Vec<Row> = self.wait(async move {
             let params: Vec<&(dyn ToSql + Sync)> = params.iter().map(|value| value as _).collect();
             Ok(client.query(&statement, &params).await?)
         })?;
@@ -77,27 +101,12 @@ impl Engine for Session {
     fn execute(&self, sql: &str, params: &[Value]) -> Result<usize> {
         let statement = self.prepared(sql, params)?;
         let (client, params) = (Arc::clone(&self.client), params.to_vec());
-        let changed = wait(&self.runtime, async move {
+        let changed = self.wait(async move {
             let params: Vec<&(dyn ToSql + Sync)> = params.iter().map(|value| value as _).collect();
             Ok(client.execute(&statement, &params).await?)
         })?;
         Ok(usize::try_from(changed).unwrap_or(usize::MAX))
     }
-}
-
-/// Has a task carried out by the connections' thread, and blocks this one until it has ended.
-pub(super) fn wait<T: Send + 'static>(
-    runtime: &Handle,
-    task: impl Future<Output = Result<T, Fault>> + Send + 'static,
-) -> Result<T, Fault> {
-    let (sender, receiver) = mpsc::sync_channel(1);
-    runtime.spawn(async move {
-        let done = tokio::time::timeout(REPLY_TIMEOUT, task).await;
-        let silent = || Fault::Lost(format!("no reply within {} s", REPLY_TIMEOUT.as_secs()));
-        // A caller that is gone needs no answer.
-        let _ = sender.send(done.unwrap_or_else(|_| Err(silent())));
-    });
-    receiver.recv().unwrap_or_else(|_| Err(Fault::Lost("this process is ending".to_owned())))
 }
 
 /// `?` and `?N` as PostgreSQL writes them.

@@ -13,11 +13,20 @@ use tokio_postgres::{Client, Row};
 use super::engine::Session;
 use super::trouble::{Fault, Trouble};
 use crate::sql::{Engine as _, SqlError, Value};
+use zeroize::Zeroizing;
 
 /// The first number of vpnd's advisory locks.
 const LOCK_CLASS: i32 = i32::from_be_bytes(*b"vpnd");
 /// The format of the tables.
-pub(super) const FORMAT: u64 = 2;
+pub(super) const FORMAT: u64 = 3;
+/// Begins a change, whatever the server's defaults are: each statement sees what was committed
+/// before it, so that after the lock of the row nothing older is seen.
+pub(super) const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
+/// Marks that are kept: far more than changes can be made while one of them is asked for.
+const KEPT_MARKS: u32 = 10_000;
+
+/// Identifies a change.
+pub(super) type Mark = [u8; 16];
 
 /// A gateway, as a database knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,10 +46,10 @@ impl Holder {
             let sql = format!("SELECT pg_advisory_lock_shared({LOCK_CLASS}, {})", number(instance));
             client.batch_execute(&sql).await?;
         }
-        client.batch_execute("BEGIN").await?;
+        client.batch_execute(BEGIN).await?;
         let sql = "SELECT gateway, instance, name FROM holder FOR UPDATE";
         let row = client.query_opt(sql, &[]).await?;
-        let row = row.ok_or(Trouble::Failed("the table 'holder' is empty".to_owned()))?;
+        let row = row.ok_or(Trouble::OutOfOrder("the table 'holder' is empty".to_owned()))?;
         let known = Self::from_row(&row)?;
         if known.gateway != self.gateway {
             return Err(Trouble::Foreign(known.name).into());
@@ -68,7 +77,7 @@ impl Holder {
             let _ = write!(gateway, "{byte:02x}");
         }
         let sql = format!(
-            "BEGIN; SELECT pg_advisory_xact_lock({LOCK_CLASS}, 0); CREATE SCHEMA IF NOT EXISTS vpnd; {}
+            "{BEGIN}; SELECT pg_advisory_xact_lock({LOCK_CLASS}, 0); CREATE SCHEMA IF NOT EXISTS vpnd; {}
              INSERT INTO format (number, made_by) VALUES ({FORMAT}, '{}');
              INSERT INTO holder (gateway, name) VALUES ('\\x{gateway}', {}); COMMIT",
             include_str!("schema.sql"),
@@ -82,7 +91,7 @@ impl Holder {
     /// Makes a database this gateway's that was another's, which must not run.
     pub(super) async fn adopt(&self, client: &Client) -> Result<String, Fault> {
         check_format(client).await?;
-        client.batch_execute("BEGIN").await?;
+        client.batch_execute(BEGIN).await?;
         let row = client.query_one("SELECT gateway, instance, name FROM holder FOR UPDATE", &[]).await?;
         let known = Self::from_row(&row)?;
         if let Some(other) = &known.instance
@@ -96,15 +105,19 @@ impl Holder {
         Ok(known.name)
     }
 
-    /// Locks the row within a change; the number of the transaction, by which the server is asked
-    /// later whether it was committed.
-    pub(super) fn fence(&self, session: &Session) -> Result<String, Trouble> {
-        let sql = "SELECT gateway, instance, name, pg_current_xact_id()::text AS xid FROM holder FOR UPDATE";
-        let rows = session.query(sql, &[]).map_err(trouble)?;
+    /// Locks the row within a change, and marks the change.
+    pub(super) fn fence(&self, session: &Session) -> Result<Mark, Trouble> {
+        let mark: Mark = rand::random();
+        let sql = format!(
+            "WITH held AS (SELECT gateway, instance, name FROM holder FOR UPDATE),
+                  marked AS (INSERT INTO marks (mark) VALUES (?)),
+                  forgotten AS (DELETE FROM marks WHERE number < (SELECT max(number) - {KEPT_MARKS} FROM marks))
+             SELECT gateway, instance, name FROM held"
+        );
+        let rows = session.query(&sql, &[as_value(&mark)]).map_err(trouble)?;
         let values = rows.iter().next().map(|row| row.values().to_vec()).unwrap_or_default();
-        let [Value::Blob(gateway), instance, Value::Text(name), Value::Text(number)] = values.as_slice()
-        else {
-            return Err(Trouble::Failed("the table 'holder' is not as vpnd made it".to_owned()));
+        let [Value::Blob(gateway), instance, Value::Text(name)] = values.as_slice() else {
+            return Err(Trouble::OutOfOrder("the table 'holder' is not as vpnd made it".to_owned()));
         };
         let is_ours = match (&self.instance, instance) {
             (None, _) => true,
@@ -114,11 +127,11 @@ impl Holder {
         if gateway.as_slice() != self.gateway {
             return Err(Trouble::Foreign(name.to_string()));
         }
-        if is_ours { Ok(number.to_string()) } else { Err(Trouble::InUse(name.to_string())) }
+        if is_ours { Ok(mark) } else { Err(Trouble::InUse(name.to_string())) }
     }
 
     fn from_row(row: &Row) -> Result<Self, Fault> {
-        let unexpected = || Trouble::Failed("the table 'holder' is not as vpnd made it".to_owned());
+        let unexpected = || Trouble::OutOfOrder("the table 'holder' is not as vpnd made it".to_owned());
         let gateway: Vec<u8> = row.try_get(0)?;
         let instance: Option<Vec<u8>> = row.try_get(1)?;
         let instance = instance.map(<[u8; 16]>::try_from).transpose().map_err(|_| unexpected())?;
@@ -153,6 +166,17 @@ pub(super) async fn check_format(client: &Client) -> Result<(), Fault> {
         found => Trouble::Newer { found, known: FORMAT },
     }
     .into())
+}
+
+/// Whether a change was committed of which no transaction is left. INVARIANT: the connection was
+/// admitted after the change's own was lost, so that it has waited for the lock of that change.
+pub(super) fn is_made(session: &Session, mark: &Mark) -> Result<bool, SqlError> {
+    let found = session.query("SELECT number FROM marks WHERE mark = ?", &[as_value(mark)])?;
+    Ok(found.iter().next().is_some())
+}
+
+fn as_value(mark: &Mark) -> Value {
+    Value::Blob(Zeroizing::new(mark.to_vec()))
 }
 
 /// Whether the start of a gateway holds its lock.

@@ -22,7 +22,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::access::{Access, Dial};
-use super::trouble::{Fault, Trouble, of_connection};
+use super::trouble::{Fault, Trouble, of_connection, of_hosts};
 use vpnd_config::database::DatabaseHost;
 
 /// Limit for a server's replies until a connection works.
@@ -59,24 +59,30 @@ pub(super) struct Link {
 
 /// Connects to the first host that can be written.
 pub(super) async fn connect(access: &Access, dial: &Arc<dyn Dial>) -> Result<Link, Trouble> {
-    let mut last = Trouble::Unreachable("there is no host".to_owned());
+    let mut troubles = Vec::new();
     for (number, host) in access.hosts.iter().enumerate() {
-        let dial = Arc::clone(dial);
-        let dialled = tokio::task::spawn_blocking(move || dial.dial(number)).await;
-        let socket = match dialled.map_err(io::Error::other).and_then(|dialled| dialled) {
-            Ok(socket) => socket,
-            Err(error) => {
-                last = Trouble::Unreachable(format!("{host}: {error}"));
-                continue;
-            }
-        };
-        match tokio::time::timeout(LOGIN_TIMEOUT, log_in(access, host, socket)).await {
-            Ok(Ok(link)) => return Ok(link),
-            Ok(Err(trouble)) => last = trouble,
-            Err(_) => last = Trouble::Unreachable(format!("{host} does not answer")),
+        match connect_to(access, dial, number, host).await {
+            Ok(link) => return Ok(link),
+            Err(trouble) => troubles.push((host.to_string(), trouble)),
         }
     }
-    Err(last)
+    Err(of_hosts(troubles))
+}
+
+async fn connect_to(
+    access: &Access,
+    dial: &Arc<dyn Dial>,
+    number: usize,
+    host: &DatabaseHost,
+) -> Result<Link, Trouble> {
+    let dial = Arc::clone(dial);
+    let dialled = tokio::task::spawn_blocking(move || dial.dial(number)).await;
+    let dialled = dialled.map_err(io::Error::other).and_then(|dialled| dialled);
+    let socket = dialled.map_err(|error| Trouble::Unreachable(error.to_string()))?;
+    match tokio::time::timeout(LOGIN_TIMEOUT, log_in(access, host, socket)).await {
+        Ok(logged_in) => logged_in,
+        Err(_) => Err(Trouble::Unreachable("it does not answer".to_owned())),
+    }
 }
 
 async fn log_in(access: &Access, host: &DatabaseHost, socket: OwnedFd) -> Result<Link, Trouble> {

@@ -28,15 +28,13 @@ const FIRST_TIMEOUT: Duration = Duration::from_secs(60);
 enum State {
     /// It was not tried yet.
     Beginning,
-    Up(Session, ServerFacts),
+    Up(Session, ServerFacts, Arc<Notify>),
     Away(Trouble),
 }
 
 struct Slot {
     state: Mutex<State>,
     changed: Condvar,
-    /// The connection is to be given up.
-    broken: Notify,
     turn: Mutex<()>,
 }
 
@@ -87,16 +85,26 @@ impl Pool {
     }
 
     /// A connection for a query: one that works and is free, if there is one.
-    pub(super) fn queries(&self) -> Turn<'_> {
+    pub(super) fn queries(&self, until: Instant) -> Result<Turn<'_>, Trouble> {
         let readers = if self.slots.len() == 1 { &self.slots[..] } else { &self.slots[1..] };
         let free = readers.iter().find_map(|slot| {
             let turn = slot.is_up().then(|| slot.turn.try_lock()).flatten()?;
             Some(Turn { slot, _turn: turn })
         });
-        free.unwrap_or_else(|| {
-            let slot = readers.iter().find(|slot| slot.is_up()).unwrap_or(&readers[0]);
-            Turn { slot, _turn: slot.turn.lock() }
-        })
+        if let Some(free) = free {
+            return Ok(free);
+        }
+        let slot = readers.iter().find(|slot| slot.is_up()).unwrap_or(&readers[0]);
+        let turn = slot.turn.try_lock_until(until).ok_or(Trouble::Busy)?;
+        Ok(Turn { slot, _turn: turn })
+    }
+
+    /// Why there is no connection for changes, if there is none.
+    pub(super) fn trouble(&self) -> Option<Trouble> {
+        match &*self.slots[0].state.lock() {
+            State::Away(trouble) => Some(trouble.clone()),
+            State::Beginning | State::Up(..) => None,
+        }
     }
 
     /// Waits until each connection was tried, and that for changes, while another start of this
@@ -121,7 +129,7 @@ impl Turn<'_> {
     pub(super) fn session(&self) -> Result<Session, Trouble> {
         match &*self.slot.state.lock() {
             State::Beginning => Err(Trouble::Unreachable("it is being connected to".to_owned())),
-            State::Up(session, _) => Ok(session.clone()),
+            State::Up(session, ..) => Ok(session.clone()),
             State::Away(trouble) => Err(trouble.clone()),
         }
     }
@@ -131,7 +139,7 @@ impl Turn<'_> {
         let mut state = self.slot.state.lock();
         loop {
             match &*state {
-                State::Up(session, _) if !Arc::ptr_eq(&session.client, &lost.client) => {
+                State::Up(session, ..) if !Arc::ptr_eq(&session.client, &lost.client) => {
                     return Ok(session.clone());
                 }
                 _ => {}
@@ -145,10 +153,12 @@ impl Turn<'_> {
     /// Gives the connection up; another is made.
     pub(super) fn give_up(&self, session: &Session, why: &Trouble) {
         let mut state = self.slot.state.lock();
-        if matches!(&*state, State::Up(known, _) if Arc::ptr_eq(&known.client, &session.client)) {
-            *state = State::Away(why.clone());
-            self.slot.broken.notify_one();
-        }
+        let broken = match &*state {
+            State::Up(known, _, broken) if Arc::ptr_eq(&known.client, &session.client) => Arc::clone(broken),
+            _ => return,
+        };
+        *state = State::Away(why.clone());
+        broken.notify_one();
     }
 }
 
@@ -157,7 +167,6 @@ impl Slot {
         Self {
             state: Mutex::new(State::Beginning),
             changed: Condvar::new(),
-            broken: Notify::new(),
             turn: Mutex::new(()),
         }
     }
@@ -176,7 +185,7 @@ impl Slot {
         let mut state = self.state.lock();
         loop {
             match &*state {
-                State::Up(_, facts) => return Ok(facts.clone()),
+                State::Up(_, facts, _) => return Ok(facts.clone()),
                 State::Away(trouble) if !matches!(trouble, Trouble::InUse(_)) => return Err(trouble.clone()),
                 State::Away(_) => {
                     if self.changed.wait_until(&mut state, patience).timed_out()
@@ -252,10 +261,12 @@ impl Kept {
     async fn use_up(&self, link: link::Link) -> Trouble {
         let link::Link { client, driver, facts } = link;
         let session = Session::new(client, self.runtime.clone());
-        self.slot.set(State::Up(session, facts));
+        // Of this connection alone: word that an earlier one is lost must not end it.
+        let broken = Arc::new(Notify::new());
+        self.slot.set(State::Up(session, facts, Arc::clone(&broken)));
         tokio::select! {
             ended = driver => Trouble::Unreachable(reason(ended)),
-            () = self.slot.broken.notified() => Trouble::Unreachable("the connection was lost".to_owned()),
+            () = broken.notified() => Trouble::Unreachable("the connection was lost".to_owned()),
         }
     }
 }

@@ -1,4 +1,4 @@
--- Format 2, as in ../sqlite: the same tables with the same columns, but for 'digest'. A server checks its pages by itself.
+-- Format 3: the tables and columns of ../sqlite, but for 'digest' (a server checks its pages by itself), with 'holder' and 'marks'.
 CREATE TABLE format (number BIGINT NOT NULL, made_by TEXT NOT NULL);
 
 -- One row: the gateway that the database belongs to ('gateway' is the identity in its state directory, 'instance' its present start, of
@@ -8,6 +8,12 @@ CREATE TABLE holder (
     instance BYTEA CHECK (length(instance) = 16),
     name     TEXT NOT NULL,
     since    TIMESTAMPTZ NOT NULL DEFAULT now()
+);
+
+-- The newest changes, each by a random mark: a change whose COMMIT was not answered was made if its mark is here.
+CREATE TABLE marks (
+    number BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    mark   BYTEA NOT NULL UNIQUE CHECK (length(mark) = 16)
 );
 
 CREATE TABLE users (

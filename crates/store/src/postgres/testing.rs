@@ -10,7 +10,7 @@ use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
@@ -38,7 +38,7 @@ pub struct Cluster {
     address: String,
     pub port: u16,
     /// Runs a program as this cluster's tests do, in a network namespace for example.
-    command: Box<dyn Fn(&str) -> Command + Send + Sync>,
+    command: Arc<dyn Fn(&str) -> Command + Send + Sync>,
     programs: PathBuf,
     server: Option<Child>,
     databases: AtomicU32,
@@ -57,35 +57,127 @@ impl Cluster {
             eprintln!("SKIPPED: there is no PostgreSQL; run ./x setup");
             return None;
         };
-        let number = CLUSTERS.fetch_add(1, Ordering::Relaxed);
-        let name = format!("vpnd-postgres-{}-{number}", std::process::id());
-        let directory = std::env::temp_dir().join(name);
-        let _ = fs::remove_dir_all(&directory);
-        fs::create_dir(&directory).unwrap();
-        fs::set_permissions(&directory, Permissions::from_mode(0o755)).unwrap();
-        if let Some((uid, gid)) = account() {
-            chown(&directory, Some(uid), Some(gid)).unwrap();
-        }
         let mut cluster = Self {
-            directory,
+            directory: new_directory(),
             address: address.to_owned(),
             port: 0,
-            command: Box::new(command),
+            command: Arc::new(command),
             programs,
             server: None,
             databases: AtomicU32::new(0),
         };
         cluster.make(settings);
+        cluster.launch_on_some_port();
+        let sql = format!("ALTER ROLE {ROLE} PASSWORD '{PASSWORD}'");
+        cluster.sql("postgres", &sql);
+        Some(cluster)
+    }
+
+    /// Starts a standby that follows this server; no commit waits for it.
+    #[must_use]
+    pub fn standby(&self) -> Self {
+        let mut standby = Self {
+            directory: new_directory(),
+            address: self.address.clone(),
+            port: 0,
+            command: Arc::clone(&self.command),
+            programs: self.programs.clone(),
+            server: None,
+            databases: AtomicU32::new(0),
+        };
+        let data = standby.directory.join("data");
+        let mut copying = self.as_its_user("pg_basebackup");
+        copying.args(["-R", "-c", "fast", "-X", "stream", "--no-sync", "-U", ROLE, "-p"]);
+        copying.arg(self.port.to_string()).arg("-h").arg(&self.directory).arg("-D").arg(&data);
+        let copied = copying.output().unwrap();
+        assert!(copied.status.success(), "{}", String::from_utf8_lossy(&copied.stderr));
+        for name in ["server.pem", "server-key.pem"] {
+            let copy = standby.directory.join(name);
+            fs::copy(self.directory.join(name), &copy).unwrap();
+            give(&copy);
+        }
+        let path = data.join("postgresql.auto.conf");
+        let mut settings = fs::OpenOptions::new().append(true).open(path).unwrap();
+        writeln!(settings, "unix_socket_directories = '{}'", standby.directory.display()).unwrap();
+        standby.launch_on_some_port();
+        standby
+    }
+
+    /// Has a standby get nothing more, after it has all that `primary` has.
+    pub fn cut_off(&self, primary: &Self) {
+        let last = primary.sql("postgres", "SELECT pg_current_wal_insert_lsn()");
+        self.wait_for(&format!("SELECT pg_last_wal_replay_lsn() >= '{last}'"));
+        self.sql("postgres", "ALTER SYSTEM SET primary_conninfo = ''");
+        self.sql("postgres", "SELECT pg_reload_conf()");
+        self.wait_for("SELECT count(*) = 0 FROM pg_stat_wal_receiver");
+    }
+
+    /// Makes a standby the primary.
+    pub fn promote(&self) {
+        assert_eq!(self.sql("postgres", "SELECT pg_promote()"), "t");
+    }
+
+    /// Ends processes of the server without a word, by their condition in `pg_stat_activity`, and
+    /// waits until it has recovered.
+    pub fn kill_backends(&self, condition: &str) {
+        let sql = format!("SELECT pid FROM pg_stat_activity WHERE {condition}");
+        let found = self.sql("postgres", &sql);
+        assert!(!found.is_empty(), "there is one where {condition}");
+        for pid in found.lines() {
+            kill_process(Pid::from_raw(pid.parse().unwrap()).unwrap(), Signal::KILL).unwrap();
+        }
+        // Connections are refused until it has recovered, some of them after a moment.
+        let until = Instant::now() + PATIENCE;
+        while self.try_sql("postgres", &sql) != Ok(String::new()) {
+            assert!(Instant::now() < until, "it recovers");
+            sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Stops all processes of the server, which keep their connections, or has them go on.
+    pub fn pause(&self, is_paused: bool) {
+        let signal = if is_paused { Signal::STOP } else { Signal::CONT };
+        let Some(postmaster) = self.server.as_ref().map(|_| self.pid()) else { return };
+        // Its children first, for it would miss them; and last when all go on.
+        let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", postmaster.as_raw_nonzero()));
+        let children = children.unwrap();
+        let children = children.split_whitespace().map(|pid| Pid::from_raw(pid.parse().unwrap()).unwrap());
+        for pid in children.chain([postmaster]) {
+            // A child may have ended meanwhile.
+            let _ = kill_process(pid, signal);
+        }
+    }
+
+    /// Refuses logins to a database, or admits them again.
+    pub fn refuse(&self, database: &str, is_refused: bool) {
+        let path = self.directory.join("data/pg_hba.conf");
+        let line = format!("local {database} all reject\n");
+        let rest = fs::read_to_string(&path).unwrap().replace(&line, "");
+        fs::write(&path, if is_refused { line + &rest } else { rest }).unwrap();
+        self.sql("postgres", "SELECT pg_reload_conf()");
+        let sql = format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{database}'");
+        // Until the server has read the file it may admit some.
+        sleep(Duration::from_millis(200));
+        self.sql("postgres", &sql);
+    }
+
+    fn wait_for(&self, sql: &str) {
+        let until = Instant::now() + PATIENCE;
+        while self.sql("postgres", sql) != "t" {
+            assert!(Instant::now() < until, "{sql}");
+            sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn launch_on_some_port(&mut self) {
         for _ in 0..5 {
             // Another test may take a port first.
-            cluster.port = free_port();
-            if cluster.launch() {
-                let sql = format!("ALTER ROLE {ROLE} PASSWORD '{PASSWORD}'");
-                cluster.sql("postgres", &sql);
-                return Some(cluster);
+            self.port = free_port();
+            if self.launch() {
+                return;
             }
         }
-        let log = fs::read_to_string(cluster.directory.join("log")).unwrap_or_default();
+        let log = fs::read_to_string(self.directory.join("log")).unwrap_or_default();
         panic!("PostgreSQL does not start: {log}");
     }
 
@@ -99,7 +191,7 @@ impl Cluster {
             .unwrap();
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
         self.make_certificate();
-        let hba = "local all all trust\nhostssl all all all scram-sha-256\nhostnossl all all all reject\n";
+        let hba = "local all,replication all trust\nhostssl all all all scram-sha-256\nhostnossl all all all reject\n";
         fs::write(data.join("pg_hba.conf"), hba).unwrap();
         let more = format!(
             "unix_socket_directories = '{}'\nlisten_addresses = '{}'\nssl = on\nssl_cert_file = '../server.pem'\n\
@@ -109,11 +201,8 @@ impl Cluster {
         );
         let path = data.join("postgresql.auto.conf");
         fs::write(&path, more).unwrap();
-        if let Some((uid, gid)) = account() {
-            for path in [path, data.join("pg_hba.conf")] {
-                chown(path, Some(uid), Some(gid)).unwrap();
-            }
-        }
+        give(&path);
+        give(&data.join("pg_hba.conf"));
     }
 
     /// A certificate that is its own authority.
@@ -268,6 +357,7 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
+        self.pause(false);
         if self.server.is_some() && !thread::panicking() {
             self.stop(true);
         } else if let Some(server) = &mut self.server {
@@ -318,32 +408,69 @@ fn account() -> Option<(u32, u32)> {
     Some((fields.next()?.ok()?, fields.next()?.ok()?))
 }
 
+/// Makes a file the server's.
+fn give(path: &Path) {
+    if let Some((uid, gid)) = account() {
+        chown(path, Some(uid), Some(gid)).unwrap();
+    }
+}
+
+fn new_directory() -> PathBuf {
+    let number = CLUSTERS.fetch_add(1, Ordering::Relaxed);
+    let name = format!("vpnd-postgres-{}-{number}", std::process::id());
+    let directory = std::env::temp_dir().join(name);
+    let _ = fs::remove_dir_all(&directory);
+    fs::create_dir(&directory).unwrap();
+    fs::set_permissions(&directory, Permissions::from_mode(0o755)).unwrap();
+    give(&directory);
+    directory
+}
+
 fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).unwrap().port()
 }
 
-/// Dials a Unix socket by a proxy that ends a connection at a COMMIT: the server does the work or
+/// Dials Unix sockets by a proxy that ends a connection at a COMMIT: the server does the work or
 /// never learns of it, and its client is not told which.
 pub struct LosesCommits {
-    pub socket: PathBuf,
+    pub sockets: Vec<PathBuf>,
     /// Commits that are lost from now on.
     pub left: Arc<AtomicU32>,
     /// Whether the server is to learn of them.
     pub passes: bool,
+    /// What happens before the client loses its connection.
+    pub meanwhile: Arc<dyn Fn() + Send + Sync>,
 }
 
 impl Dial for LosesCommits {
-    fn dial(&self, _host: usize) -> io::Result<OwnedFd> {
+    fn dial(&self, host: usize) -> io::Result<OwnedFd> {
         let (ours, theirs) = UnixStream::pair()?;
-        let server = UnixStream::connect(&self.socket)?;
+        let server = UnixStream::connect(&self.sockets[host])?;
         let (mut from_server, mut to_client) = (server.try_clone()?, ours.try_clone()?);
+        let is_lost = Arc::new(AtomicBool::new(false));
+        let loses = Arc::clone(&is_lost);
         thread::spawn(move || {
-            let _ = io::copy(&mut from_server, &mut to_client);
-            let _ = to_client.shutdown(Shutdown::Both);
+            let mut bytes = vec![0; 1 << 16];
+            while let Ok(count @ 1..) = from_server.read(&mut bytes) {
+                if loses.load(Ordering::SeqCst) || to_client.write_all(&bytes[..count]).is_err() {
+                    break;
+                }
+            }
+            if !loses.load(Ordering::SeqCst) {
+                let _ = to_client.shutdown(Shutdown::Both);
+            }
         });
-        let (left, passes) = (Arc::clone(&self.left), self.passes);
+        let (left, passes, meanwhile) = (Arc::clone(&self.left), self.passes, Arc::clone(&self.meanwhile));
         thread::spawn(move || {
-            let _ = pass_on(&ours, &server, &left, passes);
+            let lose = |commit: &[u8]| {
+                is_lost.store(true, Ordering::SeqCst);
+                if passes {
+                    (&server).write_all(commit)?;
+                }
+                meanwhile();
+                ours.shutdown(Shutdown::Both)
+            };
+            let _ = pass_on(&ours, &server, &left, lose);
             let _ = server.shutdown(Shutdown::Both);
         });
         Ok(theirs.into())
@@ -354,7 +481,7 @@ fn pass_on(
     mut client: &UnixStream,
     mut server: &UnixStream,
     left: &AtomicU32,
-    passes: bool,
+    lose: impl FnOnce(&[u8]) -> io::Result<()>,
 ) -> io::Result<()> {
     let mut bytes = vec![0; 1 << 16];
     loop {
@@ -365,8 +492,7 @@ fn pass_on(
         let is_commit = bytes[..count].windows(7).any(|part| part == b"COMMIT\0");
         let less = |left: u32| left.checked_sub(1);
         if is_commit && left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok() {
-            client.shutdown(Shutdown::Both)?;
-            return if passes { server.write_all(&bytes[..count]) } else { Ok(()) };
+            return lose(&bytes[..count]);
         }
         server.write_all(&bytes[..count])?;
     }

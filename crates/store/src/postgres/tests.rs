@@ -1,6 +1,7 @@
 //! The store in a database: it behaves as the embedded one, a lost answer is no lost change, and
 //! two gateways never share it.
 
+use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
@@ -10,10 +11,10 @@ use vpnd_proto::attach::{TokenHash, Tokens};
 use super::testing::{Cluster, LosesCommits, ROLE, SERVER_NAME, gateway};
 use super::*;
 use crate::conformance::{ann, named, session_of};
-use crate::sql::copy;
+use crate::sql::{Value, copy};
 use crate::sqlite::Sqlite;
 use crate::{Sessions as _, Store, Users as _, WireGuardDevices as _, conformance, migrate};
-use vpnd_config::database::{DatabaseFiles, PostgresSettings};
+use vpnd_config::database::{DatabaseFiles, DatabaseHost, PostgresSettings};
 
 /// The server of all tests that leave it running.
 fn cluster() -> Option<&'static Cluster> {
@@ -72,6 +73,8 @@ macro_rules! some {
         }
     };
 }
+
+mod outages;
 
 mod conforms {
     crate::conformance::tests!(some!(super::InDatabase::new()));
@@ -144,8 +147,12 @@ fn a_commit_whose_answer_is_lost_is_neither_lost_nor_made_up() {
     let database = some!(InDatabase::new());
     for (passes, name) in [(true, "told"), (false, "untold")] {
         let left = Arc::new(AtomicU32::new(0));
-        let socket = cluster().unwrap().socket();
-        let dial = Arc::new(LosesCommits { socket, left: Arc::clone(&left), passes });
+        let dial = Arc::new(LosesCommits {
+            sockets: vec![cluster().unwrap().socket()],
+            left: Arc::clone(&left),
+            passes,
+            meanwhile: Arc::new(|| ()),
+        });
         let path = database.directory.path();
         let store = Postgres::open(&database.access, dial, gateway(1, 1), path).unwrap();
         store.add_user(&named(&format!("before{name}")), 1).unwrap();
@@ -159,6 +166,122 @@ fn a_commit_whose_answer_is_lost_is_neither_lost_nor_made_up() {
         }
         store.add_user(&named(&format!("after{name}")), 1).unwrap();
     }
+}
+
+/// A change whose COMMIT is lost while this happens to the server, and that is not on the server
+/// that answers next.
+fn lost_with_its_server(
+    database: &InDatabase,
+    access: &Access,
+    sockets: Vec<PathBuf>,
+    passes: bool,
+    before: impl FnOnce(),
+    meanwhile: impl Fn() + Send + Sync + 'static,
+) {
+    let left = Arc::new(AtomicU32::new(0));
+    let dial =
+        Arc::new(LosesCommits { sockets, left: Arc::clone(&left), passes, meanwhile: Arc::new(meanwhile) });
+    let store = Postgres::open(access, dial, gateway(1, 1), database.directory.path()).unwrap();
+    before();
+    left.store(1, Ordering::SeqCst);
+    let lost = store.set_enabled("ann", false, 1);
+    assert_eq!(left.load(Ordering::SeqCst), 0, "the commit was lost");
+    let refused = lost.expect_err("what is not there is not acknowledged");
+    assert!(refused.is_for_now(), "{refused}");
+    let until = Instant::now() + Duration::from_secs(30);
+    let ann = loop {
+        match store.user("ann") {
+            Ok(ann) => break ann.unwrap(),
+            Err(_) => assert!(Instant::now() < until),
+        }
+        sleep(Duration::from_millis(50));
+    };
+    assert!(ann.enabled, "it is not there");
+    while let Err(error) = store.set_enabled("ann", false, 1) {
+        assert!(Instant::now() < until, "{error}");
+        sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_change_that_a_standby_lacks_is_not_acknowledged() {
+    let primary = some!(Cluster::start("127.0.0.1", |path| std::process::Command::new(path), ""));
+    let standby = primary.standby();
+    let database = InDatabase::on(&primary);
+    database.gateway().add_user(&ann(), 1).unwrap();
+    let hosts = [&primary, &standby].map(|cluster| DatabaseHost::Socket(cluster.socket()));
+    let settings = PostgresSettings { hosts: hosts.into(), ..primary.settings(&database.name) };
+    let access = Access::new(&settings, &DatabaseFiles::default()).unwrap();
+    let sockets = vec![primary.socket(), standby.socket()];
+    let servers = Arc::new(parking_lot::Mutex::new((primary, standby)));
+    let lags = Arc::clone(&servers);
+    // Only the lost change has a number that the standby does not know.
+    let before = || {
+        let (primary, standby) = &*lags.lock();
+        standby.cut_off(primary);
+    };
+    lost_with_its_server(&database, &access, sockets, true, before, move || {
+        let (primary, standby) = &mut *servers.lock();
+        primary.stop(true);
+        standby.promote();
+    });
+}
+
+#[test]
+fn a_change_that_a_crash_undoes_is_not_acknowledged() {
+    // What was not committed is not on the disk, so that recovery numbers transactions again.
+    let settings = "wal_writer_delay = 10s\nautovacuum = off\nbgwriter_lru_maxpages = 0";
+    let cluster = some!(Cluster::start("127.0.0.1", |path| std::process::Command::new(path), settings));
+    let database = InDatabase::on(&cluster);
+    database.gateway().add_user(&ann(), 1).unwrap();
+    let (access, socket) = (database.access.clone(), cluster.socket());
+    lost_with_its_server(&database, &access, vec![socket], false, || (), move || {
+        cluster.kill_backends("state = 'idle in transaction'");
+    });
+}
+
+#[test]
+fn a_server_that_does_not_say_leaves_it_uncertain() {
+    let database = some!(InDatabase::new());
+    let left = Arc::new(AtomicU32::new(0));
+    let name = database.name.clone();
+    let meanwhile = move || {
+        cluster().unwrap().sql(&name, "ALTER TABLE vpnd.marks RENAME TO moved");
+    };
+    let dial = Arc::new(LosesCommits {
+        sockets: vec![cluster().unwrap().socket()],
+        left: Arc::clone(&left),
+        passes: true,
+        meanwhile: Arc::new(meanwhile),
+    });
+    let path = database.directory.path();
+    let store = Postgres::open(&database.access, dial, gateway(1, 1), path).unwrap();
+    left.store(1, Ordering::SeqCst);
+    assert_eq!(trouble(store.add_user(&ann(), 1)), Trouble::Uncertain);
+}
+
+#[test]
+fn defaults_of_the_server_change_nothing() {
+    let database = some!(InDatabase::new());
+    let id = database.gateway().add_user(&ann(), 1).unwrap();
+    for setting in ["default_transaction_isolation = 'serializable'", "default_transaction_read_only = on"] {
+        database.sql(&format!("ALTER DATABASE {} SET {setting}", database.name));
+    }
+    let [one, other] = [0, 1].map(|_| database.gateway());
+    std::thread::scope(|scope| {
+        let (begun, holds) = std::sync::mpsc::channel();
+        let disabling = scope.spawn(move || {
+            one.change(|t| {
+                begun.send(()).unwrap();
+                // The other one waits for the lock meanwhile.
+                sleep(Duration::from_millis(500));
+                crate::sql::users::set_enabled(t, "ann", false, 5)
+            })
+        });
+        holds.recv().unwrap();
+        assert!(!other.add_session(&session_of(id, 1), 0).unwrap(), "it sees who was disabled meanwhile");
+        disabling.join().unwrap().unwrap();
+    });
 }
 
 #[test]
@@ -256,7 +379,7 @@ fn each_trouble_has_its_sentence() {
     database.sql("CREATE ROLE few LOGIN CONNECTION LIMIT 0");
     let few = PostgresSettings { user: "few".to_owned(), ..cluster.settings(&database.name) };
     cases.push((try_with(few, &files), "has no connection left"));
-    for (number, part) in [(1, "has format 1, of an earlier vpnd"), (3, "has format 3, this vpnd supports 2")]
+    for (number, part) in [(1, "has format 1, of an earlier vpnd"), (4, "has format 4, this vpnd supports 3")]
     {
         database.sql(&format!("UPDATE vpnd.format SET number = {number}"));
         cases.push((try_with(settings.clone(), &files), part));
@@ -264,7 +387,7 @@ fn each_trouble_has_its_sentence() {
     for (sentence, part) in cases {
         assert!(sentence.contains(part) && !sentence.contains('\n'), "{part}: {sentence}");
     }
-    database.sql("UPDATE vpnd.format SET number = 2");
+    database.sql("UPDATE vpnd.format SET number = 3");
     database.sql(&format!("ALTER DATABASE {} SET synchronous_commit = off", database.name));
     let store = database.gateway();
     assert_eq!((store.facts().synchronous_commit.as_str(), store.facts().fsync), ("off", false));
@@ -438,7 +561,7 @@ fn a_copy_has_all_tables_and_columns() {
     let postgres = database.gateway().read(|c| read(c, of_postgres)).unwrap();
     let apart = ["users.digest", "wireguard_version.number", "revocation_number.number"];
     let is_apart = |column: &String| {
-        apart.contains(&column.as_str()) || column.starts_with("holder.") || column.starts_with("format.")
+        apart.contains(&column.as_str()) || ["holder.", "format.", "marks."].iter().any(|table| column.starts_with(table))
     };
     for found in [sqlite, postgres] {
         let mut found: Vec<String> = found.into_iter().filter(|column| !is_apart(column)).collect();

@@ -53,6 +53,9 @@ pub enum Trouble {
     Full,
     #[error("is busy with another change; try again")]
     Busy,
+    #[error("is out of order ({0}): sessions go on, new logins wait for it")]
+    OutOfOrder(String),
+    /// It is the change that can't be made, or this program that is wrong.
     #[error("failed: {0}")]
     Failed(String),
     /// In words, from the process that has used it.
@@ -61,12 +64,10 @@ pub enum Trouble {
 }
 
 impl Trouble {
-    /// Whether it may pass by itself.
+    /// Whether sessions go on meanwhile: what is wrong with a database says nothing against them,
+    /// unless they are another gateway's by now.
     pub(crate) fn is_for_now(&self) -> bool {
-        matches!(
-            self,
-            Self::Unreachable(_) | Self::Standby | Self::ConnectionsUsedUp | Self::Uncertain | Self::Busy
-        )
+        !matches!(self, Self::Foreign(_) | Self::InUse(_) | Self::Failed(_) | Self::Told(_))
     }
 }
 
@@ -121,7 +122,9 @@ impl Fault {
                 "53100" => Trouble::Full,
                 "55P03" | "57014" | "40001" | "40P01" => Trouble::Busy,
                 "25006" => Trouble::Standby,
-                _ => Trouble::Failed(message),
+                // Data that does not fit; anything else is the server's matter.
+                code if code.starts_with("22") || code.starts_with("23") => Trouble::Failed(message),
+                _ => Trouble::OutOfOrder(message),
             },
         }
     }
@@ -146,6 +149,23 @@ pub(super) fn of_connection(error: tokio_postgres::Error, is_tls: bool) -> Troub
     }
 }
 
+/// The trouble of a database of which none of the hosts can be used: one that may be the primary
+/// and can't be reached tells more than its standbys.
+pub(super) fn of_hosts(found: Vec<(String, Trouble)>) -> Trouble {
+    let is_away = |(_, trouble): &(String, Trouble)| matches!(trouble, Trouble::Unreachable(_));
+    if found.iter().any(is_away) {
+        let words = found.into_iter().filter_map(|(host, trouble)| match trouble {
+            Trouble::Unreachable(why) => Some(format!("{host}: {why}")),
+            Trouble::Standby => None,
+            trouble => Some(format!("{host} {trouble}")),
+        });
+        return Trouble::Unreachable(words.collect::<Vec<_>>().join("; "));
+    }
+    let mut troubles = found.into_iter().map(|(_, trouble)| trouble);
+    let first = troubles.next().unwrap_or(Trouble::Unreachable("there is no host".to_owned()));
+    if first == Trouble::Standby { troubles.find(|other| *other != first).unwrap_or(first) } else { first }
+}
+
 fn in_words(error: &tokio_postgres::Error) -> String {
     error.source().map_or_else(|| error.to_string(), |source| source.to_string())
 }
@@ -153,4 +173,37 @@ fn in_words(error: &tokio_postgres::Error) -> String {
 /// The trouble of the database of this name, as an error of the store.
 pub(super) fn of_store(database: &str, trouble: Trouble) -> StoreError {
     StoreError::Database { database: database.to_owned(), trouble }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_several_hosts_the_most_helpful_trouble_is_told() {
+        let away = || Trouble::Unreachable("refused".to_owned());
+        let login = || Trouble::Credentials("no entry".to_owned());
+        let of = |troubles: &[Trouble]| {
+            of_hosts(troubles.iter().zip('a'..).map(|(trouble, host)| (host.into(), trouble.clone())).collect())
+        };
+        assert_eq!(of(&[login()]), login());
+        let told = |troubles: &[Trouble]| of(troubles).to_string();
+        assert!(told(&[away(), Trouble::Standby]).starts_with("can't be reached (a: refused)"));
+        assert!(told(&[away(), login()]).starts_with("can't be reached (a: refused; b refuses the user"));
+        assert_eq!(of(&[Trouble::Standby, login()]), login());
+        assert_eq!(of(&[Trouble::Standby, Trouble::Standby]), Trouble::Standby);
+    }
+
+    #[test]
+    fn only_another_gateway_and_what_can_not_be_kept_end_sessions() {
+        let refused = |code: &str| {
+            Fault::Refused { code: code.to_owned(), message: String::new() }.into_trouble().is_for_now()
+        };
+        for code in ["28P01", "28000", "3D000", "53100", "53200", "58030", "XX001", "42501", "42P01", "57014"] {
+            assert!(refused(code), "{code}");
+        }
+        assert!(!refused("22003") && !refused("23505"), "it would wait for ever, and others behind it");
+        assert!(!Trouble::InUse("gw1".to_owned()).is_for_now() && !Trouble::Foreign("gw1".to_owned()).is_for_now());
+        assert!(Trouble::NoTls.is_for_now() && Trouble::Newer { found: 4, known: 3 }.is_for_now());
+    }
 }

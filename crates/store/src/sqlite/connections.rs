@@ -12,13 +12,17 @@ use vpnd_proto::session::SessionId;
 
 use super::StoreError;
 use super::faults::{explain, explain_sql};
-use crate::put_off::{self, Behind};
+use crate::put_off::{self, Behind, Pace};
 use crate::sql::{self, Transaction, sessions, wireguard};
 use crate::{HandshakeShown, SessionChange, SessionRecord};
 
 /// Limit for a change's wait for others and for other processes, before it fails as
 /// [`StoreError::Busy`].
 pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Limit for a change of sessions to wait: clients wait for it, and all others behind it.
+const URGENT_PATIENCE: Duration = Duration::from_millis(250);
+/// The same for one that was put off, and is tried again soon.
+const LATER_PATIENCE: Duration = Duration::from_millis(20);
 
 #[derive(Debug)]
 pub(crate) struct Connections {
@@ -87,21 +91,27 @@ impl Behind for Connections {
         self.path.display().to_string()
     }
 
-    fn alter(
-        &self,
-        patience: Duration,
-        changes: &[SessionChange],
-        now_s: u64,
-    ) -> Result<Vec<bool>, StoreError> {
-        self.change(patience, |t| put_off::apply(t, changes, now_s).map(Ok))
+    fn held_up(&self) -> StoreError {
+        StoreError::Busy { path: self.path.clone() }
     }
 
-    fn keep_shown(&self, patience: Duration, shown: &[HandshakeShown]) -> Result<(), StoreError> {
-        self.change(patience, |t| wireguard::keep_handshakes(t, shown).map(Ok))
+    fn alter(&self, pace: Pace, changes: &[SessionChange], now_s: u64) -> Result<Vec<bool>, StoreError> {
+        self.change(patience(pace), |t| put_off::apply(t, changes, now_s).map(Ok))
+    }
+
+    fn keep_shown(&self, pace: Pace, shown: &[HandshakeShown]) -> Result<(), StoreError> {
+        self.change(patience(pace), |t| wireguard::keep_handshakes(t, shown).map(Ok))
     }
 
     fn stored_session(&self, id: SessionId, now_s: u64) -> Result<Option<SessionRecord>, StoreError> {
         self.read(|c| sessions::by_id(c, id, now_s))
+    }
+}
+
+fn patience(pace: Pace) -> Duration {
+    match pace {
+        Pace::Urgent => URGENT_PATIENCE,
+        Pace::Later => LATER_PATIENCE,
     }
 }
 
