@@ -33,7 +33,8 @@ use vpnd_config::revocation_cause::RevocationCause;
 use vpnd_ipc::channel::{Channel, ChannelError};
 use vpnd_ipc::gateway::auth::{
     Account, AuthRequest, AuthStatus, Committed, Granted, Leased, LoginReply, LoginRequest, MAX_GROUP_BYTES,
-    MAX_REVOCATIONS, MAX_WRITES, ProfileName, Reason, Revocations, Revoked, SessionTraffic, SourceName,
+    MAX_REVOCATIONS, MAX_WRITES, ProfileName, Reason, RevocationQuery, Revocations, Revoked, SessionTraffic,
+    SourceName,
     StoredSession, Write, id,
 };
 use vpnd_ipc::gateway::refusal::Refusal;
@@ -392,16 +393,24 @@ impl Service {
         })
     }
 
-    fn revocations(&self, seen: Option<u64>) -> Result<Revocations, StoreError> {
+    fn revocations(&self, query: &RevocationQuery) -> Result<Revocations, StoreError> {
         // The end of a user's time is a date in a calendar, so it goes by the clock that people
         // set.
         let expired = self.store.end_expired((self.clocks.wall)())?;
         if expired > 0 {
             tracing::info!(users = expired, "accounts have expired");
         }
-        let Some(seen) = seen else {
-            return Ok(Revocations { seen: self.store.last_revocation()?, found: Vec::new() });
-        };
+        let history = self.store.history();
+        let last = self.store.last_revocation()?;
+        let all = Revocations { seen: last, found: Vec::new(), history, went_back: false };
+        let Some(seen) = query.seen else { return Ok(all) };
+        // Numbers are given again then, to revocations that nobody has carried out.
+        if last < seen || query.history.is_some_and(|before| before != history) {
+            tracing::warn!(seen, last, "the user database was restored, or another server has taken over: sessions that it lacks end");
+            self.store.begin_again()?;
+            self.forget_peers();
+            return Ok(Revocations { went_back: true, ..all });
+        }
         self.store.forget_revocations(seen);
         let (mut seen, mut found, mut group_bytes) = (seen, Vec::new(), 0);
         for revocation in self.store.revocations_since(seen)?.into_iter().take(MAX_REVOCATIONS) {
@@ -413,7 +422,7 @@ impl Service {
                 break;
             }
         }
-        Ok(Revocations { seen, found })
+        Ok(Revocations { seen, found, ..all })
     }
 
     fn revoked(&self, revocation: &Revocation) -> Result<Revoked, StoreError> {

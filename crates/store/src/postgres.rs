@@ -7,6 +7,7 @@
 
 mod access;
 mod engine;
+mod history;
 mod holder;
 mod identity;
 mod link;
@@ -99,7 +100,7 @@ impl Postgres {
         let name = access.name();
         let size = if holder.instance.is_some() { GATEWAY_CONNECTIONS } else { 1 };
         let failed = |trouble| trouble::of_store(&name, trouble);
-        let pool = Pool::start(access, &dial, &holder, size).map_err(failed)?;
+        let pool = Pool::start(access, &dial, &holder, size, state_dir).map_err(failed)?;
         let facts = pool.wait(Instant::now() + limit).map_err(failed)?;
         let put_off = PutOff::beside(&state_dir.join(vpnd_config::STORE_FILE_NAME));
         let store = Self { pool, holder, name, put_off, mirror: Mirror::default(), facts };
@@ -368,6 +369,15 @@ impl Database for Postgres {
         self.put_off.keep_handshakes(self, shown)
     }
 
+    fn present_history(&self) -> u64 {
+        self.pool.history().number()
+    }
+
+    fn learn_again(&self) -> Result<(), StoreError> {
+        self.mirror.fill(self.read(sessions::all)?);
+        Ok(())
+    }
+
     fn learnt_of(&self, revocations: &[Revocation]) {
         self.mirror.revoked(revocations);
     }
@@ -429,7 +439,7 @@ fn once<T: Send>(
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| Trouble::Failed(error.to_string()))?;
         runtime.block_on(async {
-            let link::Link { client, driver, .. } = link::connect(access, dial).await?;
+            let link::Link { client, driver, .. } = link::connect(access, dial, None).await?;
             tokio::select! {
                 done = task(&client) => done.map_err(Fault::into_trouble),
                 _ = driver => Err(Trouble::Unreachable("the connection has ended".to_owned())),

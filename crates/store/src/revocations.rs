@@ -21,8 +21,8 @@ pub struct Revocation {
 /// The revocations of a gateway. Methods of [`crate::Users`] and [`crate::Sessions`] make some,
 /// too.
 ///
-/// INVARIANT: a revocation has a number that only grows, and none is lost before it was carried
-/// out.
+/// INVARIANT: within one [history](Revocations::history) a revocation has a number that only grows,
+/// and none is lost before it was carried out.
 pub trait Revocations: Send + Sync {
     /// Ends all sessions of a user, which is a revocation. The user may log in again.
     fn end_sessions(&self, user: &LiveUser, cause: RevocationCause, now_s: u64) -> Result<(), StoreError>;
@@ -40,6 +40,11 @@ pub trait Revocations: Send + Sync {
     fn end_expired(&self, now_s: u64) -> Result<usize, StoreError>;
     /// The number of the last revocation, 0 before the first.
     fn last_revocation(&self) -> Result<u64, StoreError>;
+    /// A number for the history that the store is on: it is another one after a database was
+    /// restored, or another server has taken over, which may lack what was acknowledged last.
+    fn history(&self) -> u64;
+    /// Forgets what is only remembered of the store, after it went back to an earlier state.
+    fn begin_again(&self) -> Result<(), StoreError>;
     /// The revocations after number `seq`, oldest first.
     fn revocations_since(&self, seq: u64) -> Result<Vec<Revocation>, StoreError>;
     /// The worker has carried out all revocations up to this number; they are forgotten once there

@@ -66,6 +66,8 @@ pub trait Sessions: Send + Sync {
     /// Makes changes of any number of sessions durable together, in their order, or none of them.
     /// Returns for each change what its own method returns, or `true` if that has no result.
     fn change_sessions(&self, changes: &[SessionChange], now_s: u64) -> Result<Vec<bool>, StoreError>;
+    /// Which of these sessions the store does not have.
+    fn missing_sessions(&self, ids: &[SessionId], now_s: u64) -> Result<Vec<SessionId>, StoreError>;
     /// The sessions whose time is not over.
     fn live_sessions(&self, now_s: u64) -> Result<Vec<LiveSession>, StoreError>;
     /// The users who have sessions whose time is not over.

@@ -12,8 +12,8 @@ use super::{Service, credentials};
 use crate::authenticator::LoginOutcome;
 use vpnd_ipc::gateway::auth::{
     Abandon, ApprovalQuery, AuthStatus, BrowserLogin, BrowserLoginReply, Carried, Commit, Committed,
-    ConfirmAbsences, LoginReply, LoginRequest, MAX_WRITES, Observed, Reason, RevocationQuery, Revocations,
-    SessionQuery, StatusQuery, StoredSession, TrafficReport, TypedAnswer,
+    ConfirmAbsences, LoginReply, LoginRequest, MAX_WRITES, MissingQuery, Observed, Reason, RevocationQuery, Revocations,
+    SessionQuery, StatusQuery, StoredSession, TrafficReport, TypedAnswer, id,
 };
 use vpnd_ipc::request::Answer;
 use vpnd_store::StoreError;
@@ -90,8 +90,22 @@ impl Answer<Commit> for Service {
 }
 
 impl Answer<RevocationQuery> for Service {
-    async fn answer(self: &Arc<Self>, RevocationQuery(seen): RevocationQuery) -> Result<Revocations, Reason> {
-        self.from_store(move |service| service.revocations(seen)).await
+    async fn answer(self: &Arc<Self>, query: RevocationQuery) -> Result<Revocations, Reason> {
+        self.from_store(move |service| service.revocations(&query)).await
+    }
+}
+
+impl Answer<MissingQuery> for Service {
+    async fn answer(
+        self: &Arc<Self>,
+        MissingQuery(sessions): MissingQuery,
+    ) -> Result<Vec<ByteArray<16>>, Reason> {
+        let ids: Vec<_> = sessions.into_iter().take(MAX_WRITES).map(|id| SessionId(id.into())).collect();
+        self.from_store(move |service| {
+            let missing = service.store.missing_sessions(&ids, (service.clocks.steady)())?;
+            Ok(missing.into_iter().map(id).collect())
+        })
+        .await
     }
 }
 

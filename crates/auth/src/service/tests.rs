@@ -12,7 +12,7 @@ use vpnd_config::Tunnel;
 use vpnd_config::revocation_cause::RevocationCause;
 use vpnd_ipc::channel::pair;
 use vpnd_ipc::gateway::auth::{
-    Abandon, Carried, Commit, MAX_FRAME, RevocationQuery, SessionQuery, StatusQuery, TokenHashes, TypedAnswer,
+    Abandon, Carried, Commit, MAX_FRAME, MissingQuery, RevocationQuery, SessionQuery, StatusQuery, TokenHashes, TypedAnswer,
 };
 use vpnd_ipc::gateway::idp::SourceLimits;
 use vpnd_ipc::gateway::refusal::Refused;
@@ -130,11 +130,11 @@ async fn a_session_is_kept_for_whoever_logged_in_and_for_nobody_else() {
 async fn a_grant_is_void_once_its_user_is_disabled() {
     let directory = tempfile::tempdir().unwrap();
     let service = service(directory.path());
-    let seen = ask(&service, RevocationQuery(None)).await.seen;
+    let seen = ask(&service, RevocationQuery { seen: None, history: None }).await.seen;
     let session = granted(&service, 1).await;
     service.store.set_enabled("ann", false, 2).unwrap();
     assert_eq!(failed(&service, keep(session)).await, 1);
-    let found = ask(&service, RevocationQuery(Some(seen))).await.found;
+    let found = ask(&service, RevocationQuery { seen: Some(seen), history: None }).await.found;
     assert_eq!((found.len(), found[0].cause), (1, RevocationCause::Disabled));
 }
 
@@ -221,7 +221,7 @@ async fn no_answer_holds_a_hash() {
     let session = granted(&service, 1).await;
     ask(&service, keep(session)).await;
     let requests =
-        [AuthRequest::from(login("right", 1)), SessionQuery(session).into(), RevocationQuery(Some(0)).into()];
+        [AuthRequest::from(login("right", 1)), SessionQuery(session).into(), RevocationQuery { seen: Some(0), history: None }.into()];
     for request in requests {
         let bytes = request.answered_by(&service).await.0;
         let found = bytes.windows(salt_and_hash.len()).any(|window| window == salt_and_hash.as_bytes());
@@ -295,7 +295,7 @@ async fn the_sessions_of_a_user_end_when_the_users_time_does() {
     let change = UserChange { expires_s: Some(Some(1_000_500)), ..UserChange::default() };
     service.store.modify_user("ann", &change, 1).unwrap();
     let revoked = async || {
-        let found = ask(&service, RevocationQuery(Some(0))).await.found;
+        let found = ask(&service, RevocationQuery { seen: Some(0), history: None }).await.found;
         found.into_iter().map(|revoked| (revoked.name.to_string(), revoked.cause)).collect::<Vec<_>>()
     };
     let session = granted(&service, 1).await;
@@ -628,4 +628,29 @@ async fn sessions_of_before_are_idle_like_others_and_end_if_they_fit_no_more() {
     later.begin(true).unwrap();
     later.end_misfits();
     assert_eq!((stored(&later), reasons(&audit)), (0, vec!["token".to_owned()]));
+}
+
+#[tokio::test]
+async fn a_store_that_went_back_is_noticed_and_its_missing_sessions_are_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let service = service(directory.path());
+    let session = granted(&service, 1).await;
+    assert_eq!(failed(&service, keep(session)).await, 0);
+    let ask_after = |seen, history| RevocationQuery { seen: Some(seen), history };
+    let last = ask(&service, RevocationQuery { seen: None, history: None }).await;
+    // More were carried out than there are, or they are others.
+    for query in [ask_after(last.seen + 3, None), ask_after(last.seen, Some(last.history + 1))] {
+        let back = ask(&service, query).await;
+        assert!(back.went_back && back.found.is_empty());
+        assert_eq!((back.seen, back.history), (last.seen, last.history));
+    }
+    service.store.set_enabled("ann", false, 2).unwrap();
+    let after = ask(&service, ask_after(last.seen, Some(last.history))).await;
+    assert!(!after.went_back && after.found.len() == 1);
+    let unknown = ByteArray::from([9; 16]);
+    service.store.set_enabled("ann", true, 2).unwrap();
+    let other = granted(&service, 2).await;
+    assert_eq!(failed(&service, keep(other)).await, 0);
+    let missing = ask(&service, MissingQuery(vec![unknown, session, other])).await;
+    assert_eq!(missing, [unknown, session]);
 }

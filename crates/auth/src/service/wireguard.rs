@@ -89,6 +89,13 @@ impl Service {
         self
     }
 
+    /// Has the peers read again, whatever the number of their version is.
+    pub(super) fn forget_peers(&self) {
+        if let Some(wireguard) = &self.wireguard {
+            wireguard.profiles_changed();
+        }
+    }
+
     /// Ends what the process before this one has left of the device's sessions: a WireGuard client
     /// attaches to none.
     fn end_before(&self, user: &str, device: DeviceId) {

@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use vpnd_proto::control::{Code, UserName};
 use vpnd_proto::gateway::Selector;
-use vpnd_proto::session::DeviceId;
+use vpnd_proto::session::{DeviceId, SessionId};
 
 use crate::worker::auth_client::AuthClient;
 use crate::worker::core::{Core, Stopped, ToEnd};
 use vpnd_config::revocation_cause::RevocationCause;
-use vpnd_ipc::gateway::auth::{self, RevocationQuery, Revoked};
+use vpnd_ipc::gateway::auth::{self, MAX_WRITES, MissingQuery, RevocationQuery, Revoked, id};
 use vpnd_ipc::requests::NoReply;
 
 /// Interval of queries for revocations: half of what is promised, so that the promise holds.
@@ -42,9 +42,25 @@ impl Revocations {
 
 /// Carries out what the store has of revocations, as they come.
 pub(super) async fn carry_out_revocations(core: Core, auth: AuthClient, carried_out: Revocations) {
+    let mut before = None;
     loop {
-        match auth.request(RevocationQuery(carried_out.get())).await {
-            Ok(auth::Revocations { seen: last, found }) => {
+        let query = RevocationQuery { seen: carried_out.get(), history: before };
+        match auth.request(query).await {
+            Ok(auth::Revocations { seen: last, history, went_back: true, .. }) => {
+                match end_missing(&core, &auth).await {
+                    Ok(()) => {
+                        carried_out.set(last);
+                        before = Some(history);
+                        continue;
+                    }
+                    Err(Unchecked::Auth(NoReply::Failed(error))) => {
+                        tracing::error!(%error, "sessions can't be compared with the user database yet");
+                    }
+                    Err(Unchecked::Auth(NoReply::Gone(_)) | Unchecked::Core(Stopped)) => return,
+                }
+            }
+            Ok(auth::Revocations { seen: last, history, found, .. }) => {
+                before = Some(history);
                 let may_be_more = !found.is_empty();
                 if carry_out(&core, found).await.is_err() {
                     return;
@@ -64,6 +80,34 @@ pub(super) async fn carry_out_revocations(core: Core, auth: AuthClient, carried_
         }
         tokio::time::sleep(REVOCATION_INTERVAL).await;
     }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Unchecked {
+    #[error(transparent)]
+    Core(#[from] Stopped),
+    #[error(transparent)]
+    Auth(#[from] NoReply),
+}
+
+/// Ends the sessions that the store does not have, after it went back to an earlier state: whom it
+/// has taken the rights from since does not show in another way.
+async fn end_missing(core: &Core, auth: &AuthClient) -> Result<(), Unchecked> {
+    let carried: Vec<_> = core.status().await?.sessions.into_iter().map(|status| status.id).collect();
+    for part in carried.chunks(MAX_WRITES) {
+        let missing = auth.request(MissingQuery(part.iter().map(|session| id(*session)).collect())).await?;
+        let (code, text) = (Code::Token, "the gateway does not know the session any more; log in again");
+        let missing = missing.into_iter().map(|session| ToEnd {
+            which: Selector::Session(SessionId(session.into())),
+            code,
+            text: text.into(),
+        });
+        let ended = core.end(missing.collect()).await?.into_iter().sum::<usize>();
+        if ended > 0 {
+            tracing::warn!(sessions = ended, "sessions have ended that the user database lacks");
+        }
+    }
+    Ok(())
 }
 
 /// Carries them out in their order. Those of one kind that follow one another are one step: a

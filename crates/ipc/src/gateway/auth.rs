@@ -55,6 +55,7 @@ crate::requests! {
         WireGuardAdmit = 12, AdmitDevice => Admission;
         WireGuardPeers = 13, PeersQuery => Option<PeerChanges>;
         BrowserLogin = 14, BrowserLogin => BrowserLoginReply;
+        Missing = 15, MissingQuery => Vec<ByteArray<16>>;
     }
 }
 
@@ -76,7 +77,17 @@ pub struct Committed {
 
 /// The revocations after this number; without one, only the number of the last.
 #[derive(Debug, Encode, Decode)]
-pub struct RevocationQuery(#[n(0)] pub Option<u64>);
+pub struct RevocationQuery {
+    #[n(0)]
+    pub seen: Option<u64>,
+    /// The store's history by the last answer.
+    #[n(1)]
+    pub history: Option<u64>,
+}
+
+/// Which of these sessions the store does not have.
+#[derive(Debug, Encode, Decode)]
+pub struct MissingQuery(#[n(0)] pub Vec<ByteArray<16>>);
 
 #[derive(Debug, Encode, Decode)]
 pub struct Revocations {
@@ -85,6 +96,11 @@ pub struct Revocations {
     pub seen: u64,
     #[n(1)]
     pub found: Vec<Revoked>,
+    #[n(2)]
+    pub history: u64,
+    /// The store may lack what it had before, revocations and sessions.
+    #[n(3)]
+    pub went_back: bool,
 }
 
 /// What a person has typed for the login with this number: a one-time code, or the answer to a

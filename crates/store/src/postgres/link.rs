@@ -2,6 +2,8 @@
 //!
 //! INVARIANT: over TCP nothing is sent before the server's certificate was verified.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::io;
 use std::net::TcpStream as StdTcpStream;
 use std::os::fd::OwnedFd;
@@ -15,6 +17,7 @@ use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::task::JoinSet;
 use tokio_postgres::config::SslMode;
 use tokio_postgres::tls::{ChannelBinding, NoTls, TlsConnect, TlsStream as PostgresStream};
 use tokio_postgres::{Client, Config, SimpleQueryMessage};
@@ -22,11 +25,15 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::access::{Access, Dial};
+use super::history::History;
 use super::trouble::{Fault, Trouble, of_connection, of_hosts};
 use vpnd_config::database::DatabaseHost;
 
 /// Limit for a server's replies until a connection works.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(8);
+
+/// Time for other hosts to say that they took over from the one that answers first.
+const GRACE: Duration = Duration::from_millis(300);
 
 /// For each connection: limits, so that nobody waits for a process that hangs; names mean the
 /// tables of vpnd alone; the server finds within 10 s that this machine is gone; and what is
@@ -48,6 +55,7 @@ pub struct ServerFacts {
     pub synchronous_commit: String,
     /// Whether the server itself waits for the disk.
     pub fsync: bool,
+    pub history: History,
 }
 
 /// A connection that works.
@@ -57,24 +65,48 @@ pub(super) struct Link {
     pub(super) facts: ServerFacts,
 }
 
-/// Connects to the first host that can be written.
-pub(super) async fn connect(access: &Access, dial: &Arc<dyn Dial>) -> Result<Link, Trouble> {
-    let mut troubles = Vec::new();
-    for (number, host) in access.hosts.iter().enumerate() {
-        match connect_to(access, dial, number, host).await {
-            Ok(link) => return Ok(link),
-            Err(trouble) => troubles.push((host.to_string(), trouble)),
-        }
-    }
-    Err(of_hosts(troubles))
-}
-
-async fn connect_to(
+/// Connects to the host that can be written; if that are several, to the one that took over last.
+/// Where a history is `wanted`, to one of that.
+pub(super) async fn connect(
     access: &Access,
     dial: &Arc<dyn Dial>,
-    number: usize,
-    host: &DatabaseHost,
+    wanted: Option<History>,
 ) -> Result<Link, Trouble> {
+    let mut attempts = JoinSet::new();
+    for number in 0..access.hosts.len() {
+        let (access, dial) = (access.clone(), Arc::clone(dial));
+        attempts.spawn(async move { (number, connect_to(&access, &dial, number).await) });
+    }
+    let mut troubles = BTreeMap::new();
+    let mut found: Option<(usize, Link)> = None;
+    let mut until = None;
+    loop {
+        let attempt = match until {
+            None => attempts.join_next().await,
+            Some(until) => tokio::time::timeout_at(until, attempts.join_next()).await.ok().flatten(),
+        };
+        match attempt {
+            None => break,
+            // A task that has failed is none to wait for.
+            Some(Err(_)) => {}
+            Some(Ok((_, Ok(link)))) if wanted.is_some_and(|wanted| wanted != link.facts.history) => {}
+            Some(Ok((number, Ok(link)))) => {
+                let rank = |number: usize, link: &Link| (link.facts.history.timeline, Reverse(number));
+                if found.as_ref().is_none_or(|(other, known)| rank(number, &link) > rank(*other, known)) {
+                    found = Some((number, link));
+                }
+                let grace = if wanted.is_some() { Duration::ZERO } else { GRACE };
+                until = until.or(Some(tokio::time::Instant::now() + grace));
+            }
+            Some(Ok((number, Err(trouble)))) => drop(troubles.insert(number, trouble)),
+        }
+    }
+    let troubles = troubles.into_iter().map(|(number, trouble)| (access.hosts[number].to_string(), trouble));
+    found.map(|(_, link)| link).ok_or_else(|| of_hosts(troubles.collect()))
+}
+
+async fn connect_to(access: &Access, dial: &Arc<dyn Dial>, number: usize) -> Result<Link, Trouble> {
+    let host = &access.hosts[number];
     let dial = Arc::clone(dial);
     let dialled = tokio::task::spawn_blocking(move || dial.dial(number)).await;
     let dialled = dialled.map_err(io::Error::other).and_then(|dialled| dialled);
@@ -128,7 +160,8 @@ async fn log_in(access: &Access, host: &DatabaseHost, socket: OwnedFd) -> Result
 async fn set_up(client: &Client) -> Result<ServerFacts, Fault> {
     let sql = format!(
         "SELECT pg_is_in_recovery(), current_setting('synchronous_commit'), current_setting('fsync'),
-                current_setting('server_version'); {SETTINGS}"
+                current_setting('server_version'), (SELECT system_identifier FROM pg_control_system()),
+                CASE WHEN NOT pg_is_in_recovery() THEN left(pg_walfile_name(pg_current_wal_lsn()), 8) END; {SETTINGS}"
     );
     let answers = client.simple_query(&sql).await?;
     let row = answers.iter().find_map(|answer| match answer {
@@ -139,7 +172,16 @@ async fn set_up(client: &Client) -> Result<ServerFacts, Fault> {
     if text(0) != "f" {
         return Err(Trouble::Standby.into());
     }
-    let facts = ServerFacts { version: text(3), synchronous_commit: text(1), fsync: text(2) == "on" };
+    let (system, timeline) = (text(4).parse::<i64>(), u32::from_str_radix(&text(5), 16));
+    let (Ok(system), Ok(timeline)) = (system, timeline) else {
+        return Err(Trouble::OutOfOrder("it does not say which history it is on".to_owned()).into());
+    };
+    let facts = ServerFacts {
+        version: text(3),
+        synchronous_commit: text(1),
+        fsync: text(2) == "on",
+        history: History { system: system.cast_unsigned(), timeline },
+    };
     if facts.synchronous_commit == "off" {
         client.batch_execute("SET synchronous_commit = on").await?;
     }

@@ -5,6 +5,7 @@
 //! connection is used by one caller at a time, and one that changes things is given out only after
 //! [`holder`] has admitted it.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,6 +15,7 @@ use tokio::sync::Notify;
 
 use super::access::{Access, Dial};
 use super::engine::Session;
+use super::history::{Histories, History};
 use super::holder::{self, Holder};
 use super::link::{self, ServerFacts};
 use super::trouble::Trouble;
@@ -40,6 +42,7 @@ struct Slot {
 
 pub(super) struct Pool {
     slots: Vec<Arc<Slot>>,
+    histories: Arc<Histories>,
     /// `None` once it ends.
     runtime: Option<Runtime>,
 }
@@ -56,6 +59,7 @@ impl Pool {
         dial: &Arc<dyn Dial>,
         holder: &Holder,
         size: usize,
+        state_dir: &Path,
     ) -> Result<Self, Trouble> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -63,6 +67,7 @@ impl Pool {
             .enable_all()
             .build()
             .map_err(|error| Trouble::Failed(error.to_string()))?;
+        let histories = Arc::new(Histories::of_state_dir(state_dir, holder.instance.is_some()));
         let slots: Vec<Arc<Slot>> = (0..size).map(|_| Arc::new(Slot::new())).collect();
         for (number, slot) in slots.iter().enumerate() {
             let kept = Kept {
@@ -70,11 +75,12 @@ impl Pool {
                 access: access.clone(),
                 dial: Arc::clone(dial),
                 holder: (number == 0).then(|| holder.clone()),
+                histories: Arc::clone(&histories),
                 runtime: runtime.handle().clone(),
             };
             runtime.spawn(kept.keep());
         }
-        Ok(Self { slots, runtime: Some(runtime) })
+        Ok(Self { slots, histories, runtime: Some(runtime) })
     }
 
     /// The connection for changes, once it is this caller's turn.
@@ -97,6 +103,11 @@ impl Pool {
         let slot = readers.iter().find(|slot| slot.is_up()).unwrap_or(&readers[0]);
         let turn = slot.turn.try_lock_until(until).ok_or(Trouble::Busy)?;
         Ok(Turn { slot, _turn: turn })
+    }
+
+    /// That of the server on which changes are made.
+    pub(super) fn history(&self) -> History {
+        self.histories.present().borrow().unwrap_or_default()
     }
 
     /// Why there is no connection for changes, if there is none.
@@ -211,6 +222,7 @@ struct Kept {
     dial: Arc<dyn Dial>,
     /// Admits the connection for changes.
     holder: Option<Holder>,
+    histories: Arc<Histories>,
     runtime: tokio::runtime::Handle,
 }
 
@@ -218,7 +230,8 @@ impl Kept {
     async fn keep(self) {
         let mut logged = None;
         loop {
-            let lost = match link::connect(&self.access, &self.dial).await {
+            let wanted = self.wanted().await;
+            let lost = match link::connect(&self.access, &self.dial, wanted).await {
                 Ok(mut link) => match self.admit(&mut link).await {
                     Ok(()) => {
                         if logged.take().is_some() && self.holder.is_some() {
@@ -239,12 +252,29 @@ impl Kept {
         }
     }
 
-    /// Verifies the schema, and for changes whose the database is.
+    /// For a query, the history that changes are made on, once that is known.
+    async fn wanted(&self) -> Option<History> {
+        if self.holder.is_some() {
+            return None;
+        }
+        // The sender lives as long as this.
+        self.histories.present().wait_for(Option::is_some).await.ok().and_then(|present| *present)
+    }
+
+    /// Verifies the schema, and for changes the server and whose the database is.
     async fn admit(&self, link: &mut link::Link) -> Result<(), Trouble> {
+        let history = link.facts.history;
         let admitted = async {
+            if self.holder.is_some() {
+                self.histories.check(history)?;
+            }
             holder::check_format(&link.client).await?;
             match &self.holder {
-                Some(holder) => holder.admit(&link.client).await,
+                Some(holder) => {
+                    holder.admit(&link.client).await?;
+                    self.histories.go_on_with(history);
+                    Ok(())
+                }
                 None => Ok(()),
             }
         };
@@ -261,11 +291,14 @@ impl Kept {
     async fn use_up(&self, link: link::Link) -> Trouble {
         let link::Link { client, driver, facts } = link;
         let session = Session::new(client, self.runtime.clone());
+        let (history, mut present) = (facts.history, self.histories.present());
+        let has_moved = present.wait_for(move |present| *present != Some(history));
         // Of this connection alone: word that an earlier one is lost must not end it.
         let broken = Arc::new(Notify::new());
         self.slot.set(State::Up(session, facts, Arc::clone(&broken)));
         tokio::select! {
             ended = driver => Trouble::Unreachable(reason(ended)),
+            _ = has_moved => Trouble::Unreachable("another server has taken over".to_owned()),
             () = broken.notified() => Trouble::Unreachable("the connection was lost".to_owned()),
         }
     }

@@ -2,15 +2,15 @@
 //! service of the machine is touched.
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+mod losing;
+
 use std::fs::{self, Permissions};
-use std::io::{self, Read as _, Write as _};
-use std::net::{Shutdown, TcpListener};
-use std::os::fd::OwnedFd;
+use std::io::Write as _;
+use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt as _, chown};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
@@ -18,7 +18,8 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use zeroize::Zeroizing;
 
-use super::{Access, Dial, Direct, Holder};
+use super::{Access, Direct, Holder};
+pub use losing::LosesCommits;
 use vpnd_config::database::{DatabaseFiles, DatabaseHost, PostgresSettings};
 
 /// The role that owns everything, and its password over TCP.
@@ -428,72 +429,4 @@ fn new_directory() -> PathBuf {
 
 fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).unwrap().port()
-}
-
-/// Dials Unix sockets by a proxy that ends a connection at a COMMIT: the server does the work or
-/// never learns of it, and its client is not told which.
-pub struct LosesCommits {
-    pub sockets: Vec<PathBuf>,
-    /// Commits that are lost from now on.
-    pub left: Arc<AtomicU32>,
-    /// Whether the server is to learn of them.
-    pub passes: bool,
-    /// What happens before the client loses its connection.
-    pub meanwhile: Arc<dyn Fn() + Send + Sync>,
-}
-
-impl Dial for LosesCommits {
-    fn dial(&self, host: usize) -> io::Result<OwnedFd> {
-        let (ours, theirs) = UnixStream::pair()?;
-        let server = UnixStream::connect(&self.sockets[host])?;
-        let (mut from_server, mut to_client) = (server.try_clone()?, ours.try_clone()?);
-        let is_lost = Arc::new(AtomicBool::new(false));
-        let loses = Arc::clone(&is_lost);
-        thread::spawn(move || {
-            let mut bytes = vec![0; 1 << 16];
-            while let Ok(count @ 1..) = from_server.read(&mut bytes) {
-                if loses.load(Ordering::SeqCst) || to_client.write_all(&bytes[..count]).is_err() {
-                    break;
-                }
-            }
-            if !loses.load(Ordering::SeqCst) {
-                let _ = to_client.shutdown(Shutdown::Both);
-            }
-        });
-        let (left, passes, meanwhile) = (Arc::clone(&self.left), self.passes, Arc::clone(&self.meanwhile));
-        thread::spawn(move || {
-            let lose = |commit: &[u8]| {
-                is_lost.store(true, Ordering::SeqCst);
-                if passes {
-                    (&server).write_all(commit)?;
-                }
-                meanwhile();
-                ours.shutdown(Shutdown::Both)
-            };
-            let _ = pass_on(&ours, &server, &left, lose);
-            let _ = server.shutdown(Shutdown::Both);
-        });
-        Ok(theirs.into())
-    }
-}
-
-fn pass_on(
-    mut client: &UnixStream,
-    mut server: &UnixStream,
-    left: &AtomicU32,
-    lose: impl FnOnce(&[u8]) -> io::Result<()>,
-) -> io::Result<()> {
-    let mut bytes = vec![0; 1 << 16];
-    loop {
-        let count = client.read(&mut bytes)?;
-        if count == 0 {
-            return Ok(());
-        }
-        let is_commit = bytes[..count].windows(7).any(|part| part == b"COMMIT\0");
-        let less = |left: u32| left.checked_sub(1);
-        if is_commit && left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok() {
-            return lose(&bytes[..count]);
-        }
-        server.write_all(&bytes[..count])?;
-    }
 }

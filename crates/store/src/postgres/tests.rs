@@ -75,6 +75,7 @@ macro_rules! some {
 }
 
 mod outages;
+mod takeover;
 
 mod conforms {
     crate::conformance::tests!(some!(super::InDatabase::new()));

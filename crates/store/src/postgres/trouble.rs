@@ -24,6 +24,11 @@ pub enum Trouble {
     #[error("is a read-only standby: name the primary in 'hosts' of [store]")]
     Standby,
     #[error(
+        "was left behind by a server that took over from it (timeline {found} after {known}): name that one in \
+         'hosts' of [store]; if this one is meant all the same, remove {file}"
+    )]
+    LeftBehind { found: u32, known: u32, file: String },
+    #[error(
         "has no connection left: raise 'max_connections' there, or that role's limit (a gateway takes 4)"
     )]
     ConnectionsUsedUp,

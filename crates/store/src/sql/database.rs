@@ -48,6 +48,16 @@ pub(crate) trait Database: Send + Sync {
 
     /// Learns of revocations that someone has made.
     fn learnt_of(&self, _revocations: &[Revocation]) {}
+
+    /// See [`Revocations::history`].
+    fn present_history(&self) -> u64 {
+        0
+    }
+
+    /// See [`Revocations::begin_again`].
+    fn learn_again(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
 }
 
 impl<D: Database> Users for D {
@@ -175,6 +185,10 @@ impl<D: Database> Sessions for D {
         self.alter_sessions(changes, now_s)
     }
 
+    fn missing_sessions(&self, ids: &[SessionId], now_s: u64) -> Result<Vec<SessionId>, StoreError> {
+        self.read(|c| sessions::missing(c, ids, now_s))
+    }
+
     fn live_sessions(&self, now_s: u64) -> Result<Vec<LiveSession>, StoreError> {
         self.read(|c| sessions::live(c, now_s))
     }
@@ -271,6 +285,14 @@ impl<D: Database> Revocations for D {
 
     fn last_revocation(&self) -> Result<u64, StoreError> {
         self.read(events::last_revocation)
+    }
+
+    fn history(&self) -> u64 {
+        self.present_history()
+    }
+
+    fn begin_again(&self) -> Result<(), StoreError> {
+        self.learn_again()
     }
 
     fn revocations_since(&self, seq: u64) -> Result<Vec<Revocation>, StoreError> {

@@ -42,6 +42,16 @@ pub(crate) fn by_id(c: &Connection, id: SessionId, now_s: u64) -> Result<Option<
     c.statement(sql).query_row(params![id.0, now_s], session_from_row).optional()
 }
 
+pub(crate) fn missing(c: &Connection, ids: &[SessionId], now_s: u64) -> Result<Vec<SessionId>> {
+    let mut missing = Vec::new();
+    for id in ids {
+        if by_id(c, *id, now_s)?.is_none() {
+            missing.push(*id);
+        }
+    }
+    Ok(missing)
+}
+
 /// All sessions of users who may have one.
 pub(crate) fn all(c: &Connection) -> Result<Vec<SessionRecord>> {
     let sql = "SELECT s.* FROM sessions s JOIN users u ON u.id = s.user_id WHERE u.enabled = 1";

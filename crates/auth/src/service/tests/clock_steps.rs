@@ -102,7 +102,7 @@ impl Life {
     async fn recheck(&self) {
         self.service.end_misfits();
         self.service.end_orphans(&mut HashMap::new(), 0).unwrap();
-        let found = ask(&self.service, RevocationQuery(Some(0))).await.found;
+        let found = ask(&self.service, RevocationQuery { seen: Some(0), history: None }).await.found;
         assert!(found.is_empty(), "{:?}", self.step);
     }
 }

@@ -222,7 +222,7 @@ async fn who_may_not_log_in_has_no_device_either() {
     let expires_s = Some(Some((bench.service.clocks.wall)()));
     bench.service.store.modify_user("ann", &UserChange { expires_s, ..UserChange::default() }, 3).unwrap();
     assert_eq!(bench.refusal().await, Refusal::Credentials);
-    ask(&bench.service, RevocationQuery(None)).await;
+    ask(&bench.service, RevocationQuery { seen: None, history: None }).await;
     assert_eq!(bench.peers().await, 0);
     assert_eq!(failed(&bench.service, keep(session)).await, 1, "granted before");
     bench.service.store.remove_user("ann", 4).unwrap();
