@@ -34,8 +34,7 @@ use vpnd_ipc::channel::{Channel, ChannelError};
 use vpnd_ipc::gateway::auth::{
     Account, AuthRequest, AuthStatus, Committed, Granted, Leased, LoginReply, LoginRequest, MAX_GROUP_BYTES,
     MAX_REVOCATIONS, MAX_WRITES, ProfileName, Reason, RevocationQuery, Revocations, Revoked, SessionTraffic,
-    SourceName,
-    StoredSession, Write, id,
+    SourceName, StoredSession, Write, id,
 };
 use vpnd_ipc::gateway::refusal::Refusal;
 use vpnd_ipc::request;
@@ -406,7 +405,11 @@ impl Service {
         let Some(seen) = query.seen else { return Ok(all) };
         // Numbers are given again then, to revocations that nobody has carried out.
         if last < seen || query.history.is_some_and(|before| before != history) {
-            tracing::warn!(seen, last, "the user database was restored, or another server has taken over: sessions that it lacks end");
+            tracing::warn!(
+                seen,
+                last,
+                "the user database was restored, or another server has taken over: sessions that it lacks end"
+            );
             self.store.begin_again()?;
             self.forget_peers();
             return Ok(Revocations { went_back: true, ..all });

@@ -1,9 +1,11 @@
 //! The gateway's store as the auth process has it: the embedded one, or a database to which the
 //! privileged parent makes the connections.
 
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, mpsc};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex as StdMutex, PoisonError, mpsc};
 use std::time::Duration;
 
 use anyhow::anyhow;
@@ -11,9 +13,9 @@ use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 
 use vpnd_config::ServerConfig;
-use vpnd_ipc::channel::Channel;
-use vpnd_ipc::gateway::database::{self, DatabaseLaunch, Dialled};
-use vpnd_store::postgres::{Access, Dial, Holder, Postgres};
+use vpnd_ipc::channel::{Channel, ChannelError};
+use vpnd_ipc::gateway::database::{self, DatabaseLaunch, DialOutcome};
+use vpnd_store::postgres::{Access, Dial, Dialled, Holder, Postgres};
 use vpnd_store::sqlite::Sqlite;
 use vpnd_store::{Store, StoreError};
 use vpnd_sys::clock::steady_s;
@@ -94,45 +96,83 @@ impl OpenStore {
     }
 }
 
+/// Callers that wait for connections, by the numbers of their requests; `None` once there are none
+/// any more.
+type Waiting = Arc<StdMutex<Option<HashMap<u64, mpsc::SyncSender<io::Result<Dialled>>>>>>;
+
 /// Has the parent connect.
 struct ByParent {
     channel: Arc<Mutex<Channel>>,
+    waiting: Waiting,
+    last: AtomicU64,
     runtime: Handle,
 }
 
 impl ByParent {
     fn new(dialling: OwnedFd) -> io::Result<Self> {
         let channel = Channel::new(dialling.into(), database::MAX_FRAME)?;
-        Ok(Self { channel: Arc::new(Mutex::new(channel)), runtime: Handle::current() })
+        let waiting = Waiting::new(StdMutex::new(Some(HashMap::new())));
+        tokio::spawn(hand_on(channel.clone(), Arc::clone(&waiting)));
+        let channel = Arc::new(Mutex::new(channel));
+        Ok(Self { channel, waiting, last: AtomicU64::new(0), runtime: Handle::current() })
     }
 }
 
 impl Dial for ByParent {
-    fn dial(&self, host: usize) -> io::Result<OwnedFd> {
-        let (sender, receiver) = mpsc::sync_channel(1);
-        let channel = Arc::clone(&self.channel);
+    fn dial(&self, host: usize) -> io::Result<Dialled> {
         let host = u8::try_from(host).map_err(io::Error::other)?;
+        let number = self.last.fetch_add(1, Ordering::Relaxed);
+        let (sender, receiver) = mpsc::sync_channel(1);
+        match &mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(waiting) => drop(waiting.insert(number, sender)),
+            None => return Err(gone()),
+        }
+        let channel = Arc::clone(&self.channel);
         self.runtime.spawn(async move {
-            let dialled = request(&*channel.lock().await, host).await;
-            // A caller that no longer waits lets the connection go.
-            let _ = sender.send(dialled);
+            if let Err(error) = channel.lock().await.send(&database::Dial { host, number }, &[]).await {
+                tracing::error!(%error, "no connection to the user database can be asked for");
+            }
         });
-        receiver.recv_timeout(DIAL_TIMEOUT).map_err(io::Error::other)?
+        let dialled = receiver.recv_timeout(DIAL_TIMEOUT);
+        if let Some(waiting) = &mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) {
+            waiting.remove(&number);
+        }
+        dialled.map_err(io::Error::other)?
     }
 }
 
-async fn request(channel: &Channel, host: u8) -> io::Result<OwnedFd> {
-    let exchanged = async {
-        channel.send(&database::Dial { host }, &[]).await?;
-        channel.receive::<Dialled>().await
+fn gone() -> io::Error {
+    io::Error::other("the daemon's first process has ended")
+}
+
+/// Hands connections to those who asked for them, until there are no more.
+async fn hand_on(channel: Channel, waiting: Waiting) {
+    let handed = async {
+        while let Some(received) = channel.receive::<database::Dialled>().await? {
+            let (database::Dialled { number, outcome }, connection) = received.into_parts()?;
+            let dialled = match (outcome, connection) {
+                (DialOutcome::Connected(files), Some(socket)) => {
+                    Ok(Dialled { socket, files: Some(files.files()) })
+                }
+                (DialOutcome::Failed(why), None) => Err(io::Error::other(why)),
+                _ => {
+                    return Err(ChannelError::Broken(
+                        "another number of descriptors than there are connections",
+                    ));
+                }
+            };
+            let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            // A caller that no longer waits lets the connection go.
+            if let Some(caller) = waiting.as_mut().and_then(|waiting| waiting.remove(&number)) {
+                let _ = caller.send(dialled);
+            }
+        }
+        Ok(())
     };
-    let gone = || io::Error::other("the daemon's first process has ended");
-    let answer = exchanged.await.map_err(io::Error::other)?.ok_or_else(gone)?;
-    match answer.into_parts().map_err(io::Error::other)? {
-        (Dialled::Connected, Some(connection)) => Ok(connection),
-        (Dialled::Failed(why), None) => Err(io::Error::other(why)),
-        _ => Err(io::Error::other("the daemon's first process has sent another number of descriptors")),
+    if let Err(error) = handed.await {
+        tracing::error!(%error, "there are no more connections to the user database: restart the gateway");
     }
+    *waiting.lock().unwrap_or_else(PoisonError::into_inner) = None;
 }
 
 /// Makes postponed changes once the store can be written again; never returns.

@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 use tokio_postgres::Client;
 use vpnd_proto::session::SessionId;
 
-pub use access::{Access, Dial, Direct};
+pub use access::{Access, Dial, Dialled, Direct};
 use engine::Session;
 pub use holder::Holder;
 use holder::Mark;
@@ -37,9 +37,7 @@ pub(crate) use trouble::Fault;
 pub use trouble::Trouble;
 
 use crate::put_off::{self, Behind, Pace, PutOff};
-use crate::sql::{
-    Connection, Database, Result as SqlResult, SqlError, Transaction, sessions, wireguard,
-};
+use crate::sql::{Connection, Database, Result as SqlResult, SqlError, Transaction, sessions, wireguard};
 use crate::{HandshakeShown, Revocation, SessionChange, SessionRecord, StoreError};
 
 /// Connections of a gateway's auth process, and of a command.
@@ -404,9 +402,10 @@ impl Behind for Postgres {
 
     /// While the database is away, as it was known last.
     fn stored_session(&self, id: SessionId, now_s: u64) -> Result<Option<SessionRecord>, StoreError> {
+        let before = self.mirror.before();
         match self.read_within(Some(URGENT), |c| sessions::by_id(c, id, now_s)) {
             Ok(found) => {
-                self.mirror.found(id, found.as_ref());
+                self.mirror.found(before, id, found.as_ref());
                 Ok(found)
             }
             Err(error) if error.is_for_now() => Ok(self.mirror.session(id, now_s)),

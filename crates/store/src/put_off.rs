@@ -16,7 +16,7 @@ use vpnd_proto::attach::{TokenHash, Tokens};
 use vpnd_proto::session::SessionId;
 
 use crate::sql::columns::{bytes, optional_bytes};
-use crate::sql::{self, Optional as _, Row, Transaction, params, sessions};
+use crate::sql::{self, Optional as _, Row, Transaction, Value, params, sessions};
 use crate::sqlite::connections::open;
 use crate::sqlite::{explain_sql, plain_files};
 use crate::{HandshakeShown, SessionChange, SessionRecord, StoreError};
@@ -219,9 +219,10 @@ impl PutOff {
             let transaction = database.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let kept = Transaction::new(&*transaction);
             for change in changes {
-                let Some((session, settled, fresh, epoch)) = columns(change) else { continue };
-                let sql = "DELETE FROM changes WHERE session = ? AND settled IS ? AND fresh IS ? AND epoch = ?";
-                kept.execute(sql, params![session, settled, fresh, epoch])?;
+                let Some(columns) = columns(change) else { continue };
+                let sql =
+                    "DELETE FROM changes WHERE session = ? AND settled IS ? AND fresh IS ? AND epoch = ?";
+                kept.execute(sql, columns)?;
             }
             for HandshakeShown { public_key, time, is_own } in shown {
                 let sql = "DELETE FROM handshakes WHERE public_key = ? AND is_own = ? AND time = ?";
@@ -292,19 +293,19 @@ pub(crate) fn apply(t: &Transaction<'_>, changes: &[SessionChange], now_s: u64) 
 }
 
 fn keep(t: &Transaction<'_>, change: &SessionChange) -> sql::Result<()> {
-    let Some((session, settled, fresh, epoch)) = columns(change) else { return Ok(()) };
+    let Some(columns) = columns(change) else { return Ok(()) };
     let sql = "INSERT OR REPLACE INTO changes (session, settled, fresh, epoch) VALUES (?, ?, ?, ?)";
-    t.execute(sql, params![session, settled, fresh, epoch]).map(drop)
+    t.execute(sql, columns).map(drop)
 }
 
 /// A change as a row. A session that begins is not put off.
-fn columns(change: &SessionChange) -> Option<([u8; 16], Option<[u8; 32]>, Option<[u8; 32]>, u32)> {
+fn columns(change: &SessionChange) -> Option<Vec<Value>> {
     match change {
         SessionChange::Tokens(id, tokens, epoch) => {
             let fresh = tokens.fresh().map(|fresh| *fresh.as_bytes());
-            Some((id.0, Some(*tokens.settled().as_bytes()), fresh, *epoch))
+            Some(params![id.0, tokens.settled().as_bytes(), fresh, epoch])
         }
-        SessionChange::End(id) => Some((id.0, None, None, 0)),
+        SessionChange::End(id) => Some(params![id.0, None::<Vec<u8>>, None::<Vec<u8>>, 0_u32]),
         SessionChange::Add(..) => None,
     }
 }

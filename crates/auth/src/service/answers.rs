@@ -12,8 +12,8 @@ use super::{Service, credentials};
 use crate::authenticator::LoginOutcome;
 use vpnd_ipc::gateway::auth::{
     Abandon, ApprovalQuery, AuthStatus, BrowserLogin, BrowserLoginReply, Carried, Commit, Committed,
-    ConfirmAbsences, LoginReply, LoginRequest, MAX_WRITES, MissingQuery, Observed, Reason, RevocationQuery, Revocations,
-    SessionQuery, StatusQuery, StoredSession, TrafficReport, TypedAnswer, id,
+    ConfirmAbsences, LoginReply, LoginRequest, MAX_WRITES, MissingQuery, Observed, Reason, RevocationQuery,
+    Revocations, SessionQuery, StatusQuery, StoredSession, TrafficReport, TypedAnswer, id,
 };
 use vpnd_ipc::request::Answer;
 use vpnd_store::StoreError;

@@ -12,7 +12,8 @@ use vpnd_config::Tunnel;
 use vpnd_config::revocation_cause::RevocationCause;
 use vpnd_ipc::channel::pair;
 use vpnd_ipc::gateway::auth::{
-    Abandon, Carried, Commit, MAX_FRAME, MissingQuery, RevocationQuery, SessionQuery, StatusQuery, TokenHashes, TypedAnswer,
+    Abandon, Carried, Commit, MAX_FRAME, MissingQuery, RevocationQuery, SessionQuery, StatusQuery,
+    TokenHashes, TypedAnswer,
 };
 use vpnd_ipc::gateway::idp::SourceLimits;
 use vpnd_ipc::gateway::refusal::Refused;
@@ -220,8 +221,11 @@ async fn no_answer_holds_a_hash() {
     let salt_and_hash = hash.expose().rsplit('$').next().unwrap().to_owned();
     let session = granted(&service, 1).await;
     ask(&service, keep(session)).await;
-    let requests =
-        [AuthRequest::from(login("right", 1)), SessionQuery(session).into(), RevocationQuery { seen: Some(0), history: None }.into()];
+    let requests = [
+        AuthRequest::from(login("right", 1)),
+        SessionQuery(session).into(),
+        RevocationQuery { seen: Some(0), history: None }.into(),
+    ];
     for request in requests {
         let bytes = request.answered_by(&service).await.0;
         let found = bytes.windows(salt_and_hash.len()).any(|window| window == salt_and_hash.as_bytes());

@@ -11,8 +11,8 @@ use zeroize::Zeroizing;
 use crate::messages::SecretBytes;
 use vpnd_config::database::DatabaseFiles;
 
-/// The longest frame of the channel, bytes.
-pub const MAX_FRAME: usize = 1 << 10;
+/// The longest frame of the channel, bytes: certificates are among what is sent.
+pub const MAX_FRAME: usize = 128 << 10;
 
 /// Files that `[store]` names, and this start of the gateway.
 #[derive(Clone, Debug, Encode, Decode)]
@@ -60,14 +60,25 @@ impl DatabaseLaunch {
 pub struct Dial {
     #[n(0)]
     pub host: u8,
+    /// By which the answer is known: several are under way.
+    #[n(1)]
+    pub number: u64,
 }
 
 /// Parent → auth process.
 #[derive(Debug, Encode, Decode)]
-pub enum Dialled {
-    /// With the connection's descriptor.
+pub struct Dialled {
     #[n(0)]
-    Connected,
+    pub number: u64,
+    #[n(1)]
+    pub outcome: DialOutcome,
+}
+
+#[derive(Debug, Encode, Decode)]
+pub enum DialOutcome {
+    /// With the connection's descriptor, and the files as they are now.
+    #[n(0)]
+    Connected(#[n(0)] DatabaseLaunch),
     #[n(1)]
     Failed(#[n(0)] String),
 }

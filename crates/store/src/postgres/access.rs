@@ -12,21 +12,35 @@ use zeroize::Zeroizing;
 use vpnd_config::database::{DatabaseFiles, DatabaseHost, PostgresSettings};
 use vpnd_pki::tls::{self, Identity, Trust};
 
+/// A connection that has begun.
+pub struct Dialled {
+    pub socket: OwnedFd,
+    /// What it needs, if that was read again for it.
+    pub files: Option<DatabaseFiles>,
+}
+
+impl From<OwnedFd> for Dialled {
+    fn from(socket: OwnedFd) -> Self {
+        Self { socket, files: None }
+    }
+}
+
 /// Makes connections for a process that may not.
 pub trait Dial: Send + Sync + 'static {
     /// Connects to the host of this number in the configuration; blocks.
     ///
     /// # Errors
     /// Why it can't be reached.
-    fn dial(&self, host: usize) -> io::Result<OwnedFd>;
+    fn dial(&self, host: usize) -> io::Result<Dialled>;
 }
 
 /// Dials by itself.
 pub struct Direct(pub Vec<DatabaseHost>);
 
 impl Dial for Direct {
-    fn dial(&self, host: usize) -> io::Result<OwnedFd> {
-        self.0.get(host).map_or_else(|| Err(io::ErrorKind::NotFound.into()), DatabaseHost::dial)
+    fn dial(&self, host: usize) -> io::Result<Dialled> {
+        let host = self.0.get(host).ok_or(io::ErrorKind::NotFound)?;
+        host.dial().map(Dialled::from)
     }
 }
 
@@ -51,6 +65,23 @@ impl Access {
     /// # Errors
     /// What of the files can't be used.
     pub fn new(settings: &PostgresSettings, files: &DatabaseFiles) -> Result<Self, String> {
+        let server_name = settings.server_name.as_ref().map(|name| ServerName::try_from(name.clone()));
+        let access = Self {
+            hosts: settings.hosts.clone(),
+            server_name: server_name.transpose().map_err(|error| error.to_string())?,
+            database: settings.database.clone(),
+            user: settings.user.clone(),
+            password: None,
+            tls: None,
+        };
+        access.with_files(files)
+    }
+
+    /// The same with what is in the files now.
+    ///
+    /// # Errors
+    /// What of them can't be used.
+    pub(super) fn with_files(self, files: &DatabaseFiles) -> Result<Self, String> {
         let identity = match (&files.certificate, &files.key) {
             (Some(chain), Some(key)) => Some(Identity::from_pem(chain, key).map_err(|e| e.to_string())?),
             _ => None,
@@ -58,15 +89,7 @@ impl Access {
         let to_server =
             |ca: &Vec<u8>| tls::to_server(&Trust::Pinned(ca), identity).map_err(|e| e.to_string());
         let tls = files.ca.as_ref().map(to_server).transpose()?;
-        let server_name = settings.server_name.as_ref().map(|name| ServerName::try_from(name.clone()));
-        Ok(Self {
-            hosts: settings.hosts.clone(),
-            server_name: server_name.transpose().map_err(|error| error.to_string())?,
-            database: settings.database.clone(),
-            user: settings.user.clone(),
-            password: files.password.clone(),
-            tls: tls.map(Arc::new),
-        })
+        Ok(Self { password: files.password.clone(), tls: tls.map(Arc::new), ..self })
     }
 
     /// Its name for people.

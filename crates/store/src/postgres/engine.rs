@@ -68,8 +68,7 @@ impl Session {
         }
         let types: Vec<Type> = params.iter().map(|value| kind_type(value.kind())).collect();
         let (client, numbered) = (Arc::clone(&self.client), numbered(sql));
-        let statement =
-            self.wait(async move { Ok(client.prepare_typed(&numbered, &types).await?) })?;
+        let statement = self.wait(async move { Ok(client.prepare_typed(&numbered, &types).await?) })?;
         self.statements.lock().insert(sql.to_owned(), statement.clone());
         Ok(statement)
     }

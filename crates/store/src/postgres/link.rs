@@ -24,7 +24,7 @@ use tokio_postgres::{Client, Config, SimpleQueryMessage};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::access::{Access, Dial};
+use super::access::{Access, Dial, Dialled};
 use super::history::History;
 use super::trouble::{Fault, Trouble, of_connection, of_hosts};
 use vpnd_config::database::DatabaseHost;
@@ -110,8 +110,12 @@ async fn connect_to(access: &Access, dial: &Arc<dyn Dial>, number: usize) -> Res
     let dial = Arc::clone(dial);
     let dialled = tokio::task::spawn_blocking(move || dial.dial(number)).await;
     let dialled = dialled.map_err(io::Error::other).and_then(|dialled| dialled);
-    let socket = dialled.map_err(|error| Trouble::Unreachable(error.to_string()))?;
-    match tokio::time::timeout(LOGIN_TIMEOUT, log_in(access, host, socket)).await {
+    let Dialled { socket, files } = dialled.map_err(|error| Trouble::Unreachable(error.to_string()))?;
+    let renewed = match files {
+        Some(files) => access.clone().with_files(&files).map_err(Trouble::Files)?,
+        None => access.clone(),
+    };
+    match tokio::time::timeout(LOGIN_TIMEOUT, log_in(&renewed, host, socket)).await {
         Ok(logged_in) => logged_in,
         Err(_) => Err(Trouble::Unreachable("it does not answer".to_owned())),
     }

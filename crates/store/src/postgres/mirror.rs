@@ -15,42 +15,67 @@ const SWEEP: usize = 4096;
 
 #[derive(Debug, Default)]
 pub(super) struct Mirror {
-    sessions: Mutex<HashMap<SessionId, SessionRecord>>,
+    known: Mutex<Known>,
 }
+
+#[derive(Debug, Default)]
+struct Known {
+    sessions: HashMap<SessionId, SessionRecord>,
+    /// How often sessions were removed.
+    removals: u64,
+}
+
+/// A moment before a query.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Before(u64);
 
 impl Mirror {
     pub(super) fn fill(&self, sessions: Vec<SessionRecord>) {
-        *self.sessions.lock() = sessions.into_iter().map(|session| (session.id, session)).collect();
+        let mut known = self.known.lock();
+        known.sessions = sessions.into_iter().map(|session| (session.id, session)).collect();
+        known.removals += 1;
     }
 
     pub(super) fn session(&self, id: SessionId, now_s: u64) -> Option<SessionRecord> {
-        self.sessions.lock().get(&id).filter(|session| session.expires_s > now_s).cloned()
+        self.known.lock().sessions.get(&id).filter(|session| session.expires_s > now_s).cloned()
     }
 
-    /// What the database has about a session.
-    pub(super) fn found(&self, id: SessionId, session: Option<&SessionRecord>) {
+    /// To be taken before a session is read.
+    pub(super) fn before(&self) -> Before {
+        Before(self.known.lock().removals)
+    }
+
+    /// What the database had about a session at some time after `before`: nothing newer is
+    /// forgotten for it.
+    pub(super) fn found(&self, before: Before, id: SessionId, session: Option<&SessionRecord>) {
+        let mut known = self.known.lock();
+        let is_older = |session: &SessionRecord| {
+            known.removals != before.0
+                || known.sessions.get(&id).is_some_and(|newer| newer.epoch > session.epoch)
+        };
         match session {
-            Some(session) => drop(self.sessions.lock().insert(id, session.clone())),
-            None => drop(self.sessions.lock().remove(&id)),
+            Some(session) if is_older(session) => {}
+            Some(session) => drop(known.sessions.insert(id, session.clone())),
+            None => known.remove(id),
         }
     }
 
     /// Goes along with changes that were made.
     pub(super) fn changed(&self, changes: &[SessionChange], done: &[bool], now_s: u64) {
-        let mut sessions = self.sessions.lock();
+        let mut known = self.known.lock();
         for (change, _) in changes.iter().zip(done).filter(|(_, done)| **done) {
             match change {
-                SessionChange::Add(session, _) => drop(sessions.insert(session.id, session.clone())),
+                SessionChange::Add(session, _) => drop(known.sessions.insert(session.id, session.clone())),
                 SessionChange::Tokens(id, tokens, epoch) => {
-                    if let Some(session) = sessions.get_mut(id) {
+                    if let Some(session) = known.sessions.get_mut(id) {
                         (session.tokens, session.epoch) = (*tokens, *epoch);
                     }
                 }
-                SessionChange::End(id) => drop(sessions.remove(id)),
+                SessionChange::End(id) => known.remove(*id),
             }
         }
-        if sessions.len() % SWEEP == SWEEP - 1 {
-            sessions.retain(|_, session| session.expires_s > now_s);
+        if known.sessions.len() % SWEEP == SWEEP - 1 {
+            known.sessions.retain(|_, session| session.expires_s > now_s);
         }
     }
 
@@ -59,13 +84,22 @@ impl Mirror {
         if revocations.is_empty() {
             return;
         }
-        self.sessions.lock().retain(|_, session| {
+        let mut known = self.known.lock();
+        known.removals += 1;
+        known.sessions.retain(|_, session| {
             !revocations.iter().any(|revocation| {
                 revocation.user == session.user
                     && revocation.cause != RevocationCause::Groups
                     && revocation.device.is_none_or(|device| device == session.device)
             })
         });
+    }
+}
+
+impl Known {
+    fn remove(&mut self, id: SessionId) {
+        self.sessions.remove(&id);
+        self.removals += 1;
     }
 }
 
@@ -96,5 +130,27 @@ mod tests {
         mirror.revoked(&[revocation(None, RevocationCause::Disabled)]);
         assert_eq!(there(), [false, false, true]);
         assert!(mirror.session(sessions[2].id, sessions[2].expires_s).is_none(), "it is over");
+    }
+
+    #[test]
+    fn what_was_read_before_takes_the_place_of_nothing_newer() {
+        let mirror = Mirror::default();
+        let session = session_of(UserId([1; 16]), 1);
+        mirror.found(mirror.before(), session.id, Some(&session));
+        let before = mirror.before();
+        let newer = SessionChange::Tokens(session.id, session.tokens, session.epoch + 1);
+        mirror.changed(&[newer], &[true], 1500);
+        mirror.found(before, session.id, Some(&session));
+        assert_eq!(mirror.session(session.id, 1500).unwrap().epoch, session.epoch + 1);
+        let revocation = Revocation {
+            seq: 1,
+            user: session.user,
+            name: "ann".to_owned(),
+            cause: RevocationCause::Disabled,
+            device: None,
+        };
+        mirror.revoked(&[revocation]);
+        mirror.found(before, session.id, Some(&session));
+        assert_eq!(mirror.session(session.id, 1500), None);
     }
 }

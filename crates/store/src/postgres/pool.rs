@@ -175,11 +175,7 @@ impl Turn<'_> {
 
 impl Slot {
     fn new() -> Self {
-        Self {
-            state: Mutex::new(State::Beginning),
-            changed: Condvar::new(),
-            turn: Mutex::new(()),
-        }
+        Self { state: Mutex::new(State::Beginning), changed: Condvar::new(), turn: Mutex::new(()) }
     }
 
     fn is_up(&self) -> bool {

@@ -140,7 +140,8 @@ impl Cluster {
         let signal = if is_paused { Signal::STOP } else { Signal::CONT };
         let Some(postmaster) = self.server.as_ref().map(|_| self.pid()) else { return };
         // Its children first, for it would miss them; and last when all go on.
-        let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", postmaster.as_raw_nonzero()));
+        let children =
+            fs::read_to_string(format!("/proc/{0}/task/{0}/children", postmaster.as_raw_nonzero()));
         let children = children.unwrap();
         let children = children.split_whitespace().map(|pid| Pid::from_raw(pid.parse().unwrap()).unwrap());
         for pid in children.chain([postmaster]) {
@@ -156,7 +157,8 @@ impl Cluster {
         let rest = fs::read_to_string(&path).unwrap().replace(&line, "");
         fs::write(&path, if is_refused { line + &rest } else { rest }).unwrap();
         self.sql("postgres", "SELECT pg_reload_conf()");
-        let sql = format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{database}'");
+        let sql =
+            format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{database}'");
         // Until the server has read the file it may admit some.
         sleep(Duration::from_millis(200));
         self.sql("postgres", &sql);

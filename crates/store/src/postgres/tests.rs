@@ -236,9 +236,16 @@ fn a_change_that_a_crash_undoes_is_not_acknowledged() {
     let database = InDatabase::on(&cluster);
     database.gateway().add_user(&ann(), 1).unwrap();
     let (access, socket) = (database.access.clone(), cluster.socket());
-    lost_with_its_server(&database, &access, vec![socket], false, || (), move || {
-        cluster.kill_backends("state = 'idle in transaction'");
-    });
+    lost_with_its_server(
+        &database,
+        &access,
+        vec![socket],
+        false,
+        || (),
+        move || {
+            cluster.kill_backends("state = 'idle in transaction'");
+        },
+    );
 }
 
 #[test]
@@ -562,7 +569,8 @@ fn a_copy_has_all_tables_and_columns() {
     let postgres = database.gateway().read(|c| read(c, of_postgres)).unwrap();
     let apart = ["users.digest", "wireguard_version.number", "revocation_number.number"];
     let is_apart = |column: &String| {
-        apart.contains(&column.as_str()) || ["holder.", "format.", "marks."].iter().any(|table| column.starts_with(table))
+        apart.contains(&column.as_str())
+            || ["holder.", "format.", "marks."].iter().any(|table| column.starts_with(table))
     };
     for found in [sqlite, postgres] {
         let mut found: Vec<String> = found.into_iter().filter(|column| !is_apart(column)).collect();

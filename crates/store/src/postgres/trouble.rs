@@ -15,6 +15,8 @@ pub enum Trouble {
     Unreachable(String),
     #[error("refuses the user of [store]: {0}; check 'user', and 'password_file' or 'certificate' and 'key'")]
     Credentials(String),
+    #[error("can't be used with the files of [store]: {0}")]
+    Files(String),
     #[error("has no such database: {0}; check 'database' in [store], or make it with 'createdb'")]
     NoDatabase(String),
     #[error("shows a TLS certificate that is not trusted: {0}; check 'ca' and 'server_name' in [store]")]
@@ -189,7 +191,9 @@ mod tests {
         let away = || Trouble::Unreachable("refused".to_owned());
         let login = || Trouble::Credentials("no entry".to_owned());
         let of = |troubles: &[Trouble]| {
-            of_hosts(troubles.iter().zip('a'..).map(|(trouble, host)| (host.into(), trouble.clone())).collect())
+            of_hosts(
+                troubles.iter().zip('a'..).map(|(trouble, host)| (host.into(), trouble.clone())).collect(),
+            )
         };
         assert_eq!(of(&[login()]), login());
         let told = |troubles: &[Trouble]| of(troubles).to_string();
@@ -204,11 +208,15 @@ mod tests {
         let refused = |code: &str| {
             Fault::Refused { code: code.to_owned(), message: String::new() }.into_trouble().is_for_now()
         };
-        for code in ["28P01", "28000", "3D000", "53100", "53200", "58030", "XX001", "42501", "42P01", "57014"] {
+        for code in ["28P01", "28000", "3D000", "53100", "53200", "58030", "XX001", "42501", "42P01", "57014"]
+        {
             assert!(refused(code), "{code}");
         }
         assert!(!refused("22003") && !refused("23505"), "it would wait for ever, and others behind it");
-        assert!(!Trouble::InUse("gw1".to_owned()).is_for_now() && !Trouble::Foreign("gw1".to_owned()).is_for_now());
+        assert!(
+            !Trouble::InUse("gw1".to_owned()).is_for_now()
+                && !Trouble::Foreign("gw1".to_owned()).is_for_now()
+        );
         assert!(Trouble::NoTls.is_for_now() && Trouble::Newer { found: 4, known: 3 }.is_for_now());
     }
 }

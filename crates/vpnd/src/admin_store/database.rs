@@ -15,7 +15,7 @@ use vpnd_config::ServerConfig;
 use vpnd_config::database::PostgresSettings;
 use vpnd_ipc::gateway::database::DatabaseLaunch;
 use vpnd_store::StoreError;
-use vpnd_store::postgres::{Access, Dial, Holder, Postgres, Trouble};
+use vpnd_store::postgres::{Access, Dial, Dialled, Holder, Postgres, Trouble};
 
 /// Connections to each server: so many does a command need that moves a store.
 const CONNECTIONS: usize = 6;
@@ -130,10 +130,11 @@ type Hosts = Vec<Result<VecDeque<OwnedFd>, String>>;
 struct Given(Mutex<Hosts>);
 
 impl Dial for Given {
-    fn dial(&self, host: usize) -> io::Result<OwnedFd> {
+    fn dial(&self, host: usize) -> io::Result<Dialled> {
         match self.0.lock().unwrap_or_else(PoisonError::into_inner).get_mut(host) {
             Some(Ok(connections)) => {
-                connections.pop_front().ok_or_else(|| io::Error::other("the connection was lost"))
+                let connection = connections.pop_front().map(Dialled::from);
+                connection.ok_or_else(|| io::Error::other("the connection was lost"))
             }
             Some(Err(why)) => Err(io::Error::other(why.clone())),
             None => Err(io::ErrorKind::NotFound.into()),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 
-use crate::postgres::Dial;
+use crate::postgres::{Dial, Dialled};
 
 /// Dials Unix sockets by a proxy that ends a connection at a COMMIT: the server does the work or
 /// never learns of it, and its client is not told which.
@@ -24,7 +24,7 @@ pub struct LosesCommits {
 }
 
 impl Dial for LosesCommits {
-    fn dial(&self, host: usize) -> io::Result<OwnedFd> {
+    fn dial(&self, host: usize) -> io::Result<Dialled> {
         let (ours, theirs) = UnixStream::pair()?;
         let server = UnixStream::connect(&self.sockets[host])?;
         let (mut from_server, mut to_client) = (server.try_clone()?, ours.try_clone()?);
@@ -54,7 +54,7 @@ impl Dial for LosesCommits {
             let _ = pass_on(&ours, &server, &left, lose);
             let _ = server.shutdown(Shutdown::Both);
         });
-        Ok(theirs.into())
+        Ok(OwnedFd::from(theirs).into())
     }
 }
 
