@@ -49,6 +49,8 @@ pub(crate) struct WireGuard {
     store: Arc<dyn Store>,
     access: Arc<Access>,
     state: Mutex<State>,
+    /// One reads the store at a time, and whoever needs the state alone does not wait for that.
+    reading: Mutex<()>,
     queue: mpsc::Sender<Waiting>,
 }
 
@@ -57,6 +59,8 @@ struct State {
     allowance: Allowance,
     /// The store's version that the rest was made of; `None` if it must be read again.
     version: Option<u64>,
+    /// How often there were other profiles.
+    profiles: u64,
     /// Those that may shake hands, and those that might once.
     peers: BTreeMap<PublicKey, Entry>,
     devices: HashSet<(UserId, DeviceId)>,
@@ -87,12 +91,14 @@ impl WireGuard {
             handshakes: Handshakes::new(key, random),
             allowance: Allowance::new(BURST, INTERVAL),
             version: None,
+            profiles: 0,
             peers: BTreeMap::new(),
             devices: HashSet::new(),
             changes: 0,
         };
-        let this = Arc::new(Self { store, access, state: Mutex::new(state), queue });
-        this.refresh(&mut this.state())?;
+        let this =
+            Arc::new(Self { store, access, state: Mutex::new(state), reading: Mutex::default(), queue });
+        this.refresh()?;
         tokio::spawn(Arc::clone(&this).make_handshakes(waiting));
         Ok(this)
     }
@@ -111,8 +117,8 @@ impl WireGuard {
     /// # Errors
     /// If the store can't be read.
     pub(crate) fn changes_since(&self, seen: u64) -> Result<PeerChanges, StoreError> {
-        let mut state = self.state();
-        self.refresh(&mut state)?;
+        self.refresh()?;
+        let state = self.state();
         let mut newer: Vec<_> = state.peers.iter().filter(|(_, entry)| entry.change > seen).collect();
         newer.sort_unstable_by_key(|(_, entry)| entry.change);
         newer.truncate(MAX_PEER_CHANGES);
@@ -132,14 +138,15 @@ impl WireGuard {
 
     /// Other profiles are in force.
     pub(crate) fn profiles_changed(&self) {
-        self.state().version = None;
+        let mut state = self.state();
+        state.version = None;
+        state.profiles += 1;
     }
 
     /// Whether this is a WireGuard device of the user: anybody's own client may claim its id.
     pub(crate) fn has_device(&self, user: UserId, device: DeviceId) -> bool {
-        let mut state = self.state();
-        self.refresh_or_log(&mut state);
-        state.devices.contains(&(user, device))
+        self.refresh_or_log();
+        self.state().devices.contains(&(user, device))
     }
 
     /// Whether the peer has shown its key a moment ago: the worker could ask for any peer.
@@ -161,8 +168,8 @@ impl WireGuard {
     }
 
     fn make(&self, turn: Vec<Waiting>) {
+        self.refresh_or_log();
         let mut state = self.state();
-        self.refresh_or_log(&mut state);
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let made: Vec<_> = turn
             .into_iter()
@@ -177,8 +184,8 @@ impl WireGuard {
             })
             .collect();
         let kept: Vec<HandshakeShown> = made.iter().filter_map(|(shown, ..)| *shown).collect();
-        let is_kept = kept.is_empty() || self.keep(&kept);
         drop(state);
+        let is_kept = kept.is_empty() || self.keep(&kept);
         for (shown, reply, back) in made {
             let is_allowed = is_kept || shown.is_none();
             // A caller that has given up needs none.
@@ -196,8 +203,8 @@ impl WireGuard {
         kept.is_ok()
     }
 
-    fn refresh_or_log(&self, state: &mut State) {
-        if let Err(error) = self.refresh(state)
+    fn refresh_or_log(&self) {
+        if let Err(error) = self.refresh()
             && STORE_FAILURES.admits()
         {
             tracing::error!(%error, "WireGuard devices can't be read; those of before stay");
@@ -205,15 +212,20 @@ impl WireGuard {
     }
 
     /// Brings the peers up to what the store has.
-    fn refresh(&self, state: &mut State) -> Result<(), StoreError> {
+    fn refresh(&self) -> Result<(), StoreError> {
+        let _reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
         let version = self.store.wireguard_version()?;
-        if state.version == Some(version) {
-            return Ok(());
-        }
+        let profiles = {
+            let state = self.state();
+            if state.version == Some(version) {
+                return Ok(());
+            }
+            state.profiles
+        };
         let devices = self.store.wireguard_devices()?;
         let mut users: BTreeMap<UserId, Option<User>> = BTreeMap::new();
-        let mut peers = BTreeMap::new();
-        state.devices = devices.iter().map(|device| (device.user, device.id)).collect();
+        let mut usable = Vec::new();
+        let owners = devices.iter().map(|device| (device.user, device.id)).collect();
         for device in devices.into_iter().filter(|device| device.may_connect) {
             let user = match users.entry(device.user) {
                 std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
@@ -226,12 +238,16 @@ impl WireGuard {
             else {
                 continue;
             };
-            let key = PublicKey(device.public_key);
-            peers.insert(key, peer(&device, profile));
-            state.add(key, &device);
+            let peer = peer(&device, profile);
+            usable.push((device, peer));
         }
-        state.replace(peers);
-        state.version = Some(version);
+        let mut state = self.state();
+        state.devices = owners;
+        usable.iter().for_each(|(device, _)| state.add(PublicKey(device.public_key), device));
+        state
+            .replace(usable.into_iter().map(|(device, peer)| (PublicKey(device.public_key), peer)).collect());
+        // By other profiles it has to be read again.
+        state.version = (state.profiles == profiles).then_some(version);
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::StoreError;
 use crate::postgres::{Access, Dial, Holder, Postgres};
-use crate::sql::{Database as _, copy};
+use crate::sql::{self, Database as _, Transaction, copy};
 use crate::sqlite::Sqlite;
 
 /// Copies the embedded store at `path` into a database without users; the number of users.
@@ -35,7 +35,7 @@ pub fn to_postgres(
         // Within a transaction, so that nobody changes it meanwhile.
         let mut outcome = Ok(0);
         let read = from.change(|from| {
-            outcome = copy::everything(from, to);
+            outcome = copy::rows(from, to);
             Ok(Ok(()))
         });
         match read {
@@ -73,18 +73,31 @@ pub fn to_sqlite(
         }
     };
     clear();
-    let moved = copy_into(&from, &temporary).and_then(|users| {
-        let failed =
-            |error: std::io::Error| StoreError::Failed { path: path.to_owned(), detail: error.to_string() };
-        File::open(&temporary).and_then(|file| file.sync_all()).map_err(failed)?;
-        fs::rename(&temporary, path).map_err(failed)?;
-        File::open(state_dir).and_then(|directory| directory.sync_all()).map_err(failed)?;
-        Ok(users)
-    });
+    let moved = copy_into(&from, &temporary).and_then(|users| put_in_place(&temporary, path).map(|()| users));
     if moved.is_err() {
         clear();
     }
     moved
+}
+
+fn put_in_place(temporary: &Path, path: &Path) -> Result<(), StoreError> {
+    let failed =
+        |error: std::io::Error| StoreError::Failed { path: path.to_owned(), detail: error.to_string() };
+    let mut log = temporary.as_os_str().to_owned();
+    log.push("-wal");
+    // SQLite empties its log into the file when the last connection ends, unless that fails.
+    if fs::metadata(log).is_ok_and(|log| log.len() > 0) {
+        return Err(failed(std::io::Error::other("its log could not be emptied; is the disk full?")));
+    }
+    File::open(temporary).and_then(|file| file.sync_all()).map_err(failed)?;
+    fs::rename(temporary, path).map_err(failed)?;
+    File::open(vpnd_sys::secret_file::parent(path)).and_then(|directory| directory.sync_all()).map_err(failed)
+}
+
+/// The other store takes its time while this one waits, and for large tables this one does.
+fn lift_limits(from: &Transaction<'_>) -> sql::Result<()> {
+    let limits = ["idle_in_transaction_session_timeout", "statement_timeout"];
+    limits.iter().try_for_each(|limit| from.execute(&format!("SET LOCAL {limit} = 0"), ()).map(drop))
 }
 
 fn copy_into(from: &Postgres, path: &Path) -> Result<usize, StoreError> {
@@ -92,11 +105,12 @@ fn copy_into(from: &Postgres, path: &Path) -> Result<usize, StoreError> {
     to.revoke(|to| {
         let mut outcome = Ok(0);
         let read = from.change(|from| {
-            outcome = copy::everything(from, to);
+            outcome = lift_limits(from).and_then(|()| copy::rows(from, to));
             Ok(Ok(()))
         });
+        // Digests are many statements, for which the database need not wait.
         match read {
-            Ok(()) => outcome.map(Ok),
+            Ok(()) => outcome.and_then(|users| copy::digests(to).map(|()| Ok(users))),
             Err(error) => Ok(Err(error)),
         }
     })
@@ -109,5 +123,47 @@ fn refuse_running(access: &Access, dial: &Arc<dyn Dial>) -> Result<(), StoreErro
             Err(StoreError::Unsuitable { store: access.name(), detail })
         }
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Users as _;
+    use crate::conformance::ann;
+    use crate::postgres::testing::Cluster;
+    use crate::sqlite::connections::open;
+
+    #[test]
+    fn a_store_whose_log_has_a_part_of_it_is_not_put_in_place() {
+        let directory = tempfile::tempdir().unwrap();
+        let (temporary, path) = (directory.path().join("new.db"), directory.path().join("vpnd.db"));
+        let store = Sqlite::open_or_create(&temporary).unwrap();
+        let reader = open(&temporary).unwrap();
+        reader.execute_batch("BEGIN; SELECT * FROM users").unwrap();
+        store.add_user(&ann(), 1).unwrap();
+        drop(store);
+        assert!(put_in_place(&temporary, &path).is_err() && !path.exists());
+        drop(reader);
+        put_in_place(&temporary, &path).unwrap();
+        assert!(Sqlite::open(&path).unwrap().user("ann").unwrap().is_some());
+    }
+
+    #[test]
+    fn a_database_waits_for_a_slow_copy() {
+        let start = Cluster::start("127.0.0.1", |path| std::process::Command::new(path), "");
+        let Some(cluster) = start else { return };
+        let (access, dial) = cluster.access(&cluster.database());
+        let dial: Arc<dyn Dial> = Arc::new(dial);
+        let directory = tempfile::tempdir().unwrap();
+        let holder = Holder { gateway: [1; 16], instance: None, name: "gw1".to_owned() };
+        Postgres::create(&access, &dial, &holder).unwrap();
+        let store = Postgres::open(&access, dial, holder, directory.path()).unwrap();
+        let limits = store.change(|t| {
+            lift_limits(t)?;
+            let sql = "SELECT current_setting('idle_in_transaction_session_timeout') || current_setting('statement_timeout')";
+            t.query_row(sql, (), |row| row.get::<_, String>(0)).map(Ok)
+        });
+        assert_eq!(limits.unwrap(), "00");
     }
 }

@@ -42,9 +42,9 @@ use crate::{HandshakeShown, Revocation, SessionChange, SessionRecord, StoreError
 
 /// Connections of a gateway's auth process, and of a command.
 const GATEWAY_CONNECTIONS: usize = 4;
-/// Limit for the first answer of a server. The gateway that was killed before this one may still
-/// count as running for half of it.
-const START_TIMEOUT: Duration = Duration::from_secs(20);
+/// Limit for the first answer of a server. The start before this one may count as running for half
+/// of it.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// Limit for a change to wait for others, and for its connection.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Limit for the server's answer whether a change was committed.
@@ -117,14 +117,19 @@ impl Postgres {
         once(access, dial, async move |client: &Client| holder.create(client).await)
     }
 
-    /// Makes the database of a gateway that is gone for good this gateway's; returns the other's
-    /// name.
+    /// Makes the database of the gateway of this name, which is gone for good, this gateway's; waits
+    /// until the other one can't come back from an outage.
     ///
     /// # Errors
-    /// As [`Self::open`], and if the other one runs.
-    pub fn adopt(access: &Access, dial: &Arc<dyn Dial>, holder: &Holder) -> Result<String, StoreError> {
-        let holder = holder.clone();
-        once(access, dial, async move |client: &Client| holder.adopt(client).await)
+    /// As [`Self::open`], and if the other one runs or has another name.
+    pub fn adopt(
+        access: &Access,
+        dial: &Arc<dyn Dial>,
+        holder: &Holder,
+        from: &str,
+    ) -> Result<(), StoreError> {
+        let (holder, from) = (holder.clone(), from.to_owned());
+        once(access, dial, async move |client: &Client| holder.adopt(client, &from).await)
     }
 
     /// The name of the gateway that works on the database, if one does.

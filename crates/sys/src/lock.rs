@@ -3,6 +3,9 @@
 use std::fs::{File, TryLockError};
 use std::io;
 use std::ops::{Deref, DerefMut};
+use std::path::Path;
+
+use crate::own_file;
 
 /// A file under an exclusive lock (flock(2)), which ends with this value or with the process,
 /// however that ends.
@@ -13,6 +16,18 @@ use std::ops::{Deref, DerefMut};
 pub struct LockedFile(File);
 
 impl LockedFile {
+    /// Locks the file beside a control socket by which its daemon is known to live; `None` if it
+    /// does. The kernel lets go of it when the process ends, however it ends.
+    ///
+    /// # Errors
+    /// If the file can't be made, or the file system has no locks.
+    pub fn of_socket(socket: &Path) -> io::Result<Option<Self>> {
+        let mut name = socket.as_os_str().to_owned();
+        name.push(".lock");
+        // Less privileged processes may write in the directory.
+        Self::try_lock(own_file::open_or_create(Path::new(&name))?)
+    }
+
     /// Locks `file`, which waits until no other process holds it.
     ///
     /// # Errors

@@ -26,7 +26,16 @@ const INTERVAL: Duration = Duration::from_millis(50);
 const MAX_DIALLING: usize = 64;
 
 /// This start of the gateway, by which a database knows its processes.
-static INSTANCE: LazyLock<[u8; 16]> = LazyLock::new(rand::random);
+static INSTANCE: LazyLock<[u8; 16]> = LazyLock::new(|| {
+    let mut instance: [u8; 16] = rand::random();
+    // The second half is the same for all that one running system makes: no copy of it has that.
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits: String = boot.chars().filter(char::is_ascii_hexdigit).take(16).collect();
+    if let Ok(number) = u64::from_str_radix(&digits, 16) {
+        instance[8..].copy_from_slice(&number.to_be_bytes());
+    }
+    instance
+});
 
 /// What an auth process needs of a database: for its first message, and its channel.
 pub(super) fn of_auth(

@@ -18,8 +18,8 @@ use crate::socket_options;
 use vpnd_config::ServerConfig;
 use vpnd_sys::bpf::Clients;
 use vpnd_sys::lock::LockedFile;
+use vpnd_sys::process;
 use vpnd_sys::udp::{ReuseportGroup, Steering, bind_reuseport_group};
-use vpnd_sys::{own_file, process};
 
 /// Connections that may wait in the kernel's queue.
 const BACKLOG: i32 = 16;
@@ -101,16 +101,9 @@ impl Drop for SocketFile {
     }
 }
 
-/// Takes the lock beside the socket. The kernel lets go of it when the process ends, however it
-/// ends.
 fn lock(path: &Path) -> Result<LockedFile, BindError> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".lock");
-    let lock = PathBuf::from(name);
-    let failed = |source| BindError::Io { action: "lock", path: lock.clone(), source };
-    // Less privileged processes may write in the directory.
-    let file = own_file::open_or_create(&lock).map_err(failed)?;
-    LockedFile::try_lock(file).map_err(failed)?.ok_or_else(|| BindError::InUse(path.to_owned()))
+    let failed = |source| BindError::Io { action: "lock", path: path.to_owned(), source };
+    LockedFile::of_socket(path).map_err(failed)?.ok_or_else(|| BindError::InUse(path.to_owned()))
 }
 
 /// Removes what a dead daemon left. The caller holds the lock.

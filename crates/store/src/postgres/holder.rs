@@ -1,12 +1,15 @@
 //! Whose a database is: one gateway's, of which one start runs.
 //!
 //! The row in `holder` names both. A start of a gateway holds an advisory lock for as long as its
-//! connection for changes lives, and the server ends that within seconds of the machine's end; so a
-//! row whose lock is gone is a leftover. INVARIANT: each change locks the row and finds its own
+//! connection for changes lives, and the server ends that within seconds of the machine's end. The
+//! lock is gone for a moment, too, when the server starts again or another one takes over; so a row
+//! is a leftover only after its lock was free for a while ([`FREE_BEFORE`]), unless the next start
+//! is of the same running system, which is no copy of it. INVARIANT: each change locks the row and finds its own
 //! gateway there, and its own start if it is a gateway's, or changes nothing. The processes of one
 //! start share its instance: in an upgrade both auth processes work.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use tokio_postgres::{Client, Row};
 
@@ -25,6 +28,13 @@ pub(super) const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 /// Marks that are kept: far more than changes can be made while one of them is asked for.
 const KEPT_MARKS: u32 = 10_000;
 
+/// Time for a gateway to take its lock again after its server was away, before another may have it.
+const FREE_BEFORE: Duration = Duration::from_secs(15);
+const FREE_INTERVAL: Duration = Duration::from_millis(500);
+
+/// The row, locked for the transaction.
+const ROW: &str = "SELECT gateway, instance, name FROM holder FOR UPDATE";
+
 /// Identifies a change.
 pub(super) type Mark = [u8; 16];
 
@@ -33,7 +43,7 @@ pub(super) type Mark = [u8; 16];
 pub struct Holder {
     /// The identity in its state directory.
     pub gateway: [u8; 16],
-    /// This start of it; `None` for a command of an administrator.
+    /// This start of it, the second half the same for all that one running system makes; `None` for a command of an administrator.
     pub instance: Option<[u8; 16]>,
     /// Its name for people.
     pub name: String,
@@ -47,23 +57,56 @@ impl Holder {
             client.batch_execute(&sql).await?;
         }
         client.batch_execute(BEGIN).await?;
-        let sql = "SELECT gateway, instance, name FROM holder FOR UPDATE";
-        let row = client.query_opt(sql, &[]).await?;
+        let row = client.query_opt(ROW, &[]).await?;
         let row = row.ok_or(Trouble::OutOfOrder("the table 'holder' is empty".to_owned()))?;
         let known = Self::from_row(&row)?;
         if known.gateway != self.gateway {
             return Err(Trouble::Foreign(known.name).into());
         }
-        if self.instance.is_some() && known.instance != self.instance {
-            if let Some(other) = &known.instance
-                && is_alive(client, other).await?
-            {
+        if let Some(instance) = &self.instance {
+            let is_of_this_system = known.instance.is_some_and(|other| other[8..] == instance[8..]);
+            let may_have_it = known.instance == self.instance
+                || if is_of_this_system {
+                    !known.is_alive(client).await?
+                } else {
+                    known.is_free(client).await?
+                };
+            if !may_have_it {
                 return Err(Trouble::InUse(known.name).into());
             }
-            let sql = "UPDATE holder SET instance = $1, name = $2, since = now()";
-            client.execute(sql, &[&self.instance.map(Vec::from), &self.name]).await?;
+            let sql = "UPDATE holder SET instance = $1, name = $2, since = now(), free_since = NULL
+                       WHERE instance IS DISTINCT FROM $1 OR free_since IS NOT NULL";
+            client.execute(sql, &[&instance.as_slice(), &self.name]).await?;
         }
         Ok(client.batch_execute("COMMIT").await?)
+    }
+
+    /// Whether the start of the row, which the transaction has locked, has been without its lock
+    /// for long enough; ends the transaction if it has not.
+    async fn is_free(&self, client: &Client) -> Result<bool, Fault> {
+        if self.instance.is_none() {
+            return Ok(true);
+        }
+        let is_alive = self.is_alive(client).await?;
+        let free_since = if is_alive { "NULL" } else { "coalesce(free_since, clock_timestamp())" };
+        let sql = format!(
+            "UPDATE holder SET free_since = {free_since}
+             RETURNING coalesce(clock_timestamp() - free_since >= interval '{} seconds', false)",
+            FREE_BEFORE.as_secs()
+        );
+        let is_free: bool = client.query_one(&sql, &[]).await?.try_get(0)?;
+        if !is_free {
+            client.batch_execute("COMMIT").await?;
+        }
+        Ok(is_free)
+    }
+
+    /// Whether the start of a gateway holds its lock.
+    async fn is_alive(&self, client: &Client) -> Result<bool, Fault> {
+        match &self.instance {
+            Some(instance) => is_alive(client, instance).await,
+            None => Ok(false),
+        }
     }
 
     /// Makes an empty database this gateway's, with its tables; one that has them stays as it is.
@@ -88,21 +131,26 @@ impl Holder {
         Ok(())
     }
 
-    /// Makes a database this gateway's that was another's, which must not run.
-    pub(super) async fn adopt(&self, client: &Client) -> Result<String, Fault> {
+    /// Makes a database this gateway's that was the one's of this name, which must not run: it waits
+    /// until that one could have come back from an outage.
+    pub(super) async fn adopt(&self, client: &Client, from: &str) -> Result<(), Fault> {
         check_format(client).await?;
-        client.batch_execute(BEGIN).await?;
-        let row = client.query_one("SELECT gateway, instance, name FROM holder FOR UPDATE", &[]).await?;
-        let known = Self::from_row(&row)?;
-        if let Some(other) = &known.instance
-            && is_alive(client, other).await?
-        {
-            return Err(Trouble::InUse(known.name).into());
+        loop {
+            client.batch_execute(BEGIN).await?;
+            let known = Self::from_row(&client.query_one(ROW, &[]).await?)?;
+            if known.name != from {
+                return Err(Trouble::Foreign(known.name).into());
+            }
+            if known.is_free(client).await? {
+                let sql = "UPDATE holder SET gateway = $1, instance = NULL, name = $2, since = now(), free_since = NULL";
+                client.execute(sql, &[&self.gateway.as_slice(), &self.name]).await?;
+                return Ok(client.batch_execute("COMMIT").await?);
+            }
+            if known.is_alive(client).await? {
+                return Err(Trouble::InUse(known.name).into());
+            }
+            tokio::time::sleep(FREE_INTERVAL).await;
         }
-        let sql = "UPDATE holder SET gateway = $1, instance = NULL, name = $2, since = now()";
-        client.execute(sql, &[&self.gateway.as_slice(), &self.name]).await?;
-        client.batch_execute("COMMIT").await?;
-        Ok(known.name)
     }
 
     /// Locks the row within a change, and marks the change.
@@ -146,10 +194,7 @@ pub(super) async fn running(client: &Client) -> Result<Option<String>, Fault> {
     check_format(client).await?;
     let row = client.query_one("SELECT gateway, instance, name FROM holder", &[]).await?;
     let known = Holder::from_row(&row)?;
-    match &known.instance {
-        Some(instance) if is_alive(client, instance).await? => Ok(Some(known.name)),
-        _ => Ok(None),
-    }
+    Ok(known.is_alive(client).await?.then_some(known.name))
 }
 
 /// Refuses a database without tables of vpnd, or of another format.

@@ -89,7 +89,10 @@ pub(super) async fn connect(
             None => break,
             // A task that has failed is none to wait for.
             Some(Err(_)) => {}
-            Some(Ok((_, Ok(link)))) if wanted.is_some_and(|wanted| wanted != link.facts.history) => {}
+            Some(Ok((number, Ok(link)))) if wanted.is_some_and(|wanted| wanted != link.facts.history) => {
+                let why = "changes are made on another server".to_owned();
+                troubles.insert(number, Trouble::Unreachable(why));
+            }
             Some(Ok((number, Ok(link)))) => {
                 let rank = |number: usize, link: &Link| (link.facts.history.timeline, Reverse(number));
                 if found.as_ref().is_none_or(|(other, known)| rank(number, &link) > rank(*other, known)) {

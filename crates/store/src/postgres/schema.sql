@@ -2,12 +2,14 @@
 CREATE TABLE format (number BIGINT NOT NULL, made_by TEXT NOT NULL);
 
 -- One row: the gateway that the database belongs to ('gateway' is the identity in its state directory, 'instance' its present start, of
--- which its auth process holds a lock). Each change locks the row, so that changes follow one another.
+-- which its auth process holds a lock; 'free_since' is when that lock was first missed). Each change locks the row, so that changes
+-- follow one another.
 CREATE TABLE holder (
-    gateway  BYTEA NOT NULL CHECK (length(gateway) = 16),
-    instance BYTEA CHECK (length(instance) = 16),
-    name     TEXT NOT NULL,
-    since    TIMESTAMPTZ NOT NULL DEFAULT now()
+    gateway    BYTEA NOT NULL CHECK (length(gateway) = 16),
+    instance   BYTEA CHECK (length(instance) = 16),
+    name       TEXT NOT NULL,
+    since      TIMESTAMPTZ NOT NULL DEFAULT now(),
+    free_since TIMESTAMPTZ
 );
 
 -- The newest changes, each by a random mark: a change whose COMMIT was not answered was made if its mark is here.

@@ -370,10 +370,12 @@ impl Drop for Cluster {
     }
 }
 
-/// The gateway of this number, as it has started.
+/// The gateway of this number, as it has started on a system of its own.
 #[must_use]
 pub fn gateway(number: u8, start: u8) -> Holder {
-    Holder { gateway: [number; 16], instance: Some([start; 16]), name: format!("gw{number}") }
+    let mut instance = [start; 16];
+    instance[8..].fill(number);
+    Holder { gateway: [number; 16], instance: Some(instance), name: format!("gw{number}") }
 }
 
 /// Starts a program that ends with this process, rather than with the thread that needs it.

@@ -110,7 +110,7 @@ fn a_second_gateway_is_refused_and_the_first_never_locks_itself_out() {
     let foreign = database.open_as(Holder { instance: None, ..gateway(2, 1) });
     assert!(matches!(trouble(foreign), Trouble::Foreign(_)));
     assert!(matches!(
-        trouble(Postgres::adopt(&database.access, &database.dial, &gateway(2, 2))),
+        trouble(Postgres::adopt(&database.access, &database.dial, &gateway(2, 2), "gw1")),
         Trouble::InUse(_)
     ));
     drop((first, second));
@@ -120,15 +120,67 @@ fn a_second_gateway_is_refused_and_the_first_never_locks_itself_out() {
     assert!(begun.elapsed() < Duration::from_secs(10) && next.user("ann").unwrap().is_some());
     drop(next);
     let until = Instant::now() + Duration::from_secs(30);
-    let adopted = loop {
-        match Postgres::adopt(&database.access, &database.dial, &gateway(2, 2)) {
+    let adopt = |from| Postgres::adopt(&database.access, &database.dial, &gateway(2, 2), from);
+    assert!(matches!(trouble(adopt("gw7")), Trouble::Foreign(name) if name == "gw1"));
+    loop {
+        let begun = Instant::now();
+        match adopt("gw1") {
             Err(StoreError::Database { trouble: Trouble::InUse(_), .. }) if Instant::now() < until => {}
-            adopted => break adopted.unwrap(),
+            adopted => {
+                adopted.unwrap();
+                assert!(begun.elapsed() > Duration::from_secs(10), "the other one could come back");
+                break;
+            }
         }
-    };
-    assert_eq!(adopted, "gw1");
+    }
     assert!(matches!(trouble(database.open_as(gateway(1, 4))), Trouble::Foreign(_)));
     assert!(database.open_as(gateway(2, 5)).is_ok());
+}
+
+#[test]
+fn a_copy_of_a_gateway_does_not_take_the_database_in_an_outage() {
+    let database = some!(InDatabase::new());
+    drop(database.gateway());
+    let mut copied = gateway(1, 2);
+    copied.instance.as_mut().unwrap()[8..].fill(7);
+    let lock = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'
+                AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+    let until = Instant::now() + Duration::from_secs(30);
+    while database.sql(lock) != "0" {
+        assert!(Instant::now() < until);
+    }
+    // The lock is free, as after a restart of the server.
+    assert!(matches!(trouble(database.open_as(copied.clone())), Trouble::InUse(_)));
+    assert_eq!(database.sql("SELECT free_since IS NOT NULL FROM vpnd.holder"), "t");
+    drop(database.gateway());
+    assert_eq!(database.sql("SELECT free_since IS NOT NULL FROM vpnd.holder"), "f", "it is there again");
+    // The machine is gone for good.
+    let opened =
+        Postgres::open(&database.access, Arc::clone(&database.dial), copied, database.directory.path());
+    assert!(opened.unwrap().user("ann").unwrap().is_none());
+}
+
+#[test]
+fn what_a_restored_database_should_not_have_goes_as_the_documents_say() {
+    let database = some!(InDatabase::new());
+    let documents = include_str!("../../../../docs/OPERATIONS.md");
+    let truncate = documents.split('\'').find(|part| part.starts_with("TRUNCATE")).unwrap();
+    let store = database.gateway();
+    let id = store.add_user(&ann(), 1).unwrap();
+    assert!(store.add_session(&session_of(id, 1), 0).unwrap());
+    let (token, _) = crate::ApiToken::new("idm", vpnd_config::desk::DeskRole::Administrator, 1, 100);
+    assert!(crate::ApiTokens::add_api_token(&store, &token).unwrap());
+    let refresh = crate::RefreshToken::new("x".to_owned());
+    crate::RefreshTokens::keep_refresh_token(&store, id, Some(&refresh)).unwrap();
+    crate::Invitations::invite(&store, "ann", &[5; 32], 100).unwrap();
+    drop(store);
+    database.sql(truncate);
+    let store = database.gateway();
+    assert!(store.session(session_of(id, 1).id, 1500).unwrap().is_none());
+    assert!(crate::ApiTokens::api_tokens(&store).unwrap().is_empty());
+    assert!(crate::Invitations::invited(&store, &[5; 32], 2).unwrap().is_none());
+    assert_eq!(crate::RefreshTokens::refresh_token(&store, id).unwrap(), None);
+    assert!(store.add_session(&session_of(id, 2), 0).unwrap());
 }
 
 #[test]

@@ -36,7 +36,7 @@ pub enum Trouble {
     ConnectionsUsedUp,
     #[error(
         "belongs to the gateway '{0}': two gateways must not share a database; if that one is gone for good, \
-             run 'vpnd store adopt' here"
+             run 'vpnd store adopt --from {0}' here"
     )]
     Foreign(String),
     #[error(

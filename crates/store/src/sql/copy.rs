@@ -45,8 +45,8 @@ pub(crate) fn is_empty(c: &Connection) -> Result<bool> {
     Ok(true)
 }
 
-/// Copies everything; the number of users.
-pub(crate) fn everything(from: &Connection, to: &Transaction<'_>) -> Result<usize> {
+/// Copies all rows; the number of users.
+pub(crate) fn rows(from: &Connection, to: &Transaction<'_>) -> Result<usize> {
     let mut users = 0;
     for (table, columns) in TABLES {
         let rows = from.statement(&format!("SELECT {columns} FROM {table}")).query(())?;
@@ -66,12 +66,14 @@ pub(crate) fn everything(from: &Connection, to: &Transaction<'_>) -> Result<usiz
     let last: u64 = super::events::last_revocation(from)?;
     let version: u64 = from.query_row("SELECT number FROM wireguard_version", (), |row| row.get(0))?;
     set_numbers(to, last, version)?;
-    if to.dialect().has_digests() {
-        let ids: Vec<UserId> =
-            to.statement("SELECT id FROM users").query_all((), |row| bytes(row, "id").map(UserId))?;
-        ids.into_iter().try_for_each(|id| digest::renew(to, id))?;
-    }
     Ok(users)
+}
+
+/// Makes the digests of rows that were copied into a store that has some.
+pub(crate) fn digests(to: &Transaction<'_>) -> Result<()> {
+    let ids: Vec<UserId> =
+        to.statement("SELECT id FROM users").query_all((), |row| bytes(row, "id").map(UserId))?;
+    ids.into_iter().try_for_each(|id| digest::renew(to, id))
 }
 
 fn set_numbers(to: &Transaction<'_>, last: u64, version: u64) -> Result<()> {

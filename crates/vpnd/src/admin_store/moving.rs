@@ -15,9 +15,12 @@ pub(crate) struct MoveStore {
     pub(crate) to_postgres: bool,
 }
 
-/// Make the database this gateway's; answered with the name of the one whose it was.
+/// Make the database of the gateway of this name this gateway's.
 #[derive(Debug, Encode, Decode)]
-pub(crate) struct Adopt;
+pub(crate) struct Adopt {
+    #[n(0)]
+    pub(crate) from: String,
+}
 
 /// What the database's server says of itself; nothing where the store is a file.
 #[derive(Debug, Encode, Decode)]
@@ -40,10 +43,10 @@ impl AdminStore {
         self.ask(MoveStore { to_postgres })
     }
 
-    /// Makes the database this gateway's; the name of the one whose it was. Only for
+    /// Makes the database of the gateway of this name this gateway's. Only for
     /// [`Opening::Move`](super::Opening::Move).
-    pub(crate) fn adopt(&mut self) -> Result<String, StoreError> {
-        self.ask(Adopt)
+    pub(crate) fn adopt(&mut self, from: &str) -> Result<(), StoreError> {
+        self.ask(Adopt { from: from.to_owned() })
     }
 
     /// What the database's server says of itself, if the store is a database.
@@ -69,12 +72,12 @@ impl Serve<MoveStore> for Served {
 }
 
 impl Serve<Adopt> for Served {
-    fn serve(&mut self, Adopt: Adopt) -> Replied<String> {
+    fn serve(&mut self, Adopt { from }: Adopt) -> Replied<()> {
         let (path, target) = self.moving()?;
         let state_dir = vpnd_sys::secret_file::parent(path);
         let failed = |error: std::io::Error| super::database::failed(state_dir, &error);
         let holder = Holder::of_state_dir(state_dir, None).map_err(failed)?;
-        Ok(Postgres::adopt(&target.access, &target.dial, &holder)?)
+        Ok(Postgres::adopt(&target.access, &target.dial, &holder, &from)?)
     }
 }
 

@@ -59,7 +59,7 @@ vpnd_ipc::requests! {
         BackUpWireGuardKey = 34, BackUpWireGuardKey => Replied<Option<SecretBytes>>;
         RestoreWireGuardKey = 35, RestoreWireGuardKey => Replied<()>;
         MoveStore = 40, MoveStore => Replied<u64>;
-        Adopt = 41, Adopt => Replied<String>;
+        Adopt = 41, Adopt => Replied<()>;
         Facts = 42, Facts => Replied<Option<DatabaseFacts>>;
     }
 }

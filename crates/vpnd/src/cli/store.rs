@@ -39,6 +39,9 @@ pub struct StoreMigrateArgs {
 /// Arguments of `vpnd store adopt`.
 #[derive(Args, Debug)]
 pub struct StoreAdoptArgs {
+    /// The name of the gateway that had it, as the refusal says it
+    #[arg(long, value_name = "NAME")]
+    pub from: String,
     /// The gateway's configuration
     #[arg(long, default_value = DEFAULT_CONFIG)]
     pub config: PathBuf,

@@ -125,7 +125,13 @@ pub fn upgrade(args: &ServerArgs, stores: &dyn Stores) -> Result<(), CommandErro
 
 /// Records in the gateway's audit file what was done. The gateway's worker, which does it, is not
 /// believed about that. A failure is said, and undoes nothing.
-fn record(stores: &dyn Stores, config: &Path, socket: &Option<PathBuf>, event: &str, detail: &str) {
+pub(super) fn record(
+    stores: &dyn Stores,
+    config: &Path,
+    socket: &Option<PathBuf>,
+    event: &str,
+    detail: &str,
+) {
     let work = || -> Result<(), String> {
         if socket.is_some() {
             return Err("give --config in place of --socket, and it is found".to_owned());

@@ -65,6 +65,9 @@ fn sessions_go_on_while_the_database_is_away() {
     ping_until(one.namespace(), CAMPUS_V4.into(), LIMIT);
     println!("there: new epochs after {:.1?}", next_epochs(&gateway, &one, 2));
 
+    // It is needed when the database is back.
+    cluster.sql("postgres", &format!("ALTER ROLE {ROLE} PASSWORD 'another one'"));
+    write_secret(&gateway.file("database-password"), "another one\n");
     cluster.stop(true);
     let two = Process::start(&lab, "client2", client::command(&lab, 2, &logins[1], &[]));
     println!("away: new epochs after {:.1?}", next_epochs(&gateway, &one, 4));
@@ -86,6 +89,40 @@ fn sessions_go_on_while_the_database_is_away() {
     println!("back: the login is through after {:.1?}", returned.elapsed());
     println!("back: new epochs after {:.1?}", next_epochs(&gateway, &one, 2));
     two.signal(rustix::process::Signal::INT);
+}
+
+#[test]
+fn a_failover_that_lost_a_session_ends_it_and_no_other() {
+    let Some(lab) = Lab::new(2) else { return };
+    let Some(mut primary) = cluster(&lab) else { return };
+    let standby = primary.standby();
+    let mut gateway = Gateway::init(&lab);
+    configure(&gateway, &primary, &primary.database());
+    let hosts = [&primary, &standby].map(|server| format!("127.0.0.1:{}", server.port));
+    gateway.configure("store.hosts", strings(&hosts.each_ref().map(String::as_str)));
+    let logins = ["ann", "bob"].map(|name| gateway.add_user(name));
+    gateway.start();
+    let ann = Client::connect(&lab, 1, &logins[0]);
+    standby.cut_off(&primary);
+    let bob = Client::connect(&lab, 2, &logins[1]);
+    let ids = || {
+        let sessions = gateway.sessions();
+        ["ann", "bob"].map(|user| {
+            sessions.iter().find(|session| session["user"] == user).map(|found| found["id"].to_string())
+        })
+    };
+    let before = ids();
+    assert!(before.iter().all(Option::is_some));
+    primary.stop(true);
+    standby.promote();
+    let promoted = Instant::now();
+    eventually("what the standby lacks is over", LIMIT, || (ids()[1] != before[1]).then_some(()));
+    println!("the lost session ended after {:.1?}", promoted.elapsed());
+    eventually("its client logs in again", LIMIT, || ids()[1].is_some().then_some(()));
+    assert_eq!(ids()[0], before[0], "the other one goes on");
+    for client in [&ann, &bob] {
+        ping_until(client.namespace(), CAMPUS_V4.into(), LIMIT);
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use vpnd_proto::control::Code;
 use vpnd_proto::gateway::SessionRecord;
@@ -19,6 +20,9 @@ use vpnd_ipc::gateway::auth::{
 };
 use vpnd_ipc::requests::NoReply;
 use vpnd_sys::clock::now;
+
+/// Limit for a commit, for which everything else waits; the store puts changes off long before it.
+const COMMIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The changes since the last commit.
 pub(super) struct WriteQueue {
@@ -84,15 +88,17 @@ impl WriteQueue {
             endings.into_iter().map(reason).chain(std::mem::take(&mut self.writes)).collect();
         let mut failed = HashSet::new();
         for part in writes.chunks(MAX_WRITES) {
-            match self.auth.request(Commit(part.to_vec())).await {
-                Ok(Committed { failed: some }) => {
+            let request = self.auth.request(Commit(part.to_vec()));
+            let error = match tokio::time::timeout(COMMIT_TIMEOUT, request).await {
+                Ok(Ok(Committed { failed: some })) => {
                     failed.extend(some.into_iter().map(|session| SessionId(session.into())));
+                    continue;
                 }
-                Err(error) => {
-                    tracing::error!(%error, "sessions can't be stored");
-                    failed.extend(part.iter().filter_map(Write::session));
-                }
-            }
+                Ok(Err(error)) => error.to_string(),
+                Err(elapsed) => elapsed.to_string(),
+            };
+            tracing::error!(error, "sessions can't be stored");
+            failed.extend(part.iter().filter_map(Write::session));
         }
         failed
     }
