@@ -485,7 +485,8 @@ fn a_run_that_was_cut_off_is_no_end_in_order() {
     for (end, is_certain) in [(RunEnd::InOrder, true), (RunEnd::CutOff, false)] {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(FILE_NAME);
-        let recorder = Recorder::start(path.clone(), POLICY, None, nobody()).unwrap();
+        let live = Box::new(|| Ok(vec![start(1, "ann", 2, 1000)]));
+        let recorder = Recorder::start(path.clone(), POLICY, None, live).unwrap();
         recorder.record(began(1, "ann", 2, 1000));
         recorder.finish(end);
         let mut file = AuditFile::open(&path).unwrap();
