@@ -163,7 +163,7 @@ fn a_copy_of_a_gateway_does_not_take_the_database_in_an_outage() {
 #[test]
 fn what_a_restored_database_should_not_have_goes_as_the_documents_say() {
     let database = some!(InDatabase::new());
-    let documents = include_str!("../../../../docs/OPERATIONS.md");
+    let documents = include_str!("../../../../docs/DATABASE.md");
     let truncate = documents.split('\'').find(|part| part.starts_with("TRUNCATE")).unwrap();
     let store = database.gateway();
     let id = store.add_user(&ann(), 1).unwrap();
