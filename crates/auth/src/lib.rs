@@ -275,7 +275,7 @@ async fn follow_parent(
     Ok(())
 }
 
-/// What the parent says before it ends the channel. One that was killed says nothing.
+/// The parent's last message before it ends the channel. A parent that was killed sends none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Farewell {
     GatewayStops,

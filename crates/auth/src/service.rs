@@ -403,7 +403,7 @@ impl Service {
         let last = self.store.last_revocation()?;
         let all = Revocations { seen: last, found: Vec::new(), history, went_back: false };
         let Some(seen) = query.seen else { return Ok(all) };
-        // Numbers are given again then, to revocations that nobody has carried out.
+        // The database gives numbers again then, to revocations that no gateway has carried out.
         if last < seen || query.history.is_some_and(|before| before != history) {
             tracing::warn!(
                 seen,

@@ -49,7 +49,7 @@ pub(crate) struct WireGuard {
     store: Arc<dyn Store>,
     access: Arc<Access>,
     state: Mutex<State>,
-    /// One reads the store at a time, and whoever needs the state alone does not wait for that.
+    /// Held while the store is read, so that callers that need the state alone do not wait for it.
     reading: Mutex<()>,
     queue: mpsc::Sender<Waiting>,
 }

@@ -121,7 +121,7 @@ impl Postgres {
     /// until the other one can't come back from an outage.
     ///
     /// # Errors
-    /// As [`Self::open`], and if the other one runs or has another name.
+    /// Those of [`Self::open`]; also if the other gateway runs or has another name.
     pub fn adopt(
         access: &Access,
         dial: &Arc<dyn Dial>,
@@ -193,7 +193,7 @@ impl Postgres {
         }
     }
 
-    /// Makes a change that nobody else waits for, and finds out whether it was made.
+    /// Makes a change that no session waits for, and finds out whether it was made.
     fn change_surely<T>(
         &self,
         change: impl FnOnce(&Transaction<'_>) -> SqlResult<Result<T, StoreError>>,

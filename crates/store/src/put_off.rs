@@ -59,7 +59,7 @@ pub(crate) trait Behind {
     fn keep_shown(&self, pace: Pace, shown: &[HandshakeShown]) -> Result<(), StoreError>;
     /// A session as it was written last.
     fn stored_session(&self, id: SessionId, now_s: u64) -> Result<Option<SessionRecord>, StoreError>;
-    /// The same for a change of it, for which all others wait.
+    /// Looks a session up for a change of it, for which all others wait.
     fn known_session(&self, id: SessionId, now_s: u64) -> Result<Option<SessionRecord>, StoreError> {
         self.stored_session(id, now_s)
     }

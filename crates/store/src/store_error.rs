@@ -90,7 +90,7 @@ impl StoreError {
         }
     }
 
-    /// Whether the change may have been made all the same.
+    /// Whether the change may still have been made.
     #[must_use]
     pub fn is_uncertain(&self) -> bool {
         matches!(self, Self::Database { trouble: Trouble::Uncertain, .. })

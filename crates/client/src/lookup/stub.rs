@@ -142,7 +142,7 @@ fn ask_by_datagrams(server: &UdpSocket, questions: &[Question; 2]) -> io::Result
     Ok(answers)
 }
 
-/// The same over a connection, where each message is behind its length (RFC 7766).
+/// Asks over a connection, where each message follows its length (RFC 7766).
 fn ask_by_stream(mut stream: TcpStream, questions: &[Question; 2]) -> io::Result<[Option<Answer>; 2]> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
@@ -401,7 +401,7 @@ mod tests {
         assert_eq!(in_hosts(text, "gateway"), Vec::<IpAddr>::new());
     }
 
-    /// What a client has for a server.
+    /// A client's way to one server.
     fn way_to(server: &UdpSocket, tcp: Option<OwnedFd>) -> NameServer {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.connect(server.local_addr().unwrap()).unwrap();

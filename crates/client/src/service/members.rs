@@ -51,7 +51,7 @@ struct Held {
     requests: Counted,
 }
 
-/// What users have left of an allowance.
+/// The rest of each user's allowance.
 type Counted = HashMap<u32, Allowance>;
 
 /// The right of one connection, as long as it lasts.

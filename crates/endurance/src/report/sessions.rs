@@ -19,7 +19,7 @@ one to the next is in no figure; repeat the command to see it.
 Steal, others: of the machine's CPU time, what the hypervisor took and what processes without a part in it used, until all were up: from
 the first login, from before an upgrade, or from when a restarted gateway was there.";
 
-/// What is promised of WireGuard devices: the gateway's memory for an idle one, KiB, and the time
+/// Limits promised for WireGuard devices: the gateway's memory for an idle one, KiB, and the time
 /// until all are back after a restart, seconds.
 const DEVICE_KIB: f64 = 16.0;
 const BACK_SECONDS: f64 = 5.0;

@@ -60,7 +60,7 @@ impl DatabaseLaunch {
 pub struct Dial {
     #[n(0)]
     pub host: u8,
-    /// By which the answer is known: several are under way.
+    /// Number that the answer repeats: several requests are under way.
     #[n(1)]
     pub number: u64,
 }

@@ -15,7 +15,7 @@ use vpnd_pki::tls::{self, Identity, Trust};
 /// A connection that has begun.
 pub struct Dialled {
     pub socket: OwnedFd,
-    /// What it needs, if that was read again for it.
+    /// Its parameters, if they were read again for it.
     pub files: Option<DatabaseFiles>,
 }
 
@@ -77,10 +77,10 @@ impl Access {
         access.with_files(files)
     }
 
-    /// The same with what is in the files now.
+    /// Uses what the files hold now.
     ///
     /// # Errors
-    /// What of them can't be used.
+    /// If a file can't be used.
     pub(super) fn with_files(self, files: &DatabaseFiles) -> Result<Self, String> {
         let identity = match (&files.certificate, &files.key) {
             (Some(chain), Some(key)) => Some(Identity::from_pem(chain, key).map_err(|e| e.to_string())?),

@@ -34,7 +34,7 @@ impl Session {
         Self { client, statements: Arc::default(), runtime, deadline: None }
     }
 
-    /// The same connection for a task that has to be over by then.
+    /// Limits the connection's replies to this time.
     pub(super) fn within(self, deadline: Option<Instant>) -> Self {
         Self { deadline, ..self }
     }

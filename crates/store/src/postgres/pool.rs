@@ -105,7 +105,7 @@ impl Pool {
         Ok(Turn { slot, _turn: turn })
     }
 
-    /// That of the server on which changes are made.
+    /// History of the server on which changes are made.
     pub(super) fn history(&self) -> History {
         self.histories.present().borrow().unwrap_or_default()
     }

@@ -21,7 +21,7 @@ use crate::{HandshakeShown, SessionChange, SessionRecord};
 pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Limit for a change of sessions to wait: clients wait for it, and all others behind it.
 const URGENT_PATIENCE: Duration = Duration::from_millis(250);
-/// The same for one that was put off, and is tried again soon.
+/// Wait of a change that was put off, and is tried again soon.
 const LATER_PATIENCE: Duration = Duration::from_millis(20);
 
 #[derive(Debug)]

@@ -150,7 +150,7 @@ struct Figures {
     sent: u64,
     soon: usize,
     logins: usize,
-    /// Of an honest login before the flood, and during it.
+    /// Times of honest logins before the flood, and during it.
     medians: [Duration; 2],
     goodput: f64,
     grown: u64,

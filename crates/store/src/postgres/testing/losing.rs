@@ -19,7 +19,7 @@ pub struct LosesCommits {
     pub left: Arc<AtomicU32>,
     /// Whether the server is to learn of them.
     pub passes: bool,
-    /// What happens before the client loses its connection.
+    /// Fault before the client loses its connection.
     pub meanwhile: Arc<dyn Fn() + Send + Sync>,
 }
 

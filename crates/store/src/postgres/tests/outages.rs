@@ -3,7 +3,7 @@
 
 use super::*;
 
-/// What a change of a session may take, with a margin for a machine that is busy.
+/// Limit for a change of a session, with a margin for a busy machine.
 const AT_ONCE: Duration = Duration::from_millis(2500);
 
 fn own_cluster() -> Option<Cluster> {
@@ -80,7 +80,7 @@ fn a_long_change_of_another_process_keeps_no_session_waiting() {
             sleep(Duration::from_millis(20));
         }
         assert!(rekey(&store, &session, 5) < AT_ONCE);
-        // What was put off is tried meanwhile, and keeps nobody from putting off more.
+        // Changes that were put off are tried meanwhile, and others can still be put off.
         let trying = scope.spawn(|| store.catch_up(1500));
         while !trying.is_finished() {
             let took = rekey(&store, &session, 6);
