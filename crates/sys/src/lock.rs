@@ -3,7 +3,7 @@
 use std::fs::{File, TryLockError};
 use std::io;
 use std::ops::{Deref, DerefMut};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::own_file;
 
@@ -16,16 +16,20 @@ use crate::own_file;
 pub struct LockedFile(File);
 
 impl LockedFile {
-    /// Locks the file beside a control socket by which its daemon is known to live; `None` if it
-    /// does. The kernel lets go of it when the process ends, however it ends.
+    /// The file next to a control socket whose lock shows that the socket's daemon lives.
+    pub fn path_of_socket(socket: &Path) -> PathBuf {
+        let mut name = socket.as_os_str().to_owned();
+        name.push(".lock");
+        name.into()
+    }
+
+    /// Locks [`Self::path_of_socket`]; `None` if the daemon lives.
     ///
     /// # Errors
     /// If the file can't be made, or the file system has no locks.
     pub fn of_socket(socket: &Path) -> io::Result<Option<Self>> {
-        let mut name = socket.as_os_str().to_owned();
-        name.push(".lock");
         // Less privileged processes may write in the directory.
-        Self::try_lock(own_file::open_or_create(Path::new(&name))?)
+        Self::try_lock(own_file::open_or_create(&Self::path_of_socket(socket))?)
     }
 
     /// Locks `file`, which waits until no other process holds it.

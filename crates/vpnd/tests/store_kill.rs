@@ -147,7 +147,10 @@ impl Place {
         };
         let access = Access::new(&settings, &DatabaseFiles::default()).unwrap();
         let dial: Arc<dyn Dial> = Arc::new(Direct(settings.hosts));
-        let holder = Holder::of_state_dir(state, Some(rand::random())).unwrap();
+        let mut instance: [u8; 16] = rand::random();
+        // Each start is one of the same running system, and so waits for none before it.
+        instance[8..].fill(1);
+        let holder = Holder::of_state_dir(state, Some(instance)).unwrap();
         if create {
             Postgres::create(&access, &dial, &holder)?;
         }

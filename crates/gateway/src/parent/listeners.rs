@@ -102,7 +102,7 @@ impl Drop for SocketFile {
 }
 
 fn lock(path: &Path) -> Result<LockedFile, BindError> {
-    let failed = |source| BindError::Io { action: "lock", path: path.to_owned(), source };
+    let failed = |source| BindError::Io { action: "lock", path: LockedFile::path_of_socket(path), source };
     LockedFile::of_socket(path).map_err(failed)?.ok_or_else(|| BindError::InUse(path.to_owned()))
 }
 
