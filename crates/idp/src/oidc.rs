@@ -412,7 +412,7 @@ mod tests {
     use vpnd_config::ServerConfig;
     use vpnd_config::source::SourceKind;
 
-    fn settings() -> Oidc {
+    pub(super) fn settings() -> Oidc {
         let text = "[tls]\ncertificate = 'a'\nkey = 'b'\n[tunnel]\npool_v4 = '10.86.0.0/16'\n[portal]\nenabled = true\n\
                     certificate = 'c'\nkey = 'd'\nurl = 'https://vpn.uni.example'\n[[source]]\nname = 'uni'\nkind = 'oidc'\n\
                     realm = 'uni.example'\nissuer = 'https://id.uni.example'\nclient_id = 'vpn'\nclient_secret_file = 's'\n";

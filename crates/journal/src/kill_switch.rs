@@ -2,11 +2,13 @@
 //! client that keeps it.
 //!
 //! INVARIANT: the record is durable before the switch is in force, and is gone before the switch
-//! is, if it can be removed. So whatever ends a process, a switch that is in force is named by a record, and one that a
-//! person has ended does not come back. INVARIANT: record and switch change together only under
-//! the namespace's turn, or by the client that holds it. A record belongs to one network namespace;
-//! after a restart of the machine only a persistent one of the machine's own namespace counts, and
-//! only there.
+//! is, if it can be removed. So whatever ends a process, a switch that is in force is named by a
+//! record, and one that a person has ended does not come back; where the record can't be removed, not
+//! before the machine restarts.
+//!
+//! INVARIANT: record and switch change together only under the namespace's turn, or by the client
+//! that holds it. A record belongs to one network namespace; after a restart of the machine only a
+//! persistent one of the machine's own namespace counts, and only there.
 
 use std::fmt;
 use std::io;
@@ -120,7 +122,7 @@ impl KillSwitchPlace {
     /// Waits for the right to change record and switch. Held for moments only.
     ///
     /// # Errors
-    /// If the lock can't be made, or another process keeps it: one that was stopped may do so for ever.
+    /// If the lock can't be made, or another process keeps it: a stopped process keeps it until it goes on.
     pub fn turn(&self) -> Result<KillSwitchTurn, JournalError> {
         let name = format!("switching-{}", self.this.namespace.1);
         let end = Instant::now() + TURN_TIMEOUT;

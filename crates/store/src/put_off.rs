@@ -38,7 +38,7 @@ CREATE TABLE IF NOT EXISTS handshakes (
     PRIMARY KEY (public_key, is_own)
 ) STRICT, WITHOUT ROWID";
 
-/// How long a change may take.
+/// Limits of a change's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pace {
     /// Clients wait for it, and all others behind it.

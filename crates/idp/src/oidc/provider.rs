@@ -106,25 +106,10 @@ fn read(metadata: Metadata, settings: &Oidc) -> Result<Description, ServerError>
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use serde_json::{Value as Json, json};
 
+    use super::super::tests::settings;
     use super::*;
-    use vpnd_config::ServerConfig;
-    use vpnd_config::source::SourceKind;
-
-    fn settings() -> Oidc {
-        let text = "[tls]\ncertificate = 'a'\nkey = 'b'\n[tunnel]\npool_v4 = '10.86.0.0/16'\n[portal]\nenabled = true\n\
-                    certificate = 'c'\nkey = 'd'\nurl = 'https://vpn.uni.example'\n[[source]]\nname = 'uni'\nkind = 'oidc'\n\
-                    realm = 'uni.example'\nissuer = 'https://id.uni.example'\nclient_id = 'vpn'\nclient_secret_file = 's'\n";
-        let config = ServerConfig::parse(text, "server.toml", Path::new("/")).unwrap();
-        let Some(SourceKind::Oidc(settings)) = config.sources.into_iter().map(|source| source.kind).next()
-        else {
-            panic!("it is a provider");
-        };
-        *settings
-    }
 
     #[test]
     fn a_description_is_the_issuers_own_with_addresses_of_https() {

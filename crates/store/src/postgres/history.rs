@@ -1,5 +1,5 @@
-//! The history that a server writes on, by which a primary that was left behind is told from the
-//! one that took over from it.
+//! The history that a server writes. It tells apart a primary that was left behind and the one that
+//! took over from it.
 //!
 //! INVARIANT: all connections lead to servers of one history, that of the connection for changes;
 //! after a gateway has worked on one, it goes back to none before it.
@@ -48,12 +48,12 @@ impl History {
     }
 }
 
-/// What is known of it.
+/// The histories that the gateway has worked on.
 pub(super) struct Histories {
     path: PathBuf,
     /// Whether it is remembered, as a gateway does.
     is_kept: bool,
-    /// That of the connection for changes.
+    /// The history of the connection for changes.
     present: watch::Sender<Option<History>>,
 }
 

@@ -4,9 +4,11 @@
 //! connection for changes lives, and the server ends that within seconds of the machine's end. The
 //! lock is gone for a moment, too, when the server starts again or another one takes over; so a row
 //! is a leftover only after its lock was free for a while ([`FREE_BEFORE`]), unless the next start
-//! is of the same running system, which is no copy of it. INVARIANT: each change locks the row and finds its own
-//! gateway there, and its own start if it is a gateway's, or changes nothing. The processes of one
-//! start share its instance: in an upgrade both auth processes work.
+//! is of the same running system, which is no copy of it. The processes of one start share its
+//! instance: in an upgrade both auth processes work.
+//!
+//! INVARIANT: each change locks the row and finds its own gateway there, and its own start if it is a
+//! gateway's, or changes nothing.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -43,7 +45,8 @@ pub(super) type Mark = [u8; 16];
 pub struct Holder {
     /// The identity in its state directory.
     pub gateway: [u8; 16],
-    /// This start of it, the second half the same for all that one running system makes; `None` for a command of an administrator.
+    /// The start of it; all starts on one running system share the second half. `None` for a command
+    /// of an administrator.
     pub instance: Option<[u8; 16]>,
     /// Its name for people.
     pub name: String,

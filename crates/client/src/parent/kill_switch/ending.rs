@@ -1,7 +1,7 @@
 //! The end of a kill switch that a person asks for, while no client keeps it.
 //!
 //! INVARIANT: whatever else is broken, the rules go: a file system that is full or can't be written,
-//! a damaged record, another process that holds the lock for ever. A record that can't be removed is
+//! a damaged record, another process that never releases the lock. A record that can't be removed is
 //! marked as ended until the machine restarts, so the keeper does not put it in force again.
 
 use anyhow::Context as _;
@@ -11,8 +11,8 @@ use vpnd_journal::JournalDirectory;
 use vpnd_journal::kill_switch::{Found, KillSwitchPlace};
 use vpnd_sys::nft::KillSwitchRules;
 
-/// Ends the kill switch that a client of this user has left; a line for that user, unless none is on,
-/// or a client keeps it, whose end opens the network.
+/// Ends the kill switch that a client of this user has left; a line for that user, unless none is
+/// on, or a client keeps it, whose end opens the network.
 ///
 /// # Errors
 /// If it can't be ended, or found out whether there is one.
