@@ -14,12 +14,13 @@ use crate::admin_store::{FromStore, StoreLaunch};
 use vpnd_client::messages as client;
 use vpnd_gateway::worker::handover::{FromPredecessor, FromSuccessor};
 use vpnd_ipc::gateway;
-use vpnd_ipc::gateway::acme::{AcmeLaunch, FromAcme};
+use vpnd_ipc::gateway::acme::{AcmeLaunch, FromAcme, ToAcme};
 use vpnd_ipc::gateway::auth::{
     ApprovalQuery, AuthRequest, Commit, LoginRequest, RevocationQuery, SessionQuery, StatusQuery,
     TrafficReport,
 };
 use vpnd_ipc::gateway::idp::{FromIdp, IdpLaunch, IdpRequest, LoginCheck, NextDynamicRequest, UserRecheck};
+use vpnd_ipc::gateway::portal::{FromPortal, PortalLaunch, ToPortal};
 use vpnd_ipc::messages::{Prepared, Ready, SecretBytes};
 use vpnd_ipc::request::{Numbered, Reason, Request};
 
@@ -75,6 +76,10 @@ pub fn run(data: &[u8]) {
         13 => {
             check::<AcmeLaunch>(bytes);
             check::<FromAcme>(bytes);
+            check::<ToAcme>(bytes);
+            check::<PortalLaunch>(bytes);
+            check::<FromPortal>(bytes);
+            check::<ToPortal>(bytes);
         }
         14 => check::<StoreRequest>(bytes),
         _ => {

@@ -258,6 +258,7 @@ async fn follow_parent(
             }
             (ToAuth::Idp, Some(channel)) => idp.connect(channel)?,
             (ToAuth::Portal, Some(channel)) => service.portal().connect(channel)?,
+            (ToAuth::PortalCertificate(expires_s), None) => service.portal().set_certificate(expires_s),
             (ToAuth::Stop, None) => _ = farewell.set(Farewell::GatewayStops),
             (ToAuth::Replaced, None) => _ = farewell.set(Farewell::Replaced),
             (ToAuth::Configuration(configuration), None) => {

@@ -73,6 +73,9 @@ pub(crate) struct Portal {
     is_on: AtomicBool,
     /// Processes that are connected: 1, or for a moment another.
     connected: AtomicUsize,
+    /// When its certificate expires, seconds since 1970: 0 where there is none, `None` until the
+    /// parent has said.
+    certificate_expires_s: Mutex<Option<u64>>,
     at_provider: Mutex<AtProvider>,
     desk: Mutex<Option<Arc<Desk>>>,
     connects: Mutex<Connects>,
@@ -99,6 +102,7 @@ impl Portal {
             offered: Mutex::default(),
             is_on: AtomicBool::new(false),
             connected: AtomicUsize::new(0),
+            certificate_expires_s: Mutex::default(),
             at_provider: Mutex::default(),
             desk: Mutex::default(),
             connects: Mutex::default(),
@@ -126,11 +130,19 @@ impl Portal {
         self.is_on.load(Ordering::Relaxed)
     }
 
+    /// Its certificate expires then, seconds since 1970; 0 where it has none.
+    pub(crate) fn set_certificate(&self, expires_s: u64) {
+        *self.certificate_expires_s.lock().unwrap_or_else(PoisonError::into_inner) = Some(expires_s);
+    }
+
     /// How it does, if it is switched on.
     pub(crate) fn health(&self) -> Option<PortalHealth> {
+        let expires_s = *self.certificate_expires_s.lock().unwrap_or_else(PoisonError::into_inner);
+        let now_s = (self.clocks.wall)();
         let health = || PortalHealth {
             up: self.connected.load(Ordering::Relaxed) > 0,
             visits: self.visits().count(now()) as u64,
+            certificate_left_s: expires_s.map(|expires_s| expires_s.saturating_sub(now_s)),
         };
         self.is_on().then(health)
     }

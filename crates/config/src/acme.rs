@@ -23,7 +23,7 @@ pub struct Acme {
     pub directory: HttpsUrl,
     /// PEM file with the CA of the directory's own certificate; `None` takes the system's.
     pub directory_ca: Option<PathBuf>,
-    /// The certificate's names.
+    /// Names of the tunnel's certificate, which is not ordered if there are none.
     pub names: Vec<DnsName>,
     pub challenge: AcmeChallenge,
     /// Where challenges are answered while they last.
@@ -73,8 +73,9 @@ impl FromStr for Contact {
     }
 }
 
-/// Reads the section; `None` if it is not there, or its problems are in the log.
-pub(super) fn acme(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Option<Acme> {
+/// Reads the section; `None` if it is not there, or its problems are in the log. Without
+/// `for_portal` there is only the tunnel's certificate to order.
+pub(super) fn acme(s: &mut Section<'_>, p: &mut Problems, base: &Path, for_portal: bool) -> Option<Acme> {
     s.line()?;
     let example =
         "the https address of an ACME directory, such as \"https://acme-v02.api.letsencrypt.org/directory\"";
@@ -83,7 +84,9 @@ pub(super) fn acme(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Option
         s.missing(p, "directory", "write directory = \"https://acme-v02.api.letsencrypt.org/directory\"");
     }
     let names = s.list::<DnsName>(p, "names", "a DNS name such as \"vpn.uni.example\"").unwrap_or_default();
-    if !s.has("names") {
+    if for_portal && !s.has("names") {
+        // The portal's certificate alone is ordered.
+    } else if !s.has("names") {
         s.missing(p, "names", "write names = [\"vpn.uni.example\"], by which clients reach this gateway");
     } else if !(1..=MAX_NAMES).contains(&names.len()) {
         s.problem(p, "names", format!("'names' in [acme] needs 1 to {MAX_NAMES} names"));
@@ -123,12 +126,6 @@ impl ServerConfig {
     #[must_use]
     pub fn acme_account(&self) -> PathBuf {
         self.server.state_dir.join("acme-account.json")
-    }
-
-    /// The file that says how the last order went.
-    #[must_use]
-    pub fn acme_outcome(&self) -> PathBuf {
-        self.server.state_dir.join("acme-outcome.json")
     }
 }
 

@@ -94,13 +94,20 @@ impl Check<'_> {
 
     fn portal(&mut self, now_s: u64) {
         let Some(portal) = &self.config.portal else { return };
-        let chain = self.chain("portal.certificate", &portal.certificate, now_s);
+        if portal.acme && !portal.key.exists() {
+            // The gateway makes it.
+            return;
+        }
+        // A certificate that can't be used is ordered again.
+        let chain =
+            (!portal.acme).then(|| self.chain("portal.certificate", &portal.certificate, now_s)).flatten();
         let key = self.key("portal.key", &portal.key);
-        if let (Some(chain), Some(key)) = (chain, key) {
-            if let Some(other) = crate::portal::other_use(&key, &self.config.tls) {
-                let path = portal.key.display();
-                self.problem("portal.key", format!("{path} is '{other}' of [tls] as well: make another"));
-            }
+        let Some(key) = key else { return };
+        if let Some(other) = crate::portal::other_use(&key, &self.config.tls) {
+            let path = portal.key.display();
+            self.problem("portal.key", format!("{path} is '{other}' of [tls] as well: make another"));
+        }
+        if let Some(chain) = chain {
             self.matching("portal.key", chain, key);
         }
     }
@@ -191,7 +198,7 @@ impl Check<'_> {
                 Ok(()) => return,
                 Err(error) => error.to_string(),
             }
-        } else if place == "tls.ca" && self.config.acme.is_some() {
+        } else if place == "tls.ca" && self.config.orders_own() {
             // Only the profiles that pin it are cut off, which is a warning.
             return;
         } else if place == "portal.certificate" {

@@ -140,6 +140,16 @@ impl<'i> Document<'i> {
         value
     }
 
+    /// Whether a section that was not read yet has this flag set, which another one depends on.
+    pub fn is_set(&self, section: &str, key: &str) -> bool {
+        let Some(DeValue::Table(table)) = self.root.entries.get(section).map(|entry| entry.value.get_ref())
+        else {
+            return false;
+        };
+        let is_flag = |value: &Spanned<DeValue<'_>>| matches!(value.get_ref(), DeValue::Boolean(true));
+        table.iter().any(|(name, value)| name.get_ref().as_ref() == key && is_flag(value))
+    }
+
     /// Ends the reading: all problems, and where each key stands.
     pub fn finish(mut self) -> (Vec<Problem>, Places) {
         self.root.finish(&mut self.log);

@@ -1,6 +1,6 @@
 //! `[portal]`: the gateway's web pages for its users.
 
-use std::net::{Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use rustls_pki_types::PrivateKeyDer;
@@ -12,9 +12,11 @@ use super::document::{Log as Problems, Section};
 use super::https_url::HttpsUrl;
 use super::read::path;
 use super::source::SourceKind;
-use super::{ServerConfig, Tls};
+use super::{Acme, AcmeChallenge, DnsName, ServerConfig, Tls};
 
 const HTTPS_PORT: u16 = 443;
+/// Files in the directory of the configuration with an ordered certificate and its key.
+const ORDERED: [&str; 2] = ["portal.pem", "portal-key.pem"];
 /// The longest name of the service, in bytes.
 const MAX_NAME: usize = 64;
 /// The most TCP connections of clients.
@@ -32,6 +34,8 @@ pub struct Portal {
     pub certificate: PathBuf,
     /// PEM file with its private key, which is not the gateway's.
     pub key: PathBuf,
+    /// Whether the gateway makes the key, and orders the certificate from the authority of `[acme]`.
+    pub acme: bool,
     /// The name of the service on each page.
     pub name: String,
     pub logo: Option<LogoFile>,
@@ -56,11 +60,12 @@ pub(super) fn portal(
     p: &mut Problems,
     base: &Path,
     config: &ServerConfig,
+    has_acme: bool,
 ) -> Option<Portal> {
     let enabled = s.flag(p, "enabled", false);
     let listen = s.parsed::<SocketAddr>(p, "listen", "one address with a port such as \"[::]:443\"");
-    let certificate = path(s, p, "certificate", base);
-    let key = path(s, p, "key", base);
+    let acme = s.flag(p, "acme", false);
+    let files = ["certificate", "key"].map(|key| path(s, p, key, base));
     let name = s.text(p, "name");
     let logo = path(s, p, "logo", base);
     let url = s.parsed::<HttpsUrl>(p, "url", "the address of the pages such as \"https://vpn.uni.example\"");
@@ -86,16 +91,21 @@ pub(super) fn portal(
     if !enabled {
         return None;
     }
-    for (name, value) in [("certificate", &certificate), ("key", &key)] {
-        if value.is_none() {
-            let hint = "the portal has a certificate and a key of its own, in PEM files";
-            s.missing(p, name, hint);
+    if acme {
+        order_conflicts(s, p, url.as_ref(), has_acme);
+    } else if files.iter().any(Option::is_none) {
+        for key in ["certificate", "key"].into_iter().filter(|key| !s.has(key)) {
+            let hint =
+                "the portal has a certificate and a key of its own, in PEM files; or write acme = true";
+            s.missing(p, key, hint);
         }
     }
+    let [certificate, key] = if acme { ORDERED.map(|name| Some(base.join(name))) } else { files };
     let portal = Portal {
         listen: listen.unwrap_or_else(|| SocketAddr::from((Ipv6Addr::UNSPECIFIED, HTTPS_PORT))),
         certificate: certificate?,
         key: key?,
+        acme,
         name: name.unwrap_or_else(|| "VPN".to_owned()),
         logo,
         url,
@@ -104,6 +114,61 @@ pub(super) fn portal(
     };
     conflicts(s, p, &portal, config);
     Some(portal)
+}
+
+impl Portal {
+    /// The name of an ordered certificate.
+    #[must_use]
+    pub fn ordered_name(&self) -> Option<&str> {
+        let host = self.url.as_ref().filter(|_| self.acme)?.host();
+        Some(host.strip_suffix('.').unwrap_or(host))
+    }
+
+    /// Whether challenges of this authority arrive at the portal's port, so that it answers them.
+    #[must_use]
+    pub fn answers_challenges(&self, acme: &Acme) -> bool {
+        acme.challenge == AcmeChallenge::TlsAlpn01
+            && acme.listen.port() == self.listen.port()
+            && overlap(acme.listen.ip(), self.listen.ip())
+    }
+}
+
+/// Whether a socket at one of the addresses takes connections to the other.
+fn overlap(one: IpAddr, other: IpAddr) -> bool {
+    one == other || one.is_unspecified() || other.is_unspecified()
+}
+
+/// Finds what an ordered certificate contradicts or lacks.
+fn order_conflicts(s: &Section<'_>, p: &mut Problems, url: Option<&HttpsUrl>, has_acme: bool) {
+    for key in ["certificate", "key"].into_iter().filter(|key| s.has(key)) {
+        let message = format!(
+            "'{key}' in [portal] contradicts acme = true, with which the gateway makes the key and orders the certificate, in {} beside \
+             this file: remove one of the two",
+            ORDERED.join(" and ")
+        );
+        s.problem(p, key, message);
+    }
+    match url {
+        Some(url) if url.host().parse::<DnsName>().is_err() || url.host().parse::<IpAddr>().is_ok() => {
+            let message = format!(
+                "'url' in [portal] names {}: with acme = true it needs a DNS name, for which the certificate is",
+                url.host()
+            );
+            s.problem(p, "url", message);
+        }
+        None if !s.has("url") => {
+            s.missing(
+                p,
+                "url",
+                "with acme = true the certificate is for its name, as in url = \"https://vpn.uni.example\"",
+            );
+        }
+        _ => {}
+    }
+    if !has_acme {
+        let message = "'acme' in [portal] is true, and there is no [acme]: write that section, which names the authority";
+        s.problem(p, "acme", message.to_owned());
+    }
 }
 
 /// The key of the gateway or of one of its authorities that this key is as well, as it is called in
@@ -154,29 +219,23 @@ fn conflicts(s: &Section<'_>, p: &mut Problems, portal: &Portal, config: &Server
         let message = "'listen' in [portal] needs a port from 1 to 65535, such as 443";
         s.problem(p, "listen", message.to_owned());
     }
-    let overlap = |other: &SocketAddr| {
-        let (own, other) = (portal.listen.ip(), other.ip());
-        own == other || own.is_unspecified() || other.is_unspecified()
-    };
-    if config.admin.metrics.is_some_and(|metrics| metrics.port() == port && overlap(&metrics)) {
+    let has_port = |other: SocketAddr| other.port() == port && overlap(other.ip(), portal.listen.ip());
+    if config.admin.metrics.is_some_and(has_port) {
         s.problem(
             p,
             "listen",
             format!("'listen' in [portal] is port {port}, which 'metrics' in [admin] has"),
         );
     }
-    if config.nat.blocks.as_ref().is_some_and(|blocks| (blocks.ports.0..=blocks.ports.1).contains(&port)) {
+    if config.acme.as_ref().is_some_and(|acme| has_port(acme.listen) && !portal.answers_challenges(acme)) {
         let message = format!(
-            "'listen' in [portal] is port {port}, which is one of 'ports' in [nat]: a client could take packets that are meant for the portal"
+            "'listen' in [portal] is port {port}, which [acme] needs for http-01; pages answer tls-alpn-01 alone"
         );
         s.problem(p, "listen", message);
     }
-    if let Some(acme) = &config.acme
-        && acme.listen.port() == portal.listen.port()
-    {
+    if config.nat.blocks.as_ref().is_some_and(|blocks| (blocks.ports.0..=blocks.ports.1).contains(&port)) {
         let message = format!(
-            "'listen' in [portal] is port {}, which [acme] needs for its challenges; set challenge = \"http-01\" there",
-            portal.listen.port()
+            "'listen' in [portal] is port {port}, which is one of 'ports' in [nat]: a client could take packets that are meant for the portal"
         );
         s.problem(p, "listen", message);
     }
@@ -204,13 +263,68 @@ mod tests {
         assert!(problems("[portal]\nenabled = true\n").contains("needs the key 'certificate'"));
     }
 
+    const ACME: &str = "[acme]\ndirectory = 'https://a.example/d'\nterms_of_service_agreed = true\n";
+
+    #[test]
+    fn an_ordered_certificate_contradicts_files_and_needs_a_name_and_an_authority() {
+        let on = "[portal]\nenabled = true\nacme = true\n";
+        let url = "url = 'https://vpn.uni.example:8443'\n";
+        // The line of a problem: those of LEAST are before.
+        let line = |of: &str| {
+            format!(
+                "server.toml:{}: ",
+                LEAST.lines().count() + 1 + on.lines().position(|line| line == of).unwrap_or(3)
+            )
+        };
+        let portal = smallest(&format!("{on}{url}{ACME}")).portal.unwrap();
+        assert_eq!(portal.ordered_name(), Some("vpn.uni.example"));
+        assert_eq!(portal.certificate, Path::new("/etc/vpnd/portal.pem"));
+        assert_eq!(portal.key, Path::new("/etc/vpnd/portal-key.pem"));
+        for key in ["certificate", "key"] {
+            let found = problems(&format!("{on}{key} = 'p.pem'\n{url}{ACME}"));
+            let message = format!("{}'{key}' in [portal] contradicts acme = true", line("next"));
+            assert!(found.contains(&message) && found.lines().count() == 1, "{found}");
+        }
+        let found = problems(&format!("{on}{ACME}"));
+        assert!(found.contains(&format!("{}[portal] needs the key 'url'", line("[portal]"))), "{found}");
+        for address in ["192.0.2.1", "[2001:db8::1]"] {
+            let found = problems(&format!("{on}url = 'https://{address}'\n{ACME}"));
+            assert!(found.contains(&line("next")) && found.contains("needs a DNS name"), "{found}");
+        }
+        let found = problems(&format!("{on}{url}"));
+        assert!(found.contains(&format!("{}'acme' in [portal]", line("acme = true"))), "{found}");
+        // The tunnel's own certificate is ordered where it has names.
+        let without =
+            ACME.replace("[acme]", "[portal]\nenabled = true\ncertificate = 'p'\nkey = 'k'\n[acme]");
+        assert!(problems(&without).contains("[acme] needs the key 'names'"));
+        // Switched off, it contradicts nothing.
+        assert_eq!(smallest("[portal]\nacme = true\ncertificate = 'p.pem'\n").portal, None);
+    }
+
+    #[test]
+    fn challenges_at_the_port_of_the_pages_are_answered_there() {
+        let answers = |listen: &str, acme: &str| {
+            let text = format!(
+                "[portal]\nenabled = true\nacme = true\nurl = 'https://a.example'\nlisten = '{listen}'\n{ACME}{acme}"
+            );
+            let config = smallest(&text);
+            config.portal.unwrap().answers_challenges(&config.acme.unwrap())
+        };
+        assert!(answers("[::]:443", "") && answers("192.0.2.1:443", ""));
+        assert!(!answers("[::]:8443", "") && answers("[::]:8443", "listen = '[::]:8443'\n"));
+        assert!(!answers("[::]:443", "challenge = 'http-01'\n"));
+        assert!(!answers("192.0.2.1:443", "listen = '192.0.2.2:443'\n"));
+    }
+
     #[test]
     fn its_key_and_its_port_are_no_others() {
         let on = "[portal]\nenabled = true\ncertificate = 'p.pem'\n";
         assert!(problems(&format!("{on}key = 'server-key.pem'\n")).contains("the gateway's own"));
         let acme = "[acme]\ndirectory = 'https://a.example/d'\nnames = ['a.example']\nterms_of_service_agreed = true\n";
-        assert!(problems(&format!("{on}key = 'k'\n{acme}")).contains("which [acme] needs"));
-        assert!(problems(&format!("{on}key = 'k'\n{acme}challenge = 'http-01'\n")).is_empty());
+        assert!(problems(&format!("{on}key = 'k'\n{acme}")).is_empty());
+        let http = format!("{on}key = 'k'\n{acme}challenge = 'http-01'\n");
+        assert!(problems(&http).is_empty());
+        assert!(problems(&format!("{http}listen = '[::]:443'\n")).contains("[acme] needs for http-01"));
         let at = |listen: &str, rest: &str| problems(&format!("{on}key = 'k'\nlisten = '{listen}'\n{rest}"));
         assert!(at("[::]:0", "").contains("from 1 to 65535"));
         let metrics = "[admin]\nmetrics = '127.0.0.1:9586'\n";

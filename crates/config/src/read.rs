@@ -45,6 +45,8 @@ pub(super) fn server_config(text: &str, file: &str, base: &Path) -> Result<Serve
     let server = document.section("server", |s, p| server(s, p, base));
     let socket = server.state_dir.join("admin.sock");
     let tunnel = document.section("tunnel", tunnel);
+    let has_acme = document.top(|s, _| s.has("acme"));
+    let for_portal = ["enabled", "acme"].iter().all(|key| document.is_set("portal", key));
     let mut config = ServerConfig {
         server,
         store: document.section("store", |s, p| super::database::store(s, p, base)),
@@ -61,7 +63,7 @@ pub(super) fn server_config(text: &str, file: &str, base: &Path) -> Result<Serve
         audit: document.section("audit", super::audit::audit),
         process: document.section("process", process),
         log: document.section("log", log),
-        acme: document.section("acme", |s, p| super::acme::acme(s, p, base)),
+        acme: document.section("acme", |s, p| super::acme::acme(s, p, base, for_portal)),
         wireguard: None,
         portal: None,
         sources: document.top(|s, p| super::source::sources(s, p, base)),
@@ -72,7 +74,7 @@ pub(super) fn server_config(text: &str, file: &str, base: &Path) -> Result<Serve
     config.nat = document.section("nat", |s, p| nat(s, p, &config));
     let (mtu, requires) = (config.tunnel.mtu, config.tls.require_client_certificate);
     config.wireguard = document.section("wireguard", |s, p| super::wireguard::wireguard(s, p, mtu, requires));
-    config.portal = document.section("portal", |s, p| super::portal::portal(s, p, base, &config));
+    config.portal = document.section("portal", |s, p| super::portal::portal(s, p, base, &config, has_acme));
     if let Some(pages) = config.portal.as_ref().and_then(|portal| portal.url.as_ref()) {
         super::source::send_back(&mut config.sources, pages);
     }

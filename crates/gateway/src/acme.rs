@@ -2,7 +2,8 @@
 //!
 //! Invariants: it never has the certificate's key, only a request that the parent has signed with
 //! it; it has no store and no file but those by which names are looked up, and connects to the
-//! directory's port alone. Whatever the authority or somebody at the challenge's port sends costs
+//! directory's port alone. Where web pages have the challenge's port, the portal answers there by
+//! digests that it is given, and this process listens nowhere. Whatever the authority or a stranger at the challenge's port sends costs
 //! at most this order, with bounded memory and time. What it reports decides nothing: the parent
 //! takes a chain only if it is for the gateway's key and names.
 
@@ -26,12 +27,16 @@ use challenge::Answers;
 use http::Https;
 use vpnd_ipc::channel::Channel;
 use vpnd_ipc::child::{self, ChildRole, Preparation, Started};
-use vpnd_ipc::gateway::acme::{AcmeLaunch, FromAcme, MAX_ACCOUNT, MAX_CHAIN, MAX_REASON, ORDER_TIMEOUT};
+use vpnd_ipc::gateway::acme::{
+    AcmeLaunch, FromAcme, MAX_ACCOUNT, MAX_CHAIN, MAX_REASON, ORDER_TIMEOUT, Proofs, ToAcme,
+};
 use vpnd_ipc::messages::{Prepared, SecretBytes};
 use vpnd_pki::tls::{self, SystemTrust, Trust};
 
 /// Limit for the authority to have made up its mind, and then to have made the certificate.
 const POLL_TIMEOUT: Duration = Duration::from_secs(90);
+/// Limit for the portal to answer challenges.
+const PORTAL_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Runs it; `stream` leads to the parent.
 pub fn run(stream: UnixStream) -> anyhow::Result<()> {
@@ -72,10 +77,8 @@ fn work(stream: &UnixStream, started: Started<AcmeLaunch, Https>) -> anyhow::Res
 
 async fn order(started: Started<AcmeLaunch, Https>, parent: Channel) -> anyhow::Result<ByteVec> {
     let launch = started.launch.message;
-    let Ok([listener]) = <[_; 1]>::try_from(started.launch.descriptors) else {
-        bail!("the acme process was started without its listener");
-    };
-    let listener = TcpListener::from(listener);
+    // Without one, the portal has the port.
+    let listener = started.launch.descriptors.into_iter().next().map(TcpListener::from);
     parent.send(&Prepared::Prepared(started.protections), &[]).await?;
     let account = account(&launch, started.made, &parent).await?;
     let names: Vec<Identifier> = launch.names.iter().cloned().map(Identifier::Dns).collect();
@@ -83,7 +86,13 @@ async fn order(started: Started<AcmeLaunch, Https>, parent: Channel) -> anyhow::
     let mut order = order.context("the authority takes no order for these names")?;
     let answers = prepare_answers(&mut order, launch.over_http).await?;
     // Dropped with the answers at the end.
-    let _answering = challenge::answer(listener, answers, launch.over_http)?;
+    let _answering = match listener {
+        Some(listener) => Some(challenge::answer(listener, answers, launch.over_http)?),
+        None => {
+            answered_by_portal(answers, &parent).await?;
+            None
+        }
+    };
     if order.state().status == OrderStatus::Pending {
         set_ready(&mut order, launch.over_http).await?;
     }
@@ -99,6 +108,16 @@ async fn order(started: Started<AcmeLaunch, Https>, parent: Channel) -> anyhow::
         bail!("the authority's chain has more than {MAX_CHAIN} bytes");
     }
     Ok(chain.into_bytes().into())
+}
+
+/// Waits until the portal has the answers.
+async fn answered_by_portal(answers: Answers, parent: &Channel) -> anyhow::Result<()> {
+    let proofs = Proofs::new(answers.proofs).context("the authority wants too many names proved")?;
+    parent.send(&FromAcme::Proofs(proofs), &[]).await?;
+    let answering = tokio::time::timeout(PORTAL_TIMEOUT, parent.receive::<ToAcme>()).await;
+    let answering = answering.context("the web pages' process takes no challenge")??;
+    let ToAcme::Answering = answering.context("the daemon's parent is lost")?.alone()?;
+    Ok(())
 }
 
 /// The account, a new one if there is none of this directory; the parent keeps it before anything
@@ -171,7 +190,7 @@ async fn prepare_answers(order: &mut Order, over_http: bool) -> anyhow::Result<A
         if over_http {
             answers.add_token(&challenge.token, proof.as_str());
         } else {
-            answers.add_certificate(&name, proof.digest().as_ref())?;
+            answers.add_proof(&name, proof.digest().as_ref())?;
         }
     }
     Ok(answers)

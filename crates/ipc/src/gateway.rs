@@ -9,7 +9,7 @@
 //! | idp → parent | [`Prepared`] | [`idp::FromIdp`] |
 //! | parent → portal | [`portal::PortalLaunch`] | [`portal::ToPortal`] |
 //! | portal → parent | [`Prepared`] | [`portal::FromPortal`] |
-//! | parent → acme | [`acme::AcmeLaunch`] | |
+//! | parent → acme | [`acme::AcmeLaunch`] | [`acme::ToAcme`] |
 //! | acme → parent | [`Prepared`] | [`acme::FromAcme`] |
 //! | parent → worker | [`WorkerLaunch`], [`Begin`] | [`ToWorker`] |
 //! | worker → parent | [`Prepared`], [`Ready`] | [`FromWorker`] |
@@ -310,6 +310,10 @@ pub enum ToAuth {
     /// Another auth process goes on in the place of this one, which ends with its channel.
     #[n(11)]
     Replaced,
+    /// When the portal's certificate expires, seconds since 1970, for administrators; 0 where it
+    /// has none.
+    #[n(12)]
+    PortalCertificate(#[n(0)] u64),
 }
 
 /// Auth process → parent, once it is prepared.

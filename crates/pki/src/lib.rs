@@ -8,6 +8,7 @@
 #![allow(missing_docs)]
 
 pub mod authority;
+pub mod challenge;
 pub mod dns_name;
 pub mod leaf;
 pub mod revocation_list;

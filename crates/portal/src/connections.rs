@@ -30,6 +30,7 @@ use crate::browser::Peer;
 use crate::places::Places;
 use crate::relays::Relays;
 use crate::site::headers;
+use vpnd_pki::challenge::ALPN as CHALLENGE;
 use vpnd_proto::admission::Source;
 use vpnd_proto::admission::network_rates::NetworkRates;
 use vpnd_sys::clock::now;
@@ -117,6 +118,10 @@ async fn serve(stream: TcpStream, peer: SocketAddr, tls: TlsAcceptor, router: Ro
     // Pages are small, and are sent as a whole.
     let _ = stream.set_nodelay(true);
     let Ok(Ok(stream)) = tokio::time::timeout(TLS_TIMEOUT, tls.accept(stream)).await else { return };
+    // An authority's handshake is the answer to it.
+    if stream.get_ref().1.alpn_protocol() == Some(CHALLENGE) {
+        return;
+    }
     let service = service_fn(move |request| answer(router.clone(), Arc::clone(&relays), peer, request));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())

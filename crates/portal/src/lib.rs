@@ -12,10 +12,12 @@
 
 mod auth_client;
 mod browser;
+mod certificates;
 mod connections;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod pages;
+mod parent;
 mod places;
 mod relays;
 mod site;
@@ -26,18 +28,20 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 use rustls::crypto::CryptoProvider;
-use rustls::sign::SingleCertAndKey;
 use rustls::{ServerConfig, SupportedProtocolVersion};
+use tokio::sync::mpsc;
 
 use auth_client::AuthClient;
+use certificates::Certificates;
 use connections::Listener;
+use parent::Parent;
 use relays::Relays;
 use site::Site;
 use vpnd_ipc::channel::Channel;
 use vpnd_ipc::child::{self, ChildRole, Preparation, Started};
 use vpnd_ipc::gateway::portal::{FromPortal, MAX_FRAME, PortalLaunch};
 use vpnd_ipc::messages::Prepared;
-use vpnd_pki::tls::Identity;
+use vpnd_pki::challenge::ALPN as CHALLENGE;
 
 /// Versions of TLS that browsers may have.
 const VERSIONS: [&SupportedProtocolVersion; 2] = [&rustls::version::TLS13, &rustls::version::TLS12];
@@ -47,7 +51,9 @@ pub fn run(stream: UnixStream) -> anyhow::Result<()> {
     // A flood of handshakes costs the tunnel, which other processes carry, as little as can be.
     vpnd_sys::process::go_behind_others();
     let prepare = |launch: &PortalLaunch| {
-        Ok(Preparation { writable: Vec::new(), tcp_ports: Vec::new(), made: tls(launch)? })
+        let certificates = Arc::new(Certificates::new(launch.certificate().as_ref())?);
+        let made = (tls(Arc::clone(&certificates))?, certificates);
+        Ok(Preparation { writable: Vec::new(), tcp_ports: Vec::new(), made })
     };
     let started = child::start(ChildRole::Portal, &stream, |launch: &PortalLaunch| &launch.common, prepare);
     match started.and_then(|started| child::work(&stream, async |parent| serve(started, parent).await)) {
@@ -61,30 +67,35 @@ fn suites() -> CryptoProvider {
     rustls::crypto::aws_lc_rs::default_provider()
 }
 
-/// TLS for browsers.
-fn tls(launch: &PortalLaunch) -> anyhow::Result<Arc<ServerConfig>> {
-    let certified = Identity::from_pem(&launch.chain, &launch.key.0)?.certified()?;
+/// TLS for browsers, and for an authority that looks whether the name leads here.
+fn tls(certificates: Arc<Certificates>) -> anyhow::Result<Arc<ServerConfig>> {
     let mut config = ServerConfig::builder_with_provider(Arc::new(suites()))
         .with_protocol_versions(&VERSIONS)?
         .with_no_client_auth()
-        .with_cert_resolver(Arc::new(SingleCertAndKey::from(certified)));
+        .with_cert_resolver(certificates);
     // One request at a time on each connection, so that their number is bounded as well.
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config.alpn_protocols = vec![b"http/1.1".to_vec(), CHALLENGE.to_vec()];
     Ok(Arc::new(config))
 }
 
-async fn serve(started: Started<PortalLaunch, Arc<ServerConfig>>, parent: Channel) -> anyhow::Result<()> {
+/// TLS for browsers, with the certificates that it presents.
+type Tls = (Arc<ServerConfig>, Arc<Certificates>);
+
+async fn serve(started: Started<PortalLaunch, Tls>, parent: Channel) -> anyhow::Result<()> {
     let Ok([auth, listener]) = <[_; 2]>::try_from(started.launch.descriptors) else {
         bail!("the portal was started without its channel to the auth process or its socket");
     };
     let (auth, answers) = AuthClient::start(Channel::new(auth.into(), MAX_FRAME)?);
     let PortalLaunch { name, logo, providers, relays, .. } = started.launch.message;
-    let (relays, serving) = Relays::start(parent.clone(), relays as usize);
+    let (to_parent, messages) = mpsc::unbounded_channel();
+    let relays = Relays::new(relays as usize, to_parent.clone());
+    let (tls, certificates) = started.made;
+    let at_parent = Parent::new(Arc::clone(&relays), certificates, to_parent);
     let site = Arc::new(Site::new(auth, name.to_string(), logo, providers.to_vec()));
-    let listener = Listener::new(listener, started.made, site::router(site), relays)?;
+    let listener = Listener::new(listener, tls, site::router(site), relays)?;
     parent.send(&Prepared::Prepared(started.protections), &[]).await?;
     tokio::select! {
-        ended = serving => ended.context("the daemon's parent is lost"),
+        ended = at_parent.serve(parent, messages) => ended.context("the daemon's parent is lost"),
         ended = answers => ended.context("the auth process is lost"),
         never = listener.serve() => match never {},
     }

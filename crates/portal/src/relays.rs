@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -23,8 +24,7 @@ use tokio::time::timeout;
 use tokio_rustls::server::TlsStream;
 
 use crate::places::Places;
-use vpnd_ipc::channel::{Channel, ChannelError, Received};
-use vpnd_ipc::gateway::portal::{FromPortal, ToPortal};
+use vpnd_ipc::gateway::portal::FromPortal;
 use vpnd_proto::admission::Source;
 use vpnd_relay::{Datagrams, MAX_UNSENT_BELOW, MAX_UNSENT_TLS, PROTOCOL, Patience, Run, RunSocket, relay};
 
@@ -40,7 +40,7 @@ const ACKNOWLEDGEMENT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Seconds after which a client that found no place may try again.
 const RETRY_AFTER_S: u32 = 10;
 
-/// All relays, and the way to the parent.
+/// All relays.
 pub(crate) struct Relays {
     limit: usize,
     places: Places,
@@ -67,37 +67,12 @@ impl Drop for Known {
 }
 
 impl Relays {
-    /// So many at most. With them what talks to the parent, until it is gone.
-    pub(crate) fn start(
-        parent: Channel,
-        limit: usize,
-    ) -> (Arc<Self>, impl Future<Output = Result<(), ChannelError>>) {
-        // Each relay sends two messages.
-        let (to_parent, mut messages) = mpsc::unbounded_channel();
+    /// Up to `limit` of them. Each sends two messages to the parent.
+    pub(crate) fn new(limit: usize, to_parent: mpsc::UnboundedSender<FromPortal>) -> Arc<Self> {
         // Strangers get three places of four.
         let places = Places::new(limit.div_ceil(3) * 4, Duration::MAX);
         let (waiting, next) = (Mutex::default(), AtomicU64::new(0));
-        let relays = Arc::new(Self { limit, places, waiting, next, to_parent });
-        let (receiver, replies) = (Arc::clone(&relays), parent.clone());
-        let receive = async move {
-            while let Some(received) = replies.receive::<ToPortal>().await? {
-                receiver.handle(received)?;
-            }
-            Ok(())
-        };
-        let send = async move {
-            while let Some(message) = messages.recv().await {
-                parent.send(&message, &[]).await?;
-            }
-            Ok(())
-        };
-        let serving = async {
-            tokio::select! {
-                ended = receive => ended,
-                ended = send => ended,
-            }
-        };
-        (relays, serving)
+        Arc::new(Self { limit, places, waiting, next, to_parent })
     }
 
     /// Whether a request asks for one, where there are some.
@@ -151,19 +126,19 @@ impl Relays {
         (Known { number, dropped: AtomicU64::new(0), relays: Arc::clone(self) }, socket)
     }
 
-    fn handle(&self, received: Received<ToPortal>) -> Result<(), ChannelError> {
-        match received.into_parts()? {
-            (ToPortal::Relay(number), Some(socket)) => {
-                let socket = UdpSocket::from_std(socket.into())?;
-                if let Some(waiting) = self.waiting().remove(&number) {
-                    // The connection may be gone.
-                    let _ = waiting.send(socket);
-                }
-            }
-            (ToPortal::NoRelay(number), None) => drop(self.waiting().remove(&number)),
-            _ => return Err(ChannelError::Broken("a descriptor too many or too few")),
+    /// The parent has made the socket of this relay.
+    pub(crate) fn made(&self, number: u64, socket: OwnedFd) -> std::io::Result<()> {
+        let socket = UdpSocket::from_std(socket.into())?;
+        if let Some(waiting) = self.waiting().remove(&number) {
+            // The connection may be gone.
+            let _ = waiting.send(socket);
         }
         Ok(())
+    }
+
+    /// The parent makes none for this one.
+    pub(crate) fn refused(&self, number: u64) {
+        self.waiting().remove(&number);
     }
 
     fn waiting(&self) -> MutexGuard<'_, HashMap<u64, oneshot::Sender<UdpSocket>>> {

@@ -61,7 +61,7 @@ pub fn keep(tls: &Tls, new: &[u8]) -> Result<(), WriteError> {
 /// presented.
 fn is_needed(config: &ServerConfig) -> bool {
     let tls = &config.tls;
-    let is_possible = config.acme.is_some() || tls.pinned_certificate().exists();
+    let is_possible = config.orders_own() || tls.pinned_certificate().exists();
     is_possible && tls.authority().0.is_some() && !read(&tls.certificate).is_ok_and(|pem| tls.is_own(&pem))
 }
 

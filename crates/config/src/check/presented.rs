@@ -53,7 +53,7 @@ pub(crate) fn fault(config: &ServerConfig, chain: &[CertificateDer<'static>], no
     // One authority may have been found, and the other one not.
     let reasons = [pinned.and_then(Result::err), Some(reason)].into_iter().flatten();
     let reason = reasons.min_by_key(is_unknown_issuer)?;
-    let ca = config.tls.ca.as_deref().filter(|_| config.acme.is_none());
+    let ca = config.tls.ca.as_deref().filter(|_| !config.orders_own());
     // Authorities that are in the machines of a campus alone are not in this one's.
     if ca.is_none() && is_unknown_issuer(&reason) {
         return Some(Fault::Possible(format!(

@@ -94,6 +94,21 @@ fn a_key_that_others_can_read_is_refused() {
 }
 
 #[test]
+fn an_ordered_certificate_of_pages_may_come_later_and_its_key_is_not_the_gateways() {
+    let bench = Bench::new();
+    let pages = "[portal]\nenabled = true\nacme = true\nurl = 'https://a.example'\n[acme]\n\
+                 directory = 'https://a.example/d'\nterms_of_service_agreed = true\n";
+    let problems = || bench.check(pages, &[], wall_s());
+    assert_eq!(problems(), "");
+    let (_, key) = vpnd_pki::authority::new_key().unwrap();
+    bench.write("portal-key.pem", &key, 0o600);
+    bench.write("portal.pem", "cut off while it was written", 0o644);
+    assert_eq!(problems(), "", "another is ordered");
+    bench.write("portal-key.pem", &fs::read_to_string(bench.path("server-key.pem")).unwrap(), 0o644);
+    assert!(problems().contains("others can use") && problems().contains("is 'key' of [tls] as well"));
+}
+
+#[test]
 fn a_key_of_another_certificate_is_refused() {
     let bench = Bench::new();
     fs::copy(bench.path("ca-key.pem"), bench.path("server-key.pem")).unwrap();

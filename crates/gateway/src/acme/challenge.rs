@@ -17,19 +17,17 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use rcgen::{CertificateParams, CustomExtension, KeyPair};
 use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs;
-use rustls::server::{ClientHello, ResolvesServerCert};
-use rustls::sign::CertifiedKey;
-use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
-/// The protocol of TLS-ALPN-01 (RFC 8737 section 6.2).
-const ALPN: &[u8] = b"acme-tls/1";
+use vpnd_ipc::gateway::acme::Proof;
+use vpnd_pki::challenge::{ALPN, ChallengeCertificates};
+use vpnd_proto::control::Text;
+
 /// Where HTTP-01 has its answers.
 const PATH: &str = "/.well-known/acme-challenge/";
 /// Connections at the same time. An authority looks from several places.
@@ -44,8 +42,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub(super) struct Answers {
     /// Key authorizations by their tokens.
     tokens: HashMap<String, String>,
-    /// Certificates that prove something, by the names they are for.
-    certificates: HashMap<String, Arc<CertifiedKey>>,
+    /// For handshakes.
+    pub(super) proofs: Vec<Proof>,
 }
 
 impl Answers {
@@ -53,30 +51,15 @@ impl Answers {
         self.tokens.insert(token.to_owned(), proof.to_owned());
     }
 
-    /// A certificate with the proof's digest, under a key that serves for nothing else.
-    pub(super) fn add_certificate(&mut self, name: &str, digest: &[u8]) -> anyhow::Result<()> {
-        let key = KeyPair::generate()?;
-        let mut params = CertificateParams::new(vec![name.to_owned()])?;
-        params.custom_extensions = vec![CustomExtension::new_acme_identifier(digest)];
-        let certificate = params.self_signed(&key)?;
-        let der = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
-        let key = aws_lc_rs::sign::any_supported_type(&der)?;
-        let certified = CertifiedKey::new(vec![certificate.der().clone()], key);
-        self.certificates.insert(name.to_ascii_lowercase(), Arc::new(certified));
+    /// The answer in a handshake, by the digest of the proof.
+    pub(super) fn add_proof(&mut self, name: &str, digest: &[u8]) -> anyhow::Result<()> {
+        let digest: [u8; 32] = digest.try_into().context("the proof's digest is none")?;
+        self.proofs.push(Proof { name: Text::new(name)?, digest: digest.into() });
         Ok(())
     }
 
     fn of_path(&self, path: &str) -> Option<&String> {
         self.tokens.get(path.strip_prefix(PATH)?)
-    }
-}
-
-impl ResolvesServerCert for Answers {
-    /// Only an authority asks for this protocol.
-    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        let asks = hello.alpn().is_some_and(|mut protocols| protocols.any(|protocol| protocol == ALPN));
-        let name = hello.server_name().filter(|_| asks)?;
-        self.certificates.get(&name.to_ascii_lowercase()).cloned()
     }
 }
 
@@ -95,10 +78,12 @@ pub(super) fn answer(
     Ok(answering)
 }
 
-fn acceptor(answers: &Arc<Answers>) -> anyhow::Result<TlsAcceptor> {
+fn acceptor(answers: &Answers) -> anyhow::Result<TlsAcceptor> {
+    let proofs = answers.proofs.iter().map(|proof| (&*proof.name, &*proof.digest));
+    let certificates = ChallengeCertificates::new(proofs)?;
     let builder = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()));
     let builder = builder.with_safe_default_protocol_versions()?.with_no_client_auth();
-    let mut config = builder.with_cert_resolver(Arc::clone(answers) as _);
+    let mut config = builder.with_cert_resolver(Arc::new(certificates));
     config.alpn_protocols = vec![ALPN.to_vec()];
     Ok(TlsAcceptor::from(Arc::new(config)))
 }

@@ -247,6 +247,7 @@ impl Gateway {
         own.client_ca.clone_from(client_ca);
         own.client_ca_key.clone_from(client_ca_key);
         self.config.acme.clone_from(&config.acme);
+        self.config.portal.clone_from(&config.portal);
         self.orders.look_now(config);
     }
 }

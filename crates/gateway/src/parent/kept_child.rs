@@ -175,10 +175,10 @@ impl Gateway {
             }
             _ => (restarted(self.idp.as_mut().map(Idp::restart)).await, ToAuth::Idp),
         };
-        match to_auth {
-            Some(to_auth) => self.auth.send(&message, &[to_auth]).await,
-            None => Ok(()),
+        if let Some(to_auth) = to_auth {
+            self.auth.send(&message, &[to_auth]).await?;
         }
+        if role == ChildRole::Portal { self.report_portal_certificate().await } else { Ok(()) }
     }
 }
 

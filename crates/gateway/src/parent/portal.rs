@@ -1,9 +1,11 @@
 //! The portal as the parent holds it: there where it is switched on.
 //!
 //! Invariants: the parent opens the socket and reads the files, so the portal needs no right but to
-//! what it is handed; its key is not the gateway's; whatever becomes of it, sessions go on. Files
-//! that are being renewed, of which one is new already, keep nothing else from being reloaded: the
-//! pair in use stays, and they are read again later.
+//! what it is handed; its key is not the gateway's; whatever becomes of it, sessions go on. Another
+//! certificate is handed to the process that runs, whose connections stay. Files that are being
+//! renewed, of which one is new already, keep nothing else from being reloaded: the pair in use
+//! stays, and they are read again later. Where the certificate is ordered, the process runs without
+//! one until it is there, since it answers the authority's challenge.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -12,21 +14,24 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use anyhow::{Context as _, bail};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use tokio::time::Instant;
 use zeroize::Zeroizing;
 
 use super::kept_child::{Failure, KeptChild};
 use super::relays::Relays;
 use super::{CHILD_END_TIMEOUT, Gateway};
 use vpnd_config::source::{Source, SourceKind};
-use vpnd_config::{LogoFile, ServerConfig, Tls};
+use vpnd_config::{Acme, LogoFile, ServerConfig, Tls};
 use vpnd_ipc::child::ChildRole;
-use vpnd_ipc::gateway::portal::{FromPortal, Logo, MAX_PROVIDERS, PortalLaunch, Provider, ToPortal};
+use vpnd_ipc::gateway::ToAuth;
+use vpnd_ipc::gateway::portal::{
+    FromPortal, Logo, MAX_PROVIDERS, PortalCertificate, PortalLaunch, Provider, ToPortal,
+};
 use vpnd_ipc::messages::{Common, SecretBytes};
 use vpnd_ipc::spawn::ChildError;
+use vpnd_pki::leaf::{self, Leaf};
 use vpnd_pki::tls::{self, Identity};
 use vpnd_proto::control::{List, Text};
 
@@ -82,20 +87,31 @@ impl Portal {
         let is_in_use = |before: &&Self| {
             (&before.config.certificate, &before.config.key) == (&portal.certificate, &portal.key)
         };
-        let (pair, retry) = match (Pair::read(portal, &config.tls), before.filter(is_in_use)) {
-            (Ok(pair), _) => (pair, None),
-            (Err(error), Some(before)) => (before.kept(&error), Some((Instant::now() + RETRY, RETRY))),
+        let (certificate, retry) = match (read(portal, &config.tls), before.filter(is_in_use)) {
+            (Ok(certificate), _) => (Some(certificate), None),
+            // The order comes next, and the log has why.
+            (Err(_), _) if portal.acme => (before.and_then(Self::certificate), None),
+            (Err(error), Some(before)) => {
+                kept(&error);
+                (before.certificate(), Some((Instant::now() + RETRY, RETRY)))
+            }
             (Err(error), None) => return Err(error),
         };
+        if certificate.is_none() {
+            tracing::warn!(
+                "web pages have no certificate yet: browsers are refused until the ACME authority has issued it"
+            );
+        }
         let launch = PortalLaunch {
             common: common.clone(),
-            chain: pair.chain.into(),
-            key: pair.key,
+            chain: None,
+            key: None,
             name: Text::cut(&portal.name),
             logo: portal.logo.as_ref().map(read_logo).transpose()?,
             providers: providers(config),
             relays: portal.relays,
-        };
+        }
+        .with(certificate);
         let listener = match before.filter(|before| before.config.listen == portal.listen) {
             Some(before) => before.listener.try_clone()?,
             None => listen(portal.listen).with_context(|| {
@@ -131,10 +147,14 @@ impl Portal {
         if let Some((at, delay)) = self.retry
             && at <= Instant::now()
         {
-            if !self.is_renewed(delay) {
+            self.retry = self.read_again().await.err().map(|error| {
+                kept(&error);
+                let delay = (delay * 2).min(MAX_RETRY);
+                (Instant::now() + delay, delay)
+            });
+            if self.is_running() {
                 return None;
             }
-            self.child.end(CHILD_END_TIMEOUT).await;
         }
         // A portal that was taken over can shut the socket down for all who hold it.
         if let Err(error) = SockRef::from(&self.listener).listen(BACKLOG) {
@@ -148,70 +168,113 @@ impl Portal {
         self.child.dismiss(timeout).await;
     }
 
-    /// Reads certificate and key again; whether there is another pair.
-    fn is_renewed(&mut self, delay: Duration) -> bool {
-        match Pair::read(&self.config, &self.tls) {
-            Ok(pair) => {
-                self.retry = None;
-                let launch = &mut self.child.launch;
-                let is_new = *launch.chain != *pair.chain || launch.key.0 != pair.key.0;
-                (launch.chain, launch.key) = (pair.chain.into(), pair.key);
-                is_new
-            }
-            Err(error) => {
-                self.kept(&error);
-                let delay = (delay * 2).min(MAX_RETRY);
-                self.retry = Some((Instant::now() + delay, delay));
-                false
-            }
+    /// Reads certificate and key again, and has the process present them.
+    async fn read_again(&mut self) -> anyhow::Result<()> {
+        let certificate = read(&self.config, &self.tls)?;
+        self.present(certificate).await;
+        Ok(())
+    }
+
+    /// Has the process present this certificate, unless it does.
+    async fn present(&mut self, certificate: PortalCertificate) {
+        let launch = &mut self.child.launch;
+        let has_key = launch.key.as_ref().is_some_and(|key| key.0 == certificate.key.0);
+        if has_key && launch.chain.as_ref() == Some(&certificate.chain) {
+            return;
         }
+        *launch = launch.clone().with(Some(certificate.clone()));
+        self.send(&ToPortal::Certificate(certificate), &[]).await;
     }
 
-    /// The pair that is in use, which stays.
-    fn kept(&self, error: &anyhow::Error) -> Pair {
-        let error = vpnd_sys::text::format_chain(error);
-        tracing::warn!(
-            error,
-            "web pages keep the certificate that they have; its files are read again in a while, or by 'vpnd reload'"
-        );
-        let launch = &self.child.launch;
-        Pair { chain: launch.chain.to_vec(), key: launch.key.clone() }
+    fn certificate(&self) -> Option<PortalCertificate> {
+        self.child.launch.certificate()
     }
 
+    /// When its certificate expires, seconds since 1970; 0 where it has none.
+    fn expires_s(&self) -> u64 {
+        let chain = self.child.launch.chain.as_ref().map(|pem| leaf::chain(pem));
+        let leaf = chain.and_then(|chain| Leaf::parse(chain.first()?));
+        leaf.map_or(0, |leaf| leaf.not_after_s)
+    }
+
+    /// Whether challenges of this authority arrive at its port.
+    pub(super) fn answers_challenges(&self, acme: &Acme) -> bool {
+        self.config.answers_challenges(acme)
+    }
+
+    /// Whether both are one process, which takes another certificate while it runs.
     fn is_as(&self, other: &Self) -> bool {
-        let launch = |portal: &Self| minicbor::to_vec(&portal.child.launch).map(Zeroizing::new).ok();
+        let launch = |portal: &Self| minicbor::to_vec(portal.child.launch.clone().with(None)).ok();
         self.config.listen == other.config.listen && launch(self) == launch(other)
     }
 }
 
-/// Certificate and key.
-struct Pair {
-    chain: Vec<u8>,
-    key: SecretBytes,
+/// Logs why the certificate in use stays.
+fn kept(error: &anyhow::Error) {
+    let error = vpnd_sys::text::format_chain(error);
+    tracing::warn!(
+        error,
+        "web pages keep the certificate that they have; its files are read again in a while, or by 'vpnd reload'"
+    );
 }
 
-impl Pair {
-    fn read(portal: &vpnd_config::Portal, tls: &Tls) -> anyhow::Result<Self> {
-        let chain = vpnd_config::certificate::read(&portal.certificate)?;
-        let key = read_key(&portal.key)?;
-        Identity::from_pem(&chain, &key.0).and_then(Identity::certified).with_context(|| {
-            format!("{} is not the key of {}", portal.key.display(), portal.certificate.display())
-        })?;
-        if let Some(other) = vpnd_config::portal::other_use(&tls::private_key(&key.0)?, tls) {
-            bail!("{} is '{other}' of [tls] as well: make another for the portal", portal.key.display());
-        }
-        Ok(Self { chain, key })
+/// Reads certificate and key.
+fn read(portal: &vpnd_config::Portal, tls: &Tls) -> anyhow::Result<PortalCertificate> {
+    let chain = vpnd_config::certificate::read(&portal.certificate)?;
+    let key = read_key(&portal.key)?;
+    Identity::from_pem(&chain, &key.0).and_then(Identity::certified).with_context(|| {
+        format!("{} is not the key of {}", portal.key.display(), portal.certificate.display())
+    })?;
+    for_portal_alone(&portal.key, &key.0, tls)?;
+    Ok(PortalCertificate { chain: chain.into(), key })
+}
+
+/// Refuses a key of the gateway or its authorities.
+///
+/// # Errors
+/// If it is one, or can't be used.
+pub(super) fn for_portal_alone(path: &Path, key: &[u8], tls: &Tls) -> anyhow::Result<()> {
+    match vpnd_config::portal::other_use(&tls::private_key(key)?, tls) {
+        Some(other) => bail!("{} is '{other}' of [tls] as well: make another for the portal", path.display()),
+        None => Ok(()),
     }
 }
 
 impl Gateway {
+    /// Has the portal present the certificate that was ordered.
+    ///
+    /// # Errors
+    /// If the auth process is lost.
+    pub(super) async fn take_over_portal_certificate(&mut self) -> Result<(), ChildError> {
+        if let Some(portal) = &mut self.portal
+            && let Err(error) = portal.read_again().await
+        {
+            kept(&error);
+        }
+        self.report_portal_certificate().await
+    }
+
+    /// Has the auth process know how long the portal's certificate is good, for administrators.
+    ///
+    /// # Errors
+    /// If the auth process is lost.
+    pub(super) async fn report_portal_certificate(&self) -> Result<(), ChildError> {
+        match &self.portal {
+            Some(portal) => self.auth.send(&ToAuth::PortalCertificate(portal.expires_s()), &[]).await,
+            None => Ok(()),
+        }
+    }
+
     /// Goes on with this portal, if it is another one. Visits are kept by the auth process.
     pub(super) async fn replace_portal(&mut self, next: Option<Portal>) -> Result<(), ChildError> {
         if let (Some(old), Some(next)) = (&mut self.portal, &next)
             && old.is_as(next)
         {
             (old.config, old.tls, old.retry) = (next.config.clone(), next.tls.clone(), next.retry);
-            return Ok(());
+            if let Some(certificate) = next.certificate() {
+                old.present(certificate).await;
+            }
+            return self.report_portal_certificate().await;
         }
         self.end_relays().await?;
         if let Some(old) = std::mem::replace(&mut self.portal, next) {

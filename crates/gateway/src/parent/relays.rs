@@ -108,6 +108,10 @@ impl Gateway {
                 Some(here) => self.worker.send(&ToWorker::RelayOver { here, dropped }, &[]).await,
                 None => Ok(()),
             },
+            FromPortal::Answering => {
+                self.orders.answering().await;
+                Ok(())
+            }
             // The reason of its end, which is handled with its end.
             FromPortal::Failed(_) => Ok(()),
         }

@@ -125,6 +125,10 @@ pub struct Portal {
     /// TCP connections that carry datagrams.
     #[serde(default)]
     pub relays: u64,
+    /// For how long its certificate is good yet, seconds, 0 if it has none or that has expired;
+    /// `None` if that is not known.
+    #[serde(default)]
+    pub certificate_left_s: Option<u64>,
 }
 
 /// A gateway's firewall table.

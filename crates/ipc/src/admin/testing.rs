@@ -119,7 +119,7 @@ pub fn status() -> Status {
             relays: count(&[("begun", 5), ("dropped", 6)]),
         },
         audit: Some(Audit { failure: None }),
-        portal: Some(Portal { up: true, visits: 3, relays: 2 }),
+        portal: Some(Portal { up: true, visits: 3, relays: 2, certificate_left_s: Some(2_000_000) }),
         firewall: Some(Firewall {
             table: "vpnd_vpnd0".to_owned(),
             rules: Some("0123456789abcdef".to_owned()),

@@ -5,8 +5,9 @@
 
 use std::time::Duration;
 
-use minicbor::bytes::ByteVec;
+use minicbor::bytes::{ByteArray, ByteVec};
 use minicbor::{Decode, Encode};
+use vpnd_proto::control::{List, Text};
 
 use crate::messages::{Common, SecretBytes};
 
@@ -17,8 +18,11 @@ pub const MAX_REASON: usize = 600;
 /// The longest certificate chain (PEM) and the longest account, bytes.
 pub const MAX_CHAIN: usize = 64 << 10;
 pub const MAX_ACCOUNT: usize = 8 << 10;
+/// Names in one certificate at most.
+pub const MAX_NAMES: usize = 16;
 
-/// The first message; with one descriptor: the listener for challenges.
+/// The first message; with one descriptor: the listener for challenges. Without one, the portal
+/// answers them.
 #[derive(Debug, Encode, Decode)]
 pub struct AcmeLaunch {
     #[n(0)]
@@ -69,4 +73,28 @@ pub enum FromAcme {
     /// There is no certificate, and why. The number is that of each child's first report.
     #[n(2)]
     Failed(#[n(0)] String),
+    /// Has the portal answer challenges. Answered by [`ToAcme::Answering`] once it does.
+    #[n(3)]
+    Proofs(#[n(0)] Proofs),
+}
+
+/// Parent → acme process, once it is prepared.
+#[derive(Debug, Encode, Decode)]
+pub enum ToAcme {
+    /// The portal answers challenges by the proofs.
+    #[n(0)]
+    Answering,
+}
+
+/// The proofs for all names of an order.
+pub type Proofs = List<Proof, MAX_NAMES>;
+
+/// The answer to the challenge of a name (RFC 8737 section 3).
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Proof {
+    #[n(0)]
+    pub name: Text<253>,
+    /// SHA-256 of the key authorization, which is no secret.
+    #[n(1)]
+    pub digest: ByteArray<32>,
 }

@@ -329,9 +329,11 @@ pub struct PortalHealth {
     /// Whether its process is there.
     #[n(0)]
     pub up: bool,
-    /// Browsers whose users have logged in.
     #[n(1)]
     pub visits: u64,
+    /// Seconds until its certificate expires: 0 without one, `None` if the parent has not said.
+    #[n(2)]
+    pub certificate_left_s: Option<u64>,
 }
 
 /// State of the audit file.
@@ -347,7 +349,6 @@ pub struct AuditHealth {
 
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct PoolUsage {
-    /// The network.
     #[n(0)]
     pub pool: Text<64>,
     /// Addresses with a live lease.

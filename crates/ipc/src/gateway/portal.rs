@@ -18,6 +18,7 @@ use minicbor::bytes::{ByteArray, ByteVec};
 use minicbor::{Decode, Encode};
 use vpnd_proto::control::{ChallengeAnswer, ChallengeKind, ChallengeText, List, SecretText, Text, UserName};
 
+use super::acme::Proofs;
 pub use super::auth::PortalHealth;
 use super::auth::SourceName;
 pub use super::idp::{Code, LogoutToken, Url};
@@ -45,11 +46,11 @@ pub const MAX_PROVIDERS: usize = 32;
 pub struct PortalLaunch {
     #[n(0)]
     pub common: Common,
-    /// PEM, the portal's own certificate first.
+    /// PEM, the portal's own certificate first; absent, and so is the key, until one was ordered.
     #[n(1)]
-    pub chain: ByteVec,
+    pub chain: Option<ByteVec>,
     #[n(2)]
-    pub key: SecretBytes,
+    pub key: Option<SecretBytes>,
     /// The name of the service on each page.
     #[n(3)]
     pub name: Text<64>,
@@ -61,6 +62,32 @@ pub struct PortalLaunch {
     /// Relays at the same time; 0 where there are none.
     #[cbor(n(6), default)]
     pub relays: u32,
+}
+
+impl PortalLaunch {
+    /// Its certificate, if it has one.
+    #[must_use]
+    pub fn certificate(&self) -> Option<PortalCertificate> {
+        Some(PortalCertificate { chain: self.chain.clone()?, key: self.key.clone()? })
+    }
+
+    /// This message with another certificate, or without one.
+    #[must_use]
+    pub fn with(self, certificate: Option<PortalCertificate>) -> Self {
+        let (chain, key) = certificate.map(|PortalCertificate { chain, key }| (chain, key)).unzip();
+        Self { chain, key, ..self }
+    }
+}
+
+/// The portal's certificate with its key.
+#[derive(Clone, Debug, Encode, Decode)]
+pub struct PortalCertificate {
+    /// PEM, the portal's own certificate first.
+    #[n(0)]
+    pub chain: ByteVec,
+    /// PEM.
+    #[n(1)]
+    pub key: SecretBytes,
 }
 
 /// An OpenID provider, as the login page shows it.
@@ -109,6 +136,9 @@ pub enum FromPortal {
         #[n(1)]
         dropped: u64,
     },
+    /// It answers challenges by the [`ToPortal::Proofs`] that it was sent last.
+    #[n(5)]
+    Answering,
 }
 
 /// Parent → portal, once it is prepared.
@@ -120,6 +150,13 @@ pub enum ToPortal {
     /// There is no socket for the relay of this number.
     #[n(1)]
     NoRelay(#[n(0)] u64),
+    /// Present this certificate in all handshakes from now on.
+    #[n(2)]
+    Certificate(#[n(0)] PortalCertificate),
+    /// Answer an authority's challenges by these, and by none that came before. Answered by
+    /// [`FromPortal::Answering`].
+    #[n(3)]
+    Proofs(#[n(0)] Proofs),
 }
 
 crate::requests! {

@@ -116,6 +116,11 @@ impl<'p> DeskPage<'p> {
             .into_iter()
             .flatten()
             .collect();
+        let certificate = state.portal.and_then(|portal| portal.certificate_left_s);
+        health.extend(
+            certificate
+                .map(|left_s| (texts.certificate_of_pages.to_owned(), (texts.good_for)(left_s / 86_400))),
+        );
         health.extend([(texts.users.to_owned(), state.users.to_string())]);
         health.extend(state.pools.iter().map(pool));
         health.extend(state.sources.iter().map(source));

@@ -97,7 +97,7 @@ fn state() -> DeskState {
             lost: 0,
             failure: Some(Reason::cut("the disk of the audit file is full")),
         }),
-        portal: Some(PortalHealth { up: true, visits: 14 }),
+        portal: Some(PortalHealth { up: true, visits: 14, certificate_left_s: Some(9 * 86_400) }),
         worker: Some(WorkerShown {
             version: Text::cut("0.1.0"),
             uptime_s: 400_000,

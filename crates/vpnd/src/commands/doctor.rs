@@ -128,6 +128,7 @@ fn examine(args: &DoctorArgs, stores: &dyn Stores) -> io::Result<Vec<Finding>> {
     findings.push(machine::memory(&config));
     findings.extend(gateway::pools(&config, running.status.as_deref()));
     findings.push(gateway::certificate(&config));
+    findings.extend(gateway::portal_certificate(&config));
     // The store's process has its own runtime by now, which can't be inside of another.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {

@@ -42,10 +42,10 @@ pub fn renew(args: &RenewArgs, now: SystemTime) -> Result<String, RenewError> {
         files.ca_key = ca_key;
     }
     let (pinned, is_own) = (config.tls.pinned_certificate(), is_own(&config));
-    if !is_own && config.acme.is_some() && !args.new_key {
+    if !is_own && config.orders_own() && !args.new_key {
         return Err(RenewError::Ordered { certificate: config.tls.certificate });
     }
-    files.foreign = args.new_key && config.acme.is_some();
+    files.foreign = args.new_key && config.orders_own();
     // It has the names by which the profiles of before know the gateway.
     if !is_own && pinned.exists() {
         files.certificate = &pinned;

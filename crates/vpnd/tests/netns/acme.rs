@@ -6,6 +6,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod pages;
+
 use std::fs;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
@@ -93,13 +95,21 @@ fn configure(gateway: &Gateway<'_>, ca: &Path, names: &[&str]) {
 
 /// The certificates in the gateway's file.
 fn chain(gateway: &Gateway<'_>) -> Vec<CertificateDer<'static>> {
-    let pem = fs::read(gateway.file("server.pem")).unwrap();
+    chain_in(gateway, "server.pem")
+}
+
+fn chain_in(gateway: &Gateway<'_>, file: &str) -> Vec<CertificateDer<'static>> {
+    let pem = fs::read(gateway.file(file)).unwrap();
     CertificateDer::pem_slice_iter(&pem).map(Result::unwrap).collect()
 }
 
 /// The names and the public key of the gateway's certificate.
 fn leaf(gateway: &Gateway<'_>) -> (Vec<String>, Vec<u8>) {
-    let chain = chain(gateway);
+    leaf_in(gateway, "server.pem")
+}
+
+fn leaf_in(gateway: &Gateway<'_>, file: &str) -> (Vec<String>, Vec<u8>) {
+    let chain = chain_in(gateway, file);
     let (_, parsed) = x509_parser::parse_x509_certificate(&chain[0]).unwrap();
     let names = parsed.subject_alternative_name().unwrap().unwrap();
     let names = names.value.general_names.iter().map(ToString::to_string).collect();
@@ -108,7 +118,11 @@ fn leaf(gateway: &Gateway<'_>) -> (Vec<String>, Vec<u8>) {
 
 /// Waits for an order to end, and returns why it failed.
 fn outcome(gateway: &Gateway<'_>, before: &str) -> (Option<String>, String) {
-    let path = gateway.file("state/acme-outcome.json");
+    outcome_in(gateway, "acme-outcome.json", before)
+}
+
+fn outcome_in(gateway: &Gateway<'_>, file: &str, before: &str) -> (Option<String>, String) {
+    let path = gateway.file("state").join(file);
     eventually("the order ends", 60 * SECOND, || {
         let text = fs::read_to_string(&path).ok().filter(|text| text != before)?;
         let outcome: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -117,10 +131,14 @@ fn outcome(gateway: &Gateway<'_>, before: &str) -> (Option<String>, String) {
 }
 
 fn certificate_finding(gateway: &Gateway<'_>) -> serde_json::Value {
+    finding(gateway, "certificate")
+}
+
+fn finding(gateway: &Gateway<'_>, check: &str) -> serde_json::Value {
     let mut doctor = gateway.vpnd(&["doctor", "--json", "--config"]);
     doctor.arg(gateway.config());
     let findings: Vec<serde_json::Value> = serde_json::from_slice(&process::run(doctor).stdout).unwrap();
-    findings.iter().find(|finding| finding["check"] == "certificate").unwrap().clone()
+    findings.iter().find(|finding| finding["check"] == check).unwrap().clone()
 }
 
 fn is_open(lab: &Lab, port: u16) -> bool {

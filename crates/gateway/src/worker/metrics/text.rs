@@ -247,6 +247,10 @@ fn portal(out: &mut Families<'_, '_>, status: &Status) -> fmt::Result {
     let Some(portal) = status.portal else { return Ok(()) };
     out.gauge("portal_up", "Whether web pages are served", None, u64::from(portal.up))?;
     out.gauge("portal_visits", "Browsers whose users have logged in", None, portal.visits)?;
+    if let Some(left_s) = portal.certificate_left_s {
+        let help = "Time until the certificate of the web pages expires";
+        out.gauge("portal_certificate_expiry", help, Some(Unit::Seconds), left_s)?;
+    }
     out.gauge("relays", "TCP connections that carry clients' datagrams", None, portal.relays)?;
     let relays = |name| Counters::of(&status.counters.relays, name);
     out.counter("relays_begun", "TCP connections that have carried clients' datagrams", relays("begun"))?;
@@ -348,6 +352,7 @@ mod tests {
                 "vpnd_audit_lost counter",
                 "vpnd_portal_up gauge",
                 "vpnd_portal_visits gauge",
+                "vpnd_portal_certificate_expiry_seconds gauge",
                 "vpnd_relays gauge",
                 "vpnd_relays_begun counter",
                 "vpnd_relays_dropped counter",
@@ -404,6 +409,7 @@ mod tests {
             "vpnd_source_failures_total{source=\"campus\"} 3".to_owned(),
             "vpnd_audit_recording 1".to_owned(),
             "vpnd_audit_lost_total 2".to_owned(),
+            "vpnd_portal_certificate_expiry_seconds 2000000".to_owned(),
             "vpnd_portal_up 1".to_owned(),
             "vpnd_portal_visits 3".to_owned(),
             "vpnd_relays 2".to_owned(),

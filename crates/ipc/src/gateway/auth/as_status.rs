@@ -10,8 +10,8 @@ impl From<PoolUsage> for status::Pool {
 }
 
 impl From<PortalHealth> for status::Portal {
-    fn from(PortalHealth { up, visits }: PortalHealth) -> Self {
-        Self { up, visits, relays: 0 }
+    fn from(PortalHealth { up, visits, certificate_left_s }: PortalHealth) -> Self {
+        Self { up, visits, relays: 0, certificate_left_s }
     }
 }
 

@@ -42,6 +42,9 @@ pub(super) fn state(state: &DeskState) -> Value {
         "sessions": profiles.collect::<Vec<_>>(),
         "pools": state.pools.iter().map(pool).collect::<Vec<_>>(),
         "sources": state.sources.iter().map(source).collect::<Vec<_>>(),
+        "portal": state.portal.map(|portal| json!({
+            "visits": portal.visits, "certificate_left_s": portal.certificate_left_s,
+        })),
         "audit_failure": state.audit.as_ref().and_then(|audit| audit.failure.as_deref()),
         "gateway": state.worker.as_ref().map(|worker| json!({
             "version": &*worker.version,

@@ -156,14 +156,19 @@ fn not_recorded(reason: &str) -> String {
     format!("audit: NOTHING IS RECORDED: {}", vpnd_sys::text::plain(reason))
 }
 
-fn portal(Portal { up, visits, relays }: Portal) -> String {
+fn portal(Portal { up, visits, relays, certificate_left_s }: Portal) -> String {
     let state = if up { "served" } else { "NOT SERVED: the portal's process is not there" };
     let number = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
     let over_tcp = match relays {
         0 => String::new(),
         relays => format!(", {} for clients over TCP", count(number(relays), "connection")),
     };
-    format!("web pages: {state}, {} logged in{over_tcp}", count(number(visits), "browser"))
+    let certificate = match certificate_left_s {
+        None => String::new(),
+        Some(0) => ", certificate MISSING OR EXPIRED, so browsers refuse them; see 'vpnd doctor'".to_owned(),
+        Some(left_s) => format!(", certificate good for {}", age(left_s)),
+    };
+    format!("web pages: {state}, {} logged in{over_tcp}{certificate}", count(number(visits), "browser"))
 }
 
 fn pool(pool: &Pool) -> String {
@@ -471,7 +476,7 @@ suites: aes-256-gcm (aws-lc, 9800 MB/s), chacha20-poly1305 (ring, 1900 MB/s)
 certificate: good for 21d 23h
 process worker: user 990, no capabilities, no new privileges, seccomp, landlock as far as this kernel has it, no dumps
 firewall inet vpnd_vpnd0: put back 2 times after another program had removed or changed it; 30 packets over max_connections_per_address dropped
-web pages: served, 3 browsers logged in, 2 connections for clients over TCP
+web pages: served, 3 browsers logged in, 2 connections for clients over TCP, certificate good for 23d 3h
 pool 10.86.0.0/16: 2 of 65533 addresses taken
 pool fd00::/64: 1 of 1048576 addresses taken
 source campus: NO ANSWER for 10s, answered 12, failed 3; NO LONGER SHOWS 12 USERS with sessions, which go on: see 'vpnd doctor'
@@ -488,6 +493,14 @@ SESSION       USER  INNER      OUTER            SUITE        EPOCH  STATE      M
 ba9876543210  bob   10.86.0.3  -                -            -      away       -                 0 B      0 B     5s       -    5s
 ";
         assert_eq!(render(&status(), None), wanted);
+    }
+
+    #[test]
+    fn web_pages_without_a_good_certificate_are_said() {
+        let line = |certificate_left_s| portal(Portal { certificate_left_s, ..status().portal.unwrap() });
+        assert!(line(Some(0)).contains("MISSING OR EXPIRED"));
+        assert!(line(Some(3_600)).ends_with("certificate good for 1h 0m"));
+        assert!(!line(None).contains("certificate"), "an older daemon does not say");
     }
 
     #[test]

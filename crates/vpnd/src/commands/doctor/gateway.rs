@@ -4,10 +4,9 @@ use std::path::Path;
 
 use super::{Finding, plural};
 use crate::commands::admin::table;
-use vpnd_config::Acme;
 use vpnd_config::ServerConfig;
 use vpnd_config::certificate;
-use vpnd_config::certificate::order::{Outcome, wanted};
+use vpnd_config::certificate::order::{Ordered, Outcome, Owner};
 use vpnd_config::in_force::Settings;
 use vpnd_config::read_text;
 use vpnd_ipc::admin::Status;
@@ -51,6 +50,7 @@ pub(super) fn running(config: &ServerConfig) -> Running {
     findings.push(certificate_in_use(&status));
     findings.extend(audit(&status));
     findings.extend(portal(&status));
+    findings.extend(portal_certificate_in_use(&status));
     findings.extend(missing_users(&status));
     findings.extend(draining(&status));
     findings.extend(read_text(Path::new(&config.file)).ok().map(|text| settings(&status, &text)));
@@ -169,22 +169,28 @@ fn protections(status: &Status) -> Finding {
 }
 
 fn certificate_in_use(status: &Status) -> Finding {
-    const CHECK: &str = "gateway.certificate";
+    let found = "the running gateway's certificate has expired: no client can connect";
     let advice = "renew it ('vpnd renew', or as you got it), then run: vpnd reload";
-    match status.certificate_left_s {
-        0 => Finding::problem(
-            CHECK,
-            "the running gateway's certificate has expired: no client can connect",
-            advice,
-        ),
+    let subject = "the running gateway's certificate";
+    time_left("gateway.certificate", subject, status.certificate_left_s, found, advice)
+}
+
+fn portal_certificate_in_use(status: &Status) -> Option<Finding> {
+    let left_s = status.portal.filter(|portal| portal.up)?.certificate_left_s?;
+    let found = "the running portal has no certificate, or it has expired: browsers refuse the web pages";
+    let advice = "with acme = true 'portal.certificate' says why; otherwise renew it as you got it, then run: vpnd reload";
+    let subject = "the running portal's certificate";
+    Some(time_left("gateway.portal.certificate", subject, left_s, found, advice))
+}
+
+/// A finding by the time for which a certificate is good yet.
+fn time_left(check: &'static str, subject: &str, left_s: u64, over: &str, advice: &str) -> Finding {
+    match left_s {
+        0 => Finding::problem(check, over, advice),
         left_s @ 1..DAY_S => {
-            let found = format!("the running gateway's certificate expires in {} hours", left_s / 3_600);
-            Finding::problem(CHECK, found, advice)
+            Finding::problem(check, format!("{subject} expires in {} hours", left_s / 3_600), advice)
         }
-        left_s => Finding::good(
-            CHECK,
-            format!("the running gateway's certificate is good for {} days", left_s / DAY_S),
-        ),
+        left_s => Finding::good(check, format!("{subject} is good for {} days", left_s / DAY_S)),
     }
 }
 
@@ -235,14 +241,9 @@ pub(super) fn certificate(config: &ServerConfig) -> Finding {
             "see the configuration's findings",
         );
     };
-    let now_s = wall_s();
-    let found = format!(
-        "{path}, for {}, is good for {} days",
-        leaf.names.join(", "),
-        leaf.not_after_s.saturating_sub(now_s) / DAY_S
-    );
-    if let Some(acme) = &config.acme {
-        return ordered(config, acme, &leaf, found);
+    let (now_s, found) = (wall_s(), described(&config.tls.certificate, &leaf));
+    if let Some(what) = Ordered::of(config, Owner::Gateway) {
+        return ordered(CHECK, config, &what, Some(&leaf), found);
     }
     let renewable = certificate::renewable(&config.tls, std::time::SystemTime::now());
     match renewable {
@@ -261,11 +262,44 @@ pub(super) fn certificate(config: &ServerConfig) -> Finding {
     }
 }
 
+/// The portal's certificate in its file, and who renews it.
+pub(super) fn portal_certificate(config: &ServerConfig) -> Option<Finding> {
+    const CHECK: &str = "portal.certificate";
+    let portal = config.portal.as_ref()?;
+    let chain = certificate::read(&portal.certificate).map(|pem| vpnd_pki::leaf::chain(&pem));
+    let leaf = chain.ok().and_then(|chain| Leaf::parse(chain.first()?));
+    if let Some(what) = Ordered::of(config, Owner::Portal) {
+        let none = || format!("there is no certificate for web pages at {} yet", what.names.join(", "));
+        let found = leaf.as_ref().map_or_else(none, |leaf| described(&portal.certificate, leaf));
+        return Some(ordered(CHECK, config, &what, leaf.as_ref(), found));
+    }
+    // Without one, the configuration has a finding.
+    let leaf = leaf?;
+    let found = described(&portal.certificate, &leaf);
+    Some(if wall_s() >= leaf.due_s() {
+        let advice = "renew it as you got it, then run: vpnd reload; or have the gateway do that: acme = true in [portal]";
+        Finding::warning(CHECK, found, advice)
+    } else {
+        Finding::good(CHECK, format!("{found}; renewed elsewhere"))
+    })
+}
+
+fn described(path: &Path, leaf: &Leaf) -> String {
+    let days = leaf.not_after_s.saturating_sub(wall_s()) / DAY_S;
+    format!("{}, for {}, is good for {days} days", path.display(), leaf.names.join(", "))
+}
+
 /// The finding where an ACME authority is to issue it.
-fn ordered(config: &ServerConfig, acme: &Acme, leaf: &Leaf, found: String) -> Finding {
-    const CHECK: &str = "certificate";
+fn ordered(
+    check: &'static str,
+    config: &ServerConfig,
+    what: &Ordered,
+    leaf: Option<&Leaf>,
+    found: String,
+) -> Finding {
+    let acme = &what.acme;
     let (directory, challenge) = (acme.directory.as_str(), acme.challenge.name());
-    let last = Outcome::read(config);
+    let last = Outcome::read(config, what.owner);
     let found = match last.as_ref().and_then(|last| last.failed.as_ref()) {
         None => found,
         Some(reason) => {
@@ -277,12 +311,12 @@ fn ordered(config: &ServerConfig, acme: &Acme, leaf: &Leaf, found: String) -> Fi
         acme.listen.port()
     );
     let has_failed = last.is_some_and(|last| last.failed.is_some());
-    match wanted(config, acme) {
-        _ if wall_s() >= leaf.overdue_s() => Finding::problem(CHECK, found, advice),
-        Ok(None) if has_failed => Finding::warning(CHECK, found, advice),
-        Ok(None) => Finding::good(CHECK, format!("{found}; the gateway orders the next at {directory}")),
-        Ok(Some(reason)) => Finding::warning(CHECK, format!("{found}; another is wanted: {reason}"), advice),
-        Err(error) => Finding::warning(CHECK, format!("{found}; {error}"), advice),
+    match what.wanted(config) {
+        _ if leaf.is_none_or(|leaf| wall_s() >= leaf.overdue_s()) => Finding::problem(check, found, advice),
+        Ok(None) if has_failed => Finding::warning(check, found, advice),
+        Ok(None) => Finding::good(check, format!("{found}; the gateway orders the next at {directory}")),
+        Ok(Some(reason)) => Finding::warning(check, format!("{found}; another is wanted: {reason}"), advice),
+        Err(error) => Finding::warning(check, format!("{found}; {error}"), advice),
     }
 }
 
@@ -341,7 +375,11 @@ mod tests {
         {
             status.certificate_left_s = left_s;
             assert_eq!(certificate_in_use(&status).verdict, verdict);
+            status.portal.as_mut().unwrap().certificate_left_s = Some(left_s);
+            assert_eq!(portal_certificate_in_use(&status).map(|finding| finding.verdict), Some(verdict));
         }
+        status.portal.as_mut().unwrap().certificate_left_s = None;
+        assert_eq!(portal_certificate_in_use(&status), None, "an older daemon does not say");
     }
 
     #[test]

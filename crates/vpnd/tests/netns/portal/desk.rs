@@ -78,6 +78,7 @@ fn with_people(lab: &Lab) -> (Gateway<'_>, Client<'_>, Client<'_>) {
 fn administrators_add_users(gateway: &Gateway<'_>, admin: &Browser<'_>, desk: &Browser<'_>, state: &Answer) {
     let form = desk.tunnelled("/desk", &[]).field("form");
     assert!(state.body.contains("action=\"/desk/add\""), "{state:?}");
+    assert!(state.body.contains("Certificate of these pages</dt><dd>good for "), "{state:?}");
     assert!(!desk.tunnelled("/desk", &[]).body.contains("action=\"/desk/add\""));
     let add = |browser: &Browser<'_>, form: &str, groups: &str| {
         let fields = [
@@ -183,7 +184,7 @@ fn each_role_at_the_desk_does_what_it_may() {
     assert_eq!(crate::audit::recorded(&gateway, "whois")[0]["by"], "dora on the web pages");
     assert_eq!(desk.tunnelled("/desk/whois", &fields[..2]).status, 422, "not without a reason");
     let state = eventually("the worker has told of itself", SOON, || {
-        Some(admin.tunnelled("/desk", &[])).filter(|state| state.body.contains("good for "))
+        Some(admin.tunnelled("/desk", &[])).filter(|state| state.body.contains("Certificate of the gateway"))
     });
     assert!(state.body.contains("Sessions by access profile") && state.body.contains("1 of"), "{state:?}");
     administrators_add_users(&gateway, &admin, &desk, &state);

@@ -1,0 +1,212 @@
+//! Behaviour: the certificate of the web pages from the same authority, with another key than the
+//! tunnel's. The portal runs before there is one, since it answers the challenge at its port, and
+//! takes each over while its connections go on.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use rcgen::{CertificateParams, KeyPair};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use rustls_pki_types::{CertificateDer, ServerName};
+
+use super::{Authority, SECOND, chain, chain_in, configure, finding, leaf, leaf_in, outcome, outcome_in};
+use crate::certificates::shapes;
+use crate::client::Client;
+use crate::gateway::{Gateway, edit_toml, must};
+use crate::lab::{CAMPUS_V4, GATEWAY_V4, Lab, eventually};
+use crate::names::{NAME, PROVIDERS};
+use crate::privileges::Seen;
+use crate::process::text;
+use crate::traffic::ping_until;
+
+const PAGES: &str = "portal.pem";
+const OUTCOME: &str = "acme-outcome-portal.json";
+const DAY_S: u64 = 86_400;
+
+/// A browser's connection to the pages.
+type Connection = StreamOwned<ClientConnection, TcpStream>;
+
+/// Web pages for `host` that order their certificate.
+fn serve_pages(gateway: &Gateway<'_>, host: &str) {
+    gateway.configure("portal.enabled", true);
+    gateway.configure("portal.acme", true);
+    gateway.configure("portal.url", format!("https://{host}"));
+}
+
+/// A browser's handshake, which trusts the authorities of this chain alone.
+fn connect(lab: &Lab, trusted: &[CertificateDer<'static>]) -> Result<Connection, std::io::Error> {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(trusted.iter().cloned());
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let config = config.with_root_certificates(roots).with_no_client_auth();
+    let tcp = lab.net.within(|| TcpStream::connect((GATEWAY_V4, 443)))?;
+    tcp.set_read_timeout(Some(10 * SECOND))?;
+    let name = ServerName::try_from(NAME).unwrap();
+    let mut stream = StreamOwned::new(ClientConnection::new(Arc::new(config), name).unwrap(), tcp);
+    stream.conn.complete_io(&mut stream.sock)?;
+    Ok(stream)
+}
+
+/// One request of a connection that goes on.
+fn get(connection: &mut Connection) {
+    connection.write_all(b"GET /style.css HTTP/1.1\r\nHost: gateway.example\r\n\r\n").unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        connection.read_exact(&mut byte).unwrap();
+        head.extend(byte);
+    }
+    let head = String::from_utf8(head).unwrap().to_ascii_lowercase();
+    assert!(head.starts_with("http/1.1 200 "), "{head}");
+    let len = head.split("content-length: ").nth(1).unwrap().lines().next().unwrap();
+    let mut body = vec![0; len.trim().parse().unwrap()];
+    connection.read_exact(&mut body).unwrap();
+}
+
+fn presented(connection: &Connection) -> CertificateDer<'static> {
+    connection.conn.peer_certificates().unwrap()[0].clone().into_owned()
+}
+
+fn left_s(gateway: &Gateway<'_>) -> u64 {
+    gateway.status()["portal"]["certificate_left_s"].as_u64().unwrap()
+}
+
+/// Puts a certificate in the portal's file that is good for ten days of ninety yet.
+fn age(gateway: &Gateway<'_>) -> CertificateDer<'static> {
+    let key = KeyPair::from_pem(&fs::read_to_string(gateway.file("portal-key.pem")).unwrap()).unwrap();
+    let mut params = CertificateParams::new(vec![NAME.to_owned()]).unwrap();
+    let now = rcgen::date_time_ymd(1970, 1, 1) + UNIX_EPOCH.elapsed().unwrap();
+    let days = |days: u64| Duration::from_secs(days * DAY_S);
+    (params.not_before, params.not_after) = (now - days(80), now + days(10));
+    let made = params.self_signed(&key).unwrap();
+    fs::write(gateway.file(PAGES), made.pem()).unwrap();
+    made.der().clone()
+}
+
+#[test]
+fn pages_get_their_first_certificate_and_the_next_while_a_connection_goes_on() {
+    let Some(lab) = Lab::new(1) else { return };
+    let Some(authority) = Authority::start(&lab, false) else { return };
+    let mut gateway = Gateway::init(&lab);
+    let ann = gateway.add_user("ann");
+    configure(&gateway, &authority.ca, &[]);
+    edit_toml(&gateway.config(), |config| {
+        config["acme"].as_table_mut().unwrap().remove("names");
+    });
+    serve_pages(&gateway, NAME);
+    let (tunnels, key) = (chain(&gateway), leaf(&gateway).1);
+    must(gateway.check());
+    gateway.start();
+    let (failed, first) = outcome_in(&gateway, OUTCOME, "");
+    assert_eq!(failed, None, "{}", authority.process.output());
+    let (names, own_key) = leaf_in(&gateway, PAGES);
+    assert_eq!(names, [format!("DNSName({NAME})")]);
+    assert_ne!(own_key, key, "the pages' key is not the tunnel's");
+    let mode = fs::metadata(gateway.file("portal-key.pem")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    // The tunnel's certificate is its own authority's, as before.
+    assert_eq!(chain(&gateway), tunnels);
+    assert!(!gateway.file("state/acme-outcome.json").exists());
+    let client = Client::connect(&lab, 1, &ann);
+    ping_until(client.namespace(), CAMPUS_V4.into(), 10 * SECOND);
+
+    let authorities = chain_in(&gateway, PAGES)[1..].to_vec();
+    let mut open = eventually("pages are served", 10 * SECOND, || connect(&lab, &authorities).ok());
+    assert_eq!(presented(&open), chain_in(&gateway, PAGES)[0]);
+    get(&mut open);
+    let portal = Seen::parent(&gateway).child("portal").pid();
+    assert!(left_s(&gateway) > 20 * DAY_S);
+    assert_eq!(finding(&gateway, "portal.certificate")["verdict"], "good");
+
+    // Another is ordered in time, for the same key.
+    let old = age(&gateway);
+    must(gateway.ask(&["reload"]));
+    eventually("the next order is over", 60 * SECOND, || {
+        get(&mut open);
+        (fs::read_to_string(gateway.file("state").join(OUTCOME)).unwrap() != first).then_some(())
+    });
+    let (failed, second) = outcome_in(&gateway, OUTCOME, &first);
+    assert_eq!(failed, None, "{}", authority.process.output());
+    let renewed = eventually("the next is presented", 10 * SECOND, || {
+        Some(connect(&lab, &authorities).ok()?).filter(|connection| presented(connection) != old)
+    });
+    assert_eq!(
+        (presented(&renewed), leaf_in(&gateway, PAGES).1),
+        (chain_in(&gateway, PAGES)[0].clone(), own_key)
+    );
+    get(&mut open);
+    assert_eq!(Seen::parent(&gateway).child("portal").pid(), portal, "nothing was started again");
+    assert!(left_s(&gateway) > 20 * DAY_S);
+
+    // The authority can't find a name, so what there is stays.
+    serve_pages(&gateway, "pages.elsewhere.example");
+    must(gateway.ask(&["reload"]));
+    let (failed, _) = outcome_in(&gateway, OUTCOME, &second);
+    assert!(failed.as_ref().is_some_and(|why| why.contains("pages.elsewhere.example")), "{failed:?}");
+    let log = gateway.process().output();
+    assert_eq!(log.matches("no certificate for web pages from the ACME authority").count(), 1, "{log}");
+    assert_eq!(presented(&connect(&lab, &authorities).unwrap()), presented(&renewed));
+    let found = finding(&gateway, "portal.certificate");
+    assert!(found["verdict"] == "warning" && found["found"].as_str().unwrap().contains("failed"), "{found}");
+    ping_until(client.namespace(), CAMPUS_V4.into(), 5 * SECOND);
+}
+
+#[test]
+fn pages_without_a_certificate_say_so_until_the_authority_is_there() {
+    let Some(lab) = Lab::new(1) else { return };
+    let Some(authority) = Authority::start(&lab, false) else { return };
+    let mut gateway = Gateway::init(&lab);
+    let ann = gateway.add_user("ann");
+    configure(&gateway, &authority.ca, &[NAME]);
+    // No authority listens there.
+    gateway.configure("acme.directory", format!("https://{PROVIDERS}:14001/dir"));
+    serve_pages(&gateway, NAME);
+    gateway.start();
+    let (failed, first) = outcome_in(&gateway, OUTCOME, "");
+    assert!(failed.is_some());
+    let (failed, of_tunnel) = outcome(&gateway, "");
+    assert!(failed.is_some());
+    let client = Client::connect(&lab, 1, &ann);
+    ping_until(client.namespace(), CAMPUS_V4.into(), 10 * SECOND);
+    let status = eventually("the portal is there", 10 * SECOND, || {
+        Some(text(&must(gateway.ask(&["status"])))).filter(|status| status.contains("web pages: served"))
+    });
+    assert!(status.contains("MISSING OR EXPIRED"), "{status}");
+    assert_eq!(left_s(&gateway), 0);
+    assert_eq!(finding(&gateway, "gateway.portal.certificate")["verdict"], "problem");
+    let found = finding(&gateway, "portal.certificate");
+    assert!(found["verdict"] == "problem" && found["found"].as_str().unwrap().contains(NAME), "{found}");
+    assert!(gateway.process().output().contains("web pages have no certificate yet"));
+    assert!(connect(&lab, &chain(&gateway)).is_err(), "no other certificate is presented");
+
+    // Both orders, of one account, with challenges at the port of the pages.
+    configure(&gateway, &authority.ca, &[NAME]);
+    must(gateway.ask(&["reload"]));
+    for (failed, _) in [outcome_in(&gateway, OUTCOME, &first), outcome(&gateway, &of_tunnel)] {
+        assert_eq!(failed, None, "{}", authority.process.output());
+    }
+    let ((names, pages), (tunnels_names, tunnels)) = (leaf_in(&gateway, PAGES), leaf(&gateway));
+    assert_eq!(names, tunnels_names);
+    assert_ne!(pages, tunnels, "each has a key of its own");
+    let authorities = chain_in(&gateway, PAGES)[1..].to_vec();
+    let mut connection = eventually("pages are served", 10 * SECOND, || connect(&lab, &authorities).ok());
+    get(&mut connection);
+    let key = |file: &str| shapes(&fs::read_to_string(gateway.file(file)).unwrap());
+    let parent = Seen::parent(&gateway);
+    let holds = |process: &str, file: &str| {
+        let process = parent.child(process);
+        key(file).iter().any(|shape| process.remembers(shape))
+    };
+    assert!(holds("portal", "portal-key.pem"), "what makes this a search that finds keys");
+    assert!(!holds("portal", "server-key.pem") && !holds("auth", "portal-key.pem"));
+    assert!(!holds("worker", "portal-key.pem") && !holds("worker", "server-key.pem"));
+    assert!(left_s(&gateway) > 20 * DAY_S);
+    ping_until(client.namespace(), CAMPUS_V4.into(), 5 * SECOND);
+}
