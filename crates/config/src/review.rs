@@ -249,8 +249,19 @@ impl Findings<'_> {
         if (0..(life_s / LAST_PART).min(SOON_S).max(ALWAYS_S.min(life_s / 2))).contains(&left_s) {
             let left = TimeLeft(left_s);
             let ends = rfc3339(u64::try_from(ends.timestamp()).unwrap_or(0));
-            self.warning(place, format!("{} expires in {left}, at {ends}; renew it", path.display()));
+            let remedy = self.remedy(place);
+            self.warning(place, format!("{} expires in {left}, at {ends}; {remedy}", path.display()));
         }
+    }
+
+    /// The next step for a certificate that was not replaced in time.
+    fn remedy(&self, place: &str) -> &'static str {
+        let is_ordered = match place {
+            "tls.certificate" => self.config.orders_own(),
+            "portal.certificate" => self.config.portal.as_ref().is_some_and(|portal| portal.acme),
+            _ => false,
+        };
+        if is_ordered { "'vpnd doctor' shows why no other was ordered" } else { "renew it" }
     }
 
     /// The portal's own certificate, without which the tunnel goes on.
@@ -262,7 +273,8 @@ impl Findings<'_> {
             && let Ok((_, parsed)) = parse_x509_certificate(&first)
             && parsed.validity().not_after.timestamp() < now_s as i64
         {
-            let message = format!("{} has expired: browsers refuse the web pages; renew it", path.display());
+            let remedy = self.remedy("portal.certificate");
+            let message = format!("{} has expired: browsers refuse the web pages; {remedy}", path.display());
             self.warning("portal.certificate", message);
         }
     }

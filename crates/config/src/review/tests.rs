@@ -124,6 +124,16 @@ fn a_certificate_that_ends_soon_is_a_warning() {
     only(&at(2 * DAY), 2, "in 2 days");
     only(&at(DAY / 2), 2, "in 12 hours");
     assert!(at(31 * DAY).is_empty());
+    // An ordered one is not renewed by hand.
+    std::fs::copy(bench.dir.path().join("server.pem"), bench.dir.path().join("portal.pem")).unwrap();
+    let ends_s = parsed.validity().not_after.timestamp() as u64;
+    let pages = "[portal]\nenabled = true\nacme = true\nurl = 'https://vpn.example.org'\n[acme]\n\
+                 directory = 'https://ca.example/d'\nterms_of_service_agreed = true\n";
+    for (now_s, state) in [(ends_s - 2 * 86_400, "expires in"), (ends_s + 1, "has expired")] {
+        let warnings = bench.review_at(&format!("{ROUTES}{pages}"), true, now_s).warnings;
+        let of_pages = warnings.iter().find(|warning| warning.message.contains("portal.pem")).unwrap();
+        assert!(of_pages.message.contains(state) && of_pages.message.contains("vpnd doctor"), "{of_pages:?}");
+    }
 }
 
 #[test]
