@@ -11,7 +11,7 @@
 //! never on whether a user exists. This module must not know of connections or sessions.
 
 mod absences;
-mod allowances;
+pub(super) mod allowances;
 mod at_provider;
 mod by_visit;
 mod cause;
@@ -39,7 +39,7 @@ use std::time::Duration;
 use vpnd_proto::admission::Source;
 use vpnd_proto::session::DeviceId;
 
-use allowances::Allowances;
+use allowances::{Allowances, INTERVAL, LOGINS};
 pub use cause::Cause;
 use credentials::{CheckResult, Credentials};
 pub(crate) use device::DeviceOutcome;
@@ -155,8 +155,8 @@ impl Authenticator {
             record: LoginRecord::default(),
             pending: Mutex::new(Pending::new()),
             throttles: [Throttle::default(), Throttle::at_portal()].map(Mutex::new),
-            allowances: Mutex::new(Allowances::new(allowances::LOGINS)),
-            admissions: Mutex::new(Allowances::new(allowances::LOGINS)),
+            allowances: Mutex::new(Allowances::new(LOGINS, INTERVAL)),
+            admissions: Mutex::new(Allowances::new(LOGINS, INTERVAL)),
             turns: Turns::new(settings.workers.max(1), settings.queue),
             longest_wait: settings.longest_wait,
             external: External::default(),

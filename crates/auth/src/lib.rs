@@ -149,6 +149,7 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
 fn switch_portal(service: &Service, config: &ServerConfig) {
     service.portal().switch(config.portal.is_some());
     service.portal().set_desk(Desk::of(config));
+    service.portal().give_codes(config.portal.as_ref().is_some_and(|portal| portal.short_codes));
     if let Some(url) = config.portal.as_ref().and_then(|portal| portal.url.as_ref()) {
         service.portal().serve_at(url.as_str());
     }

@@ -89,6 +89,9 @@ pub struct ConnectArgs {
     /// Started by the client service for the user of this number; its channel is on standard input
     #[arg(long, hide = true, value_name = "UID", conflicts_with_all = ["credentials", "password_fd", "login", "browser"])]
     pub for_service: Option<u32>,
+    /// Whether the person can open a browser on this machine.
+    #[arg(skip)]
+    pub has_screen: bool,
     /// Format of log lines
     #[arg(long, value_enum, default_value = "text")]
     pub log_format: LogFormat,

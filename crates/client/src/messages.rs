@@ -67,6 +67,9 @@ pub struct WorkerLaunch {
     /// The machine's name, for the page on which the user logs in.
     #[n(14)]
     pub machine: String,
+    /// Whether the person is to get a short code for a browser elsewhere, if the gateway gives one.
+    #[cbor(n(15), default)]
+    pub short_code: bool,
 }
 
 impl WorkerLaunch {
@@ -272,8 +275,38 @@ pub struct ListenForBrowser;
 
 /// Show this page to the person, and open it if that is possible.
 #[derive(Debug, Encode, Decode)]
-#[cbor(transparent)]
-pub struct Browse(#[n(0)] pub Text<1024>);
+pub struct Browse {
+    #[n(0)]
+    pub url: Text<1024>,
+    #[n(1)]
+    pub way: BrowserWay,
+}
+
+/// How the answer of a person in a browser gets to the client.
+#[derive(Debug, Encode, Decode)]
+pub enum BrowserWay {
+    /// The browser comes back to this port of the machine.
+    #[n(0)]
+    Port {
+        #[n(0)]
+        port: u16,
+        /// Whether the gateway gives no short code, for which it was asked.
+        #[n(1)]
+        lacks_code: bool,
+    },
+    /// By the gateway, for a browser elsewhere, in which the person types this code.
+    #[n(1)]
+    Code {
+        #[n(0)]
+        code: Text<16>,
+        /// The address of this machine, as the page names it.
+        #[n(1)]
+        from: AsText<IpAddr>,
+        /// Time that is left, in seconds.
+        #[n(2)]
+        time_s: u16,
+    },
+}
 
 /// Tell the user what a server behind the gateway says: to confirm the login elsewhere.
 #[derive(Debug, Encode, Decode)]

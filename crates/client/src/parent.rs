@@ -210,7 +210,8 @@ impl RunningClient {
             user,
             servers: profile.servers.iter().map(ToString::to_string).collect(),
             browser,
-            machine: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            machine: browser::machine(),
+            short_code: !args.has_screen,
         };
         let lookups = Lookups::new(
             launch.common.clone(),
@@ -398,9 +399,7 @@ impl RunningClient {
                 });
                 ToWorker::reply::<ListenForBrowser>(number, opened.map_err(|error| error.to_string()))
             }
-            ParentRequest::Browse(Browse(url)) => {
-                ToWorker::reply::<Browse>(number, self.console.browse(&url))
-            }
+            ParentRequest::Browse(page) => ToWorker::reply::<Browse>(number, self.console.browse(&page)),
             ParentRequest::Tell(Tell(text)) => self.tell(number, &text),
             ParentRequest::Measured(measured) => self.report(number, measured),
             ParentRequest::Renew(Renew(renewal)) => ToWorker::reply::<Renew>(number, self.renew(&renewal)),

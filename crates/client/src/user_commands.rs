@@ -100,7 +100,11 @@ pub struct Shown {
 /// The reason for which there is no tunnel.
 pub async fn up(args: &UpArgs) -> anyhow::Result<()> {
     let mut service = ServiceClient::connect(&args.service.socket).await?;
-    let login = Login { name: args.login.clone().map(UserName::new).transpose()?, browser: args.browser };
+    let login = Login {
+        name: args.login.clone().map(UserName::new).transpose()?,
+        browser: args.browser,
+        has_screen: browser::has_screen(),
+    };
     service.send(&UserRequest::Up(Up { profile: profile_name(args.profile.as_deref())?, login })).await?;
     loop {
         match service.receive().await? {
@@ -234,9 +238,8 @@ fn answer(args: &UpArgs, ask: &Ask) -> Result<Zeroizing<String>, CredentialsErro
 fn browse(url: &str) -> anyhow::Result<()> {
     browser::check(url).map_err(anyhow::Error::msg)?;
     say(&format!("log in in a browser on this machine: {url}"))?;
-    let has_screen = ["DISPLAY", "WAYLAND_DISPLAY"].iter().any(|name| std::env::var_os(name).is_some());
     // No browser runs as root.
-    if has_screen && !rustix::process::geteuid().is_root() {
+    if browser::has_screen() && !rustix::process::geteuid().is_root() {
         let mut opener = std::process::Command::new(OPENER);
         opener.arg(url).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         if let Err(error) = opener.spawn() {

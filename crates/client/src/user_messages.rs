@@ -66,6 +66,9 @@ pub struct Login {
     /// In a browser, whatever the profile says.
     #[n(1)]
     pub browser: bool,
+    /// Whether the user can open one on this machine.
+    #[cbor(n(2), default)]
+    pub has_screen: bool,
 }
 
 #[derive(Debug, Encode, Decode)]

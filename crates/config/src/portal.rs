@@ -41,6 +41,8 @@ pub struct Portal {
     pub logo: Option<LogoFile>,
     /// Where browsers reach the pages, without a path.
     pub url: Option<HttpsUrl>,
+    /// Whether clients without a browser get short codes.
+    pub short_codes: bool,
     /// Groups that have the pages of the help desk and of administrators.
     pub desk: Desk,
     /// Clients' TCP connections that carry datagrams, at most; 0 is none.
@@ -73,6 +75,7 @@ pub(super) fn portal(
         let message = "'url' in [portal] has a name and perhaps a port, and nothing behind them";
         s.problem(p, "url", message.to_owned());
     }
+    let short_codes = s.flag(p, "short_codes", false);
     let desk = desk(s, p, config);
     if let Some(name) = &name
         && (name.is_empty() || name.len() > MAX_NAME || name.chars().any(char::is_control))
@@ -109,6 +112,7 @@ pub(super) fn portal(
         name: name.unwrap_or_else(|| "VPN".to_owned()),
         logo,
         url,
+        short_codes,
         desk,
         relays,
     };
@@ -214,6 +218,11 @@ fn conflicts(s: &Section<'_>, p: &mut Problems, portal: &Portal, config: &Server
         );
         s.missing(p, "url", &hint);
     }
+    if portal.short_codes && portal.url.is_none() {
+        let hint =
+            "write url = \"https://vpn.uni.example\", where people type the short codes of their devices";
+        s.missing(p, "url", hint);
+    }
     let port = portal.listen.port();
     if port == 0 {
         let message = "'listen' in [portal] needs a port from 1 to 65535, such as 443";
@@ -314,6 +323,16 @@ mod tests {
         assert!(!answers("[::]:8443", "") && answers("[::]:8443", "listen = '[::]:8443'\n"));
         assert!(!answers("[::]:443", "challenge = 'http-01'\n"));
         assert!(!answers("192.0.2.1:443", "listen = '192.0.2.2:443'\n"));
+    }
+
+    #[test]
+    fn short_codes_are_off_and_need_an_address_of_the_pages() {
+        let on = "[portal]\nenabled = true\ncertificate = 'p.pem'\nkey = 'k'\n";
+        assert!(!smallest(on).portal.unwrap().short_codes);
+        let codes = format!("{on}short_codes = true\n");
+        assert!(problems(&codes).contains("needs the key 'url'"), "{}", problems(&codes));
+        let portal = smallest(&format!("{codes}url = 'https://vpn.uni.example'\n")).portal.unwrap();
+        assert!(portal.short_codes);
     }
 
     #[test]

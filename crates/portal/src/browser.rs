@@ -23,6 +23,8 @@ const NAME: &str = "__Host-vpnd";
 const AT_PROVIDER: &str = "__Host-vpnd-provider";
 /// The same for a browser in which a client logs in.
 const CONNECT: &str = "__Host-vpnd-connect";
+/// Its value until the person has typed the client's code.
+const WITHOUT_CODE: &str = "code";
 /// Keeps the hash in forms apart from any other of a token.
 const FORM: &[u8] = b"vpnd portal form";
 
@@ -38,6 +40,8 @@ pub(crate) struct Visitor {
     pub(crate) at_provider: Option<Token>,
     /// The ticket of a client that logs in in this browser.
     pub(crate) ticket: Option<Token>,
+    /// Whether the person is about to type the code of one.
+    types_code: bool,
     pub(crate) texts: &'static Texts,
     /// As the browser says.
     pub(crate) kind: BrowserKind,
@@ -65,6 +69,7 @@ pub(crate) fn visitor(parts: &Parts) -> Option<Visitor> {
         token: token_of(&parts.headers, NAME),
         at_provider: token_of(&parts.headers, AT_PROVIDER),
         ticket: token_of(&parts.headers, CONNECT),
+        types_code: cookie_of(&parts.headers, CONNECT) == Some(WITHOUT_CODE),
         texts: texts::preferred(text(ACCEPT_LANGUAGE).unwrap_or_default()),
         kind: kind(text(USER_AGENT).unwrap_or_default()),
         is_foreign: site.is_some_and(|site| site != "same-origin"),
@@ -85,7 +90,11 @@ impl Visitor {
 
     /// The page behind a login.
     pub(crate) fn home(&self) -> &'static str {
-        if self.ticket.is_some() { "/connect" } else { "/" }
+        match (&self.ticket, self.types_code) {
+            (Some(_), _) => "/connect",
+            (None, true) => "/code",
+            (None, false) => "/",
+        }
     }
 
     /// Whether a form was ours, and sent by this browser.
@@ -160,6 +169,11 @@ pub(crate) fn connect_cookie(ticket: &Token) -> String {
     format!("{CONNECT}={}; Path=/; Secure; HttpOnly; SameSite=Lax; Max-Age=600", hex(&*ticket.0))
 }
 
+/// Sets it for a browser whose user has to log in before typing a code.
+pub(crate) fn code_cookie() -> String {
+    format!("{CONNECT}={WITHOUT_CODE}; Path=/; Secure; HttpOnly; SameSite=Lax; Max-Age=600")
+}
+
 /// Removes it.
 pub(crate) fn no_connect_cookie() -> String {
     format!("{CONNECT}=; Path=/; Secure; HttpOnly; SameSite=Lax; Max-Age=0")
@@ -171,14 +185,17 @@ pub(crate) fn no_cookie() -> String {
 }
 
 fn token_of(headers: &HeaderMap, wanted: &str) -> Option<Token> {
+    Some(Token(unhex::<32>(cookie_of(headers, wanted)?)?.into()))
+}
+
+fn cookie_of<'h>(headers: &'h HeaderMap, wanted: &str) -> Option<&'h str> {
     let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
     let mut values = cookies.flat_map(|line| line.split(';')).filter_map(|cookie| {
         let (name, value) = cookie.trim().split_once('=')?;
         (name == wanted).then_some(value)
     });
     // One that comes twice was not set here.
-    let value = values.next().filter(|_| values.next().is_none())?;
-    Some(Token(unhex::<32>(value)?.into()))
+    values.next().filter(|_| values.next().is_none())
 }
 
 pub(crate) fn hex(bytes: &[u8]) -> String {
@@ -280,6 +297,7 @@ mod tests {
             token: Some(token.clone()),
             at_provider: None,
             ticket: None,
+            types_code: false,
             texts: &texts::ENGLISH,
             kind: BrowserKind::default(),
             is_foreign,

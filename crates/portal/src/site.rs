@@ -153,7 +153,7 @@ impl Site {
 type Route = (&'static str, fn() -> MethodRouter<Arc<Site>>);
 
 /// Addresses of pages; those of the API are in `api`.
-const ROUTES: [Route; 35] = [
+const ROUTES: [Route; 36] = [
     ("/", || get(overview)),
     ("/login", || get(login_form).post(log_in)),
     ("/login/answer", || post(answer)),
@@ -164,6 +164,7 @@ const ROUTES: [Route; 35] = [
     ("/oidc/logout/{provider}", || post(at_provider::logged_out)),
     ("/connect", || get(connect::question).post(connect::answer)),
     ("/connect/{ticket}", || get(connect::arrive)),
+    ("/code", || get(connect::code_form).post(connect::type_code)),
     ("/sessions/end", || post(end_session)),
     ("/browsers/end", || post(account::end_visit)),
     ("/devices", || get(devices::devices)),

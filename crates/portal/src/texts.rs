@@ -246,9 +246,11 @@ pub(crate) static ENGLISH: Texts = Texts {
         Refusal::Certificate | Refusal::NeedsCertificate => {
             "Your account needs a certificate, which this page can't ask for. Use the VPN client."
         }
-        Refusal::LacksChallenges | Refusal::NoAddress | Refusal::Internal => {
-            "The gateway could not let you in. Try again."
-        }
+        Refusal::LacksChallenges
+        | Refusal::NoAddress
+        | Refusal::Internal
+        | Refusal::Pending
+        | Refusal::DeviceRefused => "The gateway could not let you in. Try again.",
     },
     wait: |seconds| format!("Too many attempts. Wait {}.", count(seconds, "second", "seconds")),
 };
@@ -366,9 +368,11 @@ pub(crate) static GERMAN: Texts = Texts {
         Refusal::Certificate | Refusal::NeedsCertificate => {
             "Ihr Konto braucht ein Zertifikat, nach dem diese Seite nicht fragen kann. Verwenden Sie den VPN-Client."
         }
-        Refusal::LacksChallenges | Refusal::NoAddress | Refusal::Internal => {
-            "Das Gateway konnte Sie nicht anmelden. Versuchen Sie es noch einmal."
-        }
+        Refusal::LacksChallenges
+        | Refusal::NoAddress
+        | Refusal::Internal
+        | Refusal::Pending
+        | Refusal::DeviceRefused => "Das Gateway konnte Sie nicht anmelden. Versuchen Sie es noch einmal.",
     },
     wait: |seconds| format!("Zu viele Versuche. Warten Sie {}.", count(seconds, "Sekunde", "Sekunden")),
 };

@@ -17,7 +17,7 @@ use ipnet::IpNet;
 use minicbor::{Decode, Encode};
 
 pub use bounded::{AsText, List, SecretText, Text, TooLong};
-pub use browser::{Grant, LoginAt, LoginStart};
+pub use browser::{Grant, LoginAt, LoginStart, ShortCode};
 pub use challenge::{Challenge, ChallengeAnswer, ChallengeKind, ChallengeResponse, ChallengeText};
 pub use code::Code;
 pub use frame::{Decoder, MAX_MESSAGE, MessageError, encode};

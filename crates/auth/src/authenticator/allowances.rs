@@ -1,11 +1,12 @@
-//! Limits logins that are let in, by user: each costs writes to the store, a line of the audit file
-//! and, with a new device, an address.
+//! Limits what each of many does: above all logins that are let in, by user. Each of those costs
+//! writes to the store, a line of the audit file and, with a new device, an address.
 //!
-//! Invariants: a user has so many at once and then one for each [`INTERVAL`], whatever the number
-//! of devices and places; a login beyond that leaves no trace in the store. There is no entry for
-//! more users than have logged in lately, and none is dropped that is not full again.
+//! Invariants: a user has so many at once and then one for each interval, whatever the number of
+//! devices and places; a login beyond that leaves no trace in the store. There is no entry for more
+//! users than have logged in lately, and none is dropped that is not full again.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::time::Duration;
 
 use vpnd_proto::time::Time;
@@ -16,28 +17,29 @@ use vpnd_sys::allowance::Allowance;
 /// Logins of one user at once, unless configured otherwise.
 pub(super) const LOGINS: u32 = 30;
 /// The time from one to the next, when those are used up.
-const INTERVAL: Duration = Duration::from_secs(20);
+pub(super) const INTERVAL: Duration = Duration::from_secs(20);
 /// Entries beyond which those are dropped that are full again.
 const MANY: usize = 4_096;
 
 #[derive(Debug)]
-pub(super) struct Allowances {
+pub(crate) struct Allowances<K = UserId> {
     burst: u32,
-    users: HashMap<UserId, Allowance>,
+    interval: Duration,
+    users: HashMap<K, Allowance>,
 }
 
-impl Allowances {
-    pub(super) fn new(burst: u32) -> Self {
-        Self { burst, users: HashMap::new() }
+impl<K: Copy + Eq + Hash> Allowances<K> {
+    pub(crate) fn new(burst: u32, interval: Duration) -> Self {
+        Self { burst, interval, users: HashMap::new() }
     }
 
     /// Takes one login of this user, or returns the seconds after which there is another.
-    pub(super) fn take(&mut self, user: UserId, now: Time) -> Result<(), u64> {
+    pub(crate) fn take(&mut self, user: K, now: Time) -> Result<(), u64> {
         if self.users.len() >= MANY && !self.users.contains_key(&user) {
             self.users.retain(|_, allowance| !allowance.is_full(now));
         }
-        let allowance = self.users.entry(user).or_insert_with(|| Allowance::new(self.burst, INTERVAL));
-        if allowance.take(now) { Ok(()) } else { Err(INTERVAL.as_secs()) }
+        let allowance = self.users.entry(user).or_insert_with(|| Allowance::new(self.burst, self.interval));
+        if allowance.take(now) { Ok(()) } else { Err(self.interval.as_secs()) }
     }
 }
 
@@ -53,7 +55,7 @@ mod tests {
 
     #[test]
     fn a_user_logs_in_so_often_and_others_as_often() {
-        let mut allowances = Allowances::new(30);
+        let mut allowances = Allowances::new(30, INTERVAL);
         let taken = |allowances: &mut Allowances, number, at| {
             (0..100).filter(|_| allowances.take(user(number), at).is_ok()).count()
         };
@@ -68,7 +70,7 @@ mod tests {
 
     #[test]
     fn only_full_ones_make_room() {
-        let mut allowances = Allowances::new(2);
+        let mut allowances = Allowances::new(2, INTERVAL);
         for number in 0..MANY {
             assert!(allowances.take(user(number), Time::ZERO).is_ok());
         }

@@ -10,7 +10,7 @@
 use std::ops::Deref;
 use std::sync::{Arc, Mutex};
 
-use super::allowances::Allowances;
+use super::allowances::{Allowances, INTERVAL};
 use super::throttle::Guess;
 use super::{Authenticator, Cause, Login, LoginOutcome};
 use crate::access::{Access, NotAdmitted};
@@ -69,8 +69,8 @@ impl Authenticator {
 
     /// The same with so many logins of one user at once.
     pub(crate) fn with_logins_per_user(mut self, logins: u32) -> Self {
-        self.allowances = Mutex::new(Allowances::new(logins));
-        self.admissions = Mutex::new(Allowances::new(logins));
+        self.allowances = Mutex::new(Allowances::new(logins, INTERVAL));
+        self.admissions = Mutex::new(Allowances::new(logins, INTERVAL));
         self
     }
 

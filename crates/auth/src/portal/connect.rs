@@ -1,13 +1,17 @@
-//! Logins of clients in a browser (PROTOCOL §4.3): from the client's first message until it comes
-//! back with a grant.
+//! Logins of clients in a browser (PROTOCOL §4.3, §4.4): from the client's first message until it
+//! comes back with a grant.
 //!
 //! Invariants: a grant is made only for a visit whose user has logged in just now, after that user
 //! was asked; it is good once, for [`GRANT_LIFETIME`], for the device that began and with the
 //! verifier that this device alone has, so whoever sees it on its way has nothing. It goes to a port
-//! of the browser's own machine and nowhere else. Of tickets and grants only hashes are kept; what
-//! is kept is bounded, and networks share it fairly.
+//! of the browser's own machine and nowhere else; that of a short code was the client's from the
+//! beginning, and counts once the user who has typed the code agrees. Of tickets and grants only
+//! hashes are kept; what is kept is bounded, and networks share it fairly.
+
+mod short_code;
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -16,7 +20,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use sha2::{Digest as _, Sha256};
 use vpnd_proto::admission::Source;
 use vpnd_proto::admission::shares::{Displaced, Division, Entered, PermitId, Shares, Standing};
-use vpnd_proto::control::{Grant, LoginAt, Text, UserName};
+use vpnd_proto::control::{AsText, Grant, LoginAt, ShortCode, Text, UserName};
 use vpnd_proto::session::DeviceId;
 use vpnd_proto::time::Time;
 
@@ -24,13 +28,16 @@ use super::Portal;
 use super::visits::{Found, Visit};
 use crate::access::NotAdmitted;
 use crate::authenticator::{Login, LoginOutcome};
+use short_code::{ByCode, Code, Guesses, INTERVAL};
 use vpnd_ipc::gateway::auth::{BrowserLogin, BrowserLoginReply, SourceName};
 use vpnd_ipc::gateway::idp::Url;
-use vpnd_ipc::gateway::portal::connect::{AnswerToClient, ConnectEnd, ConnectPage, ConnectQuery};
+use vpnd_ipc::gateway::portal::connect::{
+    AnswerToClient, CodeEnd, ConnectEnd, ConnectPage, ConnectQuery, TypedCode,
+};
 use vpnd_ipc::gateway::portal::{Browser, Token};
 use vpnd_ipc::gateway::refusal::Refusal;
 use vpnd_ipc::request::{Answer, Reason};
-use vpnd_store::{StoreError, User};
+use vpnd_store::{StoreError, User, UserId};
 use vpnd_sys::clock::now;
 
 /// Limit for a person in the browser.
@@ -49,10 +56,12 @@ type Hash = [u8; 32];
 /// The logins that are under way.
 pub(super) struct Connects {
     shares: Shares,
-    /// By the hash of the ticket, then by that of the grant.
+    /// By the hash of the ticket, then by that of the grant; with a code by that of the grant.
     logins: HashMap<Hash, Started>,
     /// The address of the pages, without a path.
     address: Option<String>,
+    gives_codes: bool,
+    guesses: Guesses,
 }
 
 /// A login that a client has begun.
@@ -60,49 +69,121 @@ struct Started {
     begun: BrowserLogin,
     since: Time,
     permit: PermitId,
-    /// Once the person has agreed.
-    granted: Option<Visit>,
+    by_code: Option<ByCode>,
+    /// The person's answer. A client without a code gets a no from the browser.
+    answer: Option<Answered>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answered {
+    Yes(Visit),
+    No,
+}
+
+/// Where an answer goes.
+#[derive(Debug, PartialEq, Eq)]
+enum Way {
+    /// To this port of the browser's machine, by its redirection to this address.
+    Browser(Url, u16),
+    /// To the client when it asks.
+    Client,
+}
+
+/// The result of a grant that a client shows.
+#[derive(Debug, PartialEq, Eq)]
+enum Redeemed {
+    Visit(Visit),
+    /// The person has not answered: the client may ask again after this time.
+    Pending(Duration),
+    No,
+    Void,
 }
 
 impl Default for Connects {
     fn default() -> Self {
         let division =
             Division { limit: LIMIT, displace_after: DISPLACE_AFTER, displaced: Displaced::Oldest };
-        Self { shares: Shares::new(division), logins: HashMap::new(), address: None }
+        Self {
+            shares: Shares::new(division),
+            logins: HashMap::new(),
+            address: None,
+            gives_codes: false,
+            guesses: Guesses::default(),
+        }
     }
 }
 
 impl Connects {
-    /// Begins a login; `None` if too many of its network are under way.
-    fn begin(&mut self, begun: BrowserLogin, now: Time) -> Option<Token> {
+    /// Begins a login; `None` if too many of its network are under way. Its ticket; or its code, and
+    /// the grant that will count once the code was typed.
+    fn begin(&mut self, begun: BrowserLogin, now: Time) -> Option<(Token, Option<Code>)> {
         self.remove_where(|login| !login.is_on(now));
         let source = Source::from(begun.source);
         let Entered::In { permit, displaced } = self.shares.enter(now, source, Standing::Stranger) else {
             return None;
         };
         self.logins.retain(|_, login| Some(login.permit) != displaced);
+        let code = (begun.short_code && self.gives_codes).then(|| self.fresh_code());
+        let secret = Token(rand::random::<[u8; 32]>().into());
+        let started = Started { begun, since: now, permit, by_code: code.map(ByCode::new), answer: None };
+        self.logins.insert(hash(&*secret.0), started);
+        Some((secret, code))
+    }
+
+    /// One that no other login has.
+    fn fresh_code(&self) -> Code {
+        loop {
+            let code = Code::fresh();
+            if !self.logins.values().any(|login| login.has(code)) {
+                return code;
+            }
+        }
+    }
+
+    /// The ticket of the question about the login with this code, which this user has typed; `None`
+    /// if there is none, or another user has typed it.
+    fn typed(&mut self, code: Code, user: UserId, now: Time) -> Option<Token> {
+        let is_meant = |login: &&mut Started| login.has(code) && login.waits(now);
+        let login = self.logins.values_mut().find(is_meant)?;
         let ticket = Token(rand::random::<[u8; 32]>().into());
-        self.logins.insert(hash(&*ticket.0), Started { begun, since: now, permit, granted: None });
-        Some(ticket)
+        login.by_code.as_mut()?.typed_by(user, hash(&*ticket.0)).then_some(ticket)
     }
 
-    /// The login of this ticket, which waits for a person.
-    fn asked(&self, ticket: &Token, now: Time) -> Option<&BrowserLogin> {
-        let login = self.logins.get(&hash(&*ticket.0))?;
-        (login.granted.is_none() && login.is_on(now)).then_some(&login.begun)
+    /// The hash under which the login of this ticket is, which waits for a person.
+    fn asked(&self, ticket: &Token, now: Time) -> Option<Hash> {
+        let ticket = hash(&*ticket.0);
+        let key = match self.logins.get(&ticket) {
+            Some(login) if login.by_code.is_none() => ticket,
+            // It is a grant.
+            Some(_) => return None,
+            None => *self.logins.iter().find(|(_, login)| login.has_ticket(&ticket))?.0,
+        };
+        self.logins.get(&key).filter(|login| login.waits(now)).map(|_| key)
     }
 
-    /// Ends the wait of this ticket's login, with a grant if there is a visit that grants it. Where
-    /// the browser is to go.
-    fn answer(&mut self, ticket: &Token, visit: Option<Visit>, now: Time) -> Option<(Url, u16)> {
-        self.asked(ticket, now)?;
-        let mut login = self.logins.remove(&hash(&*ticket.0))?;
+    /// The login about which this user may be asked by this ticket, and its hash.
+    fn asked_of(&self, ticket: &Token, user: UserId, now: Time) -> Option<(Hash, &Started)> {
+        let key = self.asked(ticket, now)?;
+        let login = self.logins.get(&key)?;
+        login.by_code.as_ref().is_none_or(|by_code| by_code.is_of(user)).then_some((key, login))
+    }
+
+    /// Ends the wait of this ticket's login for this user, with a grant if there is a visit that
+    /// grants it. Which way the answer goes.
+    fn answer(&mut self, ticket: &Token, user: UserId, visit: Option<Visit>, now: Time) -> Option<Way> {
+        let (key, _) = self.asked_of(ticket, user, now)?;
+        let mut login = self.logins.remove(&key)?;
+        login.since = now;
+        login.answer = Some(visit.map_or(Answered::No, Answered::Yes));
+        if login.by_code.is_some() {
+            self.logins.insert(key, login);
+            return Some(Way::Client);
+        }
         let BrowserLogin { port, state, .. } = login.begun;
         let mut query = form_urlencoded::Serializer::new(String::new());
         if visit.is_some() {
             let grant = rand::random::<[u8; 32]>();
             query.append_pair("code", &URL_SAFE_NO_PAD.encode(grant));
-            (login.granted, login.since) = (visit, now);
             self.logins.insert(hash(&grant), login);
         } else {
             query.append_pair("error", "access_denied");
@@ -110,19 +191,30 @@ impl Connects {
         }
         query.append_pair("state", &URL_SAFE_NO_PAD.encode(*state));
         query.append_pair("iss", self.address.as_deref().unwrap_or_default());
-        Some((Url::new(format!("http://127.0.0.1:{port}/?{}", query.finish())).ok()?, port))
+        Some(Way::Browser(Url::new(format!("http://127.0.0.1:{port}/?{}", query.finish())).ok()?, port))
     }
 
-    /// Ends the login of this grant. The visit that it comes from, if this is the client that began.
-    fn redeem(&mut self, shown: &Grant, device: DeviceId, now: Time) -> Option<Visit> {
+    /// Ends the login of this grant, unless its person has not answered yet. The visit that it comes
+    /// from, if this is the client that began.
+    fn redeem(&mut self, shown: &Grant, device: DeviceId, now: Time) -> Redeemed {
         let key = hash(&*shown.grant);
         // A ticket is no grant, and is not used up by being shown as one.
-        self.logins.get(&key).filter(|login| login.granted.is_some())?;
-        let login = self.logins.remove(&key)?;
-        self.shares.leave(login.permit);
+        let is_grant = |login: &&mut Started| login.answer.is_some() || login.by_code.is_some();
+        let Some(login) = self.logins.get_mut(&key).filter(is_grant) else { return Redeemed::Void };
         let is_same =
             hash(&*shown.verifier) == *login.begun.challenge && DeviceId(login.begun.device.into()) == device;
-        login.granted.filter(|_| is_same && login.is_on(now))
+        let is_good = is_same && login.is_on(now);
+        if let (true, None, Some(by_code)) = (is_good, login.answer, &mut login.by_code) {
+            return Redeemed::Pending(by_code.ask(now));
+        }
+        let (permit, answer) = (login.permit, login.answer);
+        self.logins.remove(&key);
+        self.shares.leave(permit);
+        match answer.filter(|_| is_good) {
+            Some(Answered::Yes(visit)) => Redeemed::Visit(visit),
+            Some(Answered::No) => Redeemed::No,
+            None => Redeemed::Void,
+        }
     }
 
     fn remove_where(&mut self, is_over: impl Fn(&Started) -> bool) {
@@ -139,8 +231,21 @@ impl Connects {
 
 impl Started {
     fn is_on(&self, now: Time) -> bool {
-        let lifetime = if self.granted.is_some() { GRANT_LIFETIME } else { LIFETIME };
+        let lifetime = if self.answer.is_some() { GRANT_LIFETIME } else { LIFETIME };
         now.since(self.since) < lifetime
+    }
+
+    /// Whether a person can answer.
+    fn waits(&self, now: Time) -> bool {
+        self.answer.is_none() && self.is_on(now)
+    }
+
+    fn has(&self, code: Code) -> bool {
+        self.by_code.as_ref().is_some_and(|by_code| by_code.has(code))
+    }
+
+    fn has_ticket(&self, ticket: &Hash) -> bool {
+        self.by_code.as_ref().is_some_and(|by_code| by_code.has_ticket(ticket))
     }
 }
 
@@ -154,6 +259,11 @@ impl Portal {
         self.connects().address = Some(address.trim_end_matches('/').to_owned());
     }
 
+    /// Whether clients get short codes that ask for them.
+    pub(crate) fn give_codes(&self, gives_codes: bool) {
+        self.connects().gives_codes = gives_codes;
+    }
+
     /// Begins the login of a client.
     pub(crate) fn begin_in_browser(&self, login: BrowserLogin) -> BrowserLoginReply {
         let mut connects = self.connects();
@@ -161,19 +271,39 @@ impl Portal {
         let (Some(address), FIRST_PORT..) = (address, login.port) else {
             return BrowserLoginReply::Refused(Refusal::NoPages.into());
         };
-        let Some(ticket) = connects.begin(login, now()) else {
+        let from = login.source;
+        let Some((secret, code)) = connects.begin(login, now()) else {
             return BrowserLoginReply::Refused(Refusal::WaitingFull.into());
         };
-        let ticket = URL_SAFE_NO_PAD.encode(*ticket.0);
-        match Text::new(format!("{address}/connect/{ticket}")) {
-            Ok(url) => BrowserLoginReply::At(LoginAt { url, time_s: LIFETIME.as_secs() as u16 }),
+        let page = match code {
+            Some(_) => format!("{address}/code"),
+            None => format!("{address}/connect/{}", URL_SAFE_NO_PAD.encode(*secret.0)),
+        };
+        let code = code.map(|code| ShortCode {
+            code: Text::cut(&code.shown()),
+            grant: secret.0,
+            from: AsText(from),
+            interval_s: INTERVAL.as_secs() as u16,
+        });
+        match Text::new(page) {
+            Ok(url) => BrowserLoginReply::At(LoginAt { url, time_s: LIFETIME.as_secs() as u16, code }),
             Err(_) => BrowserLoginReply::Refused(Refusal::NoPages.into()),
         }
     }
 
     /// Logs in the client that shows this grant.
     pub(crate) fn finish_in_browser(&self, grant: &Grant, login: Login) -> LoginOutcome {
-        let visit = self.connects().redeem(grant, login.device, now());
+        let redeemed = self.connects().redeem(grant, login.device, now());
+        let visit = match redeemed {
+            Redeemed::Visit(visit) => Some(visit),
+            Redeemed::Void => None,
+            // Neither is an attempt that the audit file has: the first is none, and of the second it
+            // has the person's answer.
+            Redeemed::Pending(wait) => {
+                return LoginOutcome::Refused(Refusal::Pending.retry_after_s(Some(wait.as_secs())));
+            }
+            Redeemed::No => return Refusal::DeviceRefused.into(),
+        };
         self.authenticator.log_in_by_visit(visit, login, (self.clocks.wall)())
     }
 
@@ -199,29 +329,67 @@ impl Portal {
             return Ok(ConnectPage::Over);
         }
         let Some((user, _)) = self.just_logged_in(&query.browser)? else { return Ok(ConnectPage::LogIn) };
-        let connects = self.connects();
-        let Some(login) = connects.asked(&query.ticket, now()) else { return Ok(ConnectPage::Over) };
+        let (connects, now) = (self.connects(), now());
+        let Some((_, login)) = connects.asked_of(&query.ticket, user.id, now) else {
+            return Ok(ConnectPage::Over);
+        };
         Ok(ConnectPage::Ask {
-            name: Text::cut(&vpnd_sys::text::harmless(&login.name)),
-            from: login.source,
-            port: login.port,
+            name: Text::cut(&vpnd_sys::text::harmless(&login.begun.name)),
+            from: login.begun.source,
+            port: login.by_code.is_none().then_some(login.begun.port),
             user: UserName::cut(&user.name),
             source: SourceName::cut(&user.source),
+            age_s: now.since(login.since).as_secs(),
+            is_elsewhere: is_elsewhere(login.begun.source, query.browser.address),
         })
     }
 
     fn answer_to_client(&self, answer: &AnswerToClient) -> Result<ConnectEnd, StoreError> {
-        let AnswerToClient { ticket, browser, allowed } = answer;
+        let AnswerToClient { ticket, browser, allowed, compared } = answer;
         let Some((user, visit)) = self.just_logged_in(browser)? else { return Ok(ConnectEnd::LogIn) };
         let mut connects = self.connects();
-        let Some(name) = connects.asked(ticket, now()).map(|login| login.name.to_string()) else {
-            return Ok(ConnectEnd::Over);
+        let Some((_, login)) = connects.asked_of(ticket, user.id, now()) else { return Ok(ConnectEnd::Over) };
+        // A person who types the code of a stranger's device is to notice (RFC 8628 section 5.4).
+        if *allowed && login.by_code.is_some() && !compared {
+            return Ok(ConnectEnd::NotCompared);
+        }
+        let device = match login.by_code {
+            Some(_) => format!("{}, by code, at {}", login.begun.name, login.begun.source),
+            None => login.begun.name.to_string(),
         };
-        let ended = connects.answer(ticket, allowed.then_some(visit), now());
+        let ended = connects.answer(ticket, user.id, allowed.then_some(visit), now());
         drop(connects);
         let event = if *allowed { "device-allowed" } else { "device-refused" };
-        self.record(event, &user.name, browser.address, &vpnd_sys::text::harmless(&name));
-        Ok(ended.map_or(ConnectEnd::Over, |(url, port)| ConnectEnd::To { url, port }))
+        self.record(event, &user.name, browser.address, &vpnd_sys::text::harmless(&device));
+        Ok(match ended {
+            Some(Way::Browser(url, port)) => ConnectEnd::To { url, port },
+            Some(Way::Client) => ConnectEnd::Kept,
+            None => ConnectEnd::Over,
+        })
+    }
+
+    fn typed_code(&self, typed: &TypedCode) -> Result<CodeEnd, StoreError> {
+        let TypedCode { browser, code } = typed;
+        if !self.connects().gives_codes {
+            return Ok(CodeEnd::Off);
+        }
+        let Some((user, _)) = self.just_logged_in(browser)? else { return Ok(CodeEnd::LogIn) };
+        if code.is_empty() {
+            return Ok(CodeEnd::Form);
+        }
+        let (mut connects, now) = (self.connects(), now());
+        if let Err(wait_s) = connects.guesses.take(user.id, browser.address, now) {
+            return Ok(CodeEnd::Wait(wait_s));
+        }
+        let ticket = Code::read(code).and_then(|code| connects.typed(code, user.id, now));
+        drop(connects);
+        Ok(ticket.map_or_else(
+            || {
+                self.record("code-wrong", &user.name, browser.address, "");
+                CodeEnd::Wrong
+            },
+            CodeEnd::Found,
+        ))
     }
 
     fn connects(&self) -> MutexGuard<'_, Connects> {
@@ -241,89 +409,17 @@ impl Answer<AnswerToClient> for Portal {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::super::visits::tests::ANN;
-    use super::*;
-
-    const VERIFIER: [u8; 32] = [7; 32];
-    const DEVICE: DeviceId = DeviceId([1; 16]);
-
-    fn connects() -> Connects {
-        Connects { address: Some("https://vpn.uni.example".to_owned()), ..Connects::default() }
-    }
-
-    fn begun(address: &str) -> BrowserLogin {
-        BrowserLogin {
-            device: DEVICE.0.into(),
-            source: address.parse().unwrap(),
-            port: 40_000,
-            state: [3; 32].into(),
-            challenge: hash(&VERIFIER).into(),
-            name: Text::new("pc").unwrap(),
-        }
-    }
-
-    /// A login that a person has agreed to at the beginning of time.
-    fn granted(connects: &mut Connects) -> [u8; 32] {
-        let ticket = connects.begin(begun("192.0.2.1"), Time::ZERO).unwrap();
-        let (url, port) = connects.answer(&ticket, Some(ANN), Time::ZERO).unwrap();
-        let query = url.strip_prefix("http://127.0.0.1:40000/?").unwrap();
-        let pairs: HashMap<_, _> = form_urlencoded::parse(query.as_bytes()).collect();
-        assert_eq!((port, pairs.len(), &*pairs["iss"]), (40_000, 3, "https://vpn.uni.example"));
-        assert_eq!(pairs["state"], URL_SAFE_NO_PAD.encode([3; 32]));
-        URL_SAFE_NO_PAD.decode(&*pairs["code"]).unwrap().try_into().unwrap()
-    }
-
-    fn shown(grant: [u8; 32], verifier: [u8; 32]) -> Grant {
-        Grant { grant: grant.into(), verifier: verifier.into() }
-    }
-
-    #[test]
-    fn a_grant_is_good_once_in_time_for_the_client_that_began() {
-        let (mut connects, zero) = (connects(), Time::ZERO);
-        let grant = granted(&mut connects);
-        assert_eq!(connects.redeem(&shown(grant, VERIFIER), DEVICE, zero), Some(ANN));
-        assert_eq!(connects.redeem(&shown(grant, VERIFIER), DEVICE, zero), None, "twice");
-        let grant = granted(&mut connects);
-        assert_eq!(connects.redeem(&shown(grant, [8; 32]), DEVICE, zero), None, "another verifier");
-        assert_eq!(connects.redeem(&shown(grant, VERIFIER), DEVICE, zero), None, "it was tried");
-        let grant = granted(&mut connects);
-        assert_eq!(connects.redeem(&shown(grant, VERIFIER), DeviceId([2; 16]), zero), None, "another device");
-        let grant = granted(&mut connects);
-        assert_eq!(connects.redeem(&shown(grant, VERIFIER), DEVICE, zero + GRANT_LIFETIME), None, "too late");
-        let grant = granted(&mut connects);
-        let last = zero + (GRANT_LIFETIME - Duration::from_nanos(1));
-        assert_eq!(connects.redeem(&shown(grant, VERIFIER), DEVICE, last), Some(ANN));
-        assert_eq!((connects.logins.len(), connects.shares.taken()), (0, 0));
-    }
-
-    #[test]
-    fn a_ticket_is_answered_once_in_time_and_is_no_grant() {
-        let (mut connects, zero) = (connects(), Time::ZERO);
-        let ticket = connects.begin(begun("192.0.2.1"), zero).unwrap();
-        assert_eq!(connects.redeem(&shown(*ticket.0, VERIFIER), DEVICE, zero), None);
-        assert!(connects.asked(&ticket, zero).is_some(), "it is not used up");
-        let (url, _) = connects.answer(&ticket, None, zero).unwrap();
-        assert!(url.contains("error=access_denied") && !url.contains("code="), "{url:?}");
-        assert!(connects.answer(&ticket, Some(ANN), zero).is_none(), "it was refused");
-        let ticket = connects.begin(begun("192.0.2.1"), zero).unwrap();
-        assert!(connects.answer(&ticket, Some(ANN), zero + LIFETIME).is_none(), "too late");
-        let grant = granted(&mut connects);
-        assert!(connects.asked(&Token(grant.into()), zero).is_none(), "a grant is no ticket");
-        assert!(connects.answer(&Token(grant.into()), Some(ANN), zero).is_none());
-        assert_eq!(connects.redeem(&shown(grant, VERIFIER), DEVICE, zero), Some(ANN));
-    }
-
-    #[test]
-    fn a_crowd_keeps_nobody_out() {
-        let mut connects = connects();
-        for _ in 0..2 * LIMIT {
-            let _ = connects.begin(begun("192.0.2.1"), Time::ZERO);
-        }
-        assert!(connects.logins.len() <= LIMIT && connects.logins.len() == connects.shares.taken());
-        assert!(connects.begin(begun("198.51.100.1"), Time::ZERO).is_some());
-        assert!(connects.begin(begun("198.51.100.1"), Time::ZERO + LIFETIME).is_some());
-        assert_eq!((connects.logins.len(), connects.shares.taken()), (1, 1));
+impl Answer<TypedCode> for Portal {
+    async fn answer(self: &Arc<Self>, typed: TypedCode) -> Result<CodeEnd, Reason> {
+        self.from_store(move |portal| portal.typed_code(&typed)).await
     }
 }
+
+/// Whether these are hosts of different networks; addresses of two families tell nothing.
+fn is_elsewhere(device: IpAddr, browser: IpAddr) -> bool {
+    let [device, browser] = [device, browser].map(|address| address.to_canonical());
+    device.is_ipv6() == browser.is_ipv6() && Source::from(device) != Source::from(browser)
+}
+
+#[cfg(test)]
+mod tests;

@@ -273,4 +273,4 @@ impl Answer<ChangeUser> for Portal {
 }
 
 #[cfg(test)]
-mod tests;
+pub(in crate::portal) mod tests;

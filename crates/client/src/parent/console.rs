@@ -18,10 +18,12 @@ use zeroize::Zeroizing;
 
 use crate::args::ConnectArgs;
 use crate::frames::{self, MAX_FROM_USER, Reader, Writer};
+use crate::messages::{Browse, BrowserWay};
 use crate::person::browser;
 use crate::person::credentials::CredentialsError;
 use crate::person::terminal;
 use crate::user_messages::{Ask, Begin, FromClient, ToClient, TunnelDetails, TunnelState, Typed};
+use vpnd_sys::logging::NEWS;
 use vpnd_sys::text::{format_chain, harmless};
 
 /// The name of an end by `vpnd down`, beside those of signals.
@@ -59,6 +61,7 @@ impl Console {
     /// If there should be a service and is none.
     pub(super) async fn open(args: &mut ConnectArgs) -> anyhow::Result<Self> {
         if args.for_service.is_none() {
+            args.has_screen = browser::has_screen();
             return Ok(Self(None));
         }
         let stream: OwnedFd = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
@@ -69,6 +72,7 @@ impl Console {
         let Begin(login) = reader.next().await?.context("the client service is gone")?;
         args.login = login.name.map(|name| name.to_string());
         args.browser |= login.browser;
+        args.has_screen = login.has_screen;
         Ok(Self::of_service(reader, writer))
     }
 
@@ -130,16 +134,21 @@ impl Console {
     /// Shows a page on which to log in.
     ///
     /// # Errors
-    /// If that is no address of a page.
-    pub(super) fn browse(&self, url: &str) -> Result<(), String> {
-        match &self.0 {
-            None => browser::show(url),
-            Some(service) => {
-                browser::check(url)?;
-                service.send(FromClient::Browse(url.to_owned()));
-                Ok(())
+    /// If that is no address of a page, or no short code.
+    pub(super) fn browse(&self, page: &Browse) -> Result<(), String> {
+        let advice = browser::advice(page)?;
+        if let BrowserWay::Port { .. } = page.way {
+            match &self.0 {
+                None => browser::show(&page.url)?,
+                Some(service) => service.send(FromClient::Browse(page.url.to_string())),
             }
         }
+        match (advice, &self.0) {
+            (Some(advice), None) => tracing::info!(target: NEWS, "{advice}"),
+            (Some(advice), Some(service)) => service.send(FromClient::Line(advice)),
+            (None, _) => {}
+        }
+        Ok(())
     }
 
     /// Shows the state: that it is connecting, or connected over UDP or this port of TCP.
@@ -261,6 +270,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
+    use vpnd_proto::control::{AsText, Text};
+
     use super::*;
     use crate::frames::MAX_FROM_SERVICE;
     use crate::person::credentials::CredentialsError;
@@ -359,8 +370,18 @@ mod tests {
     #[tokio::test]
     async fn only_pages_are_shown() {
         let (console, mut reader, _writer) = console();
-        assert!(console.browse("file:///etc/shadow").is_err());
-        console.browse("https://vpn.example/connect/x").unwrap();
+        let browse = |url: &str, way| console.browse(&Browse { url: Text::cut(url), way });
+        let port = |lacks_code| BrowserWay::Port { port: 40_000, lacks_code };
+        assert!(browse("file:///etc/shadow", port(false)).is_err());
+        browse("https://vpn.example/connect/x", port(true)).unwrap();
         assert!(matches!(next(&mut reader).await, FromClient::Browse(url) if url.starts_with("https")));
+        let advice = next(&mut reader).await;
+        assert!(matches!(&advice, FromClient::Line(line) if line.contains("ssh -L 40000:")), "{advice:?}");
+        // A code is shown, and no browser is opened here.
+        let (from, time_s) = (AsText([192, 0, 2, 1].into()), 600);
+        let code = BrowserWay::Code { code: Text::cut("WDJB-MJHT"), from, time_s };
+        browse("https://vpn.example/code", code).unwrap();
+        let shown = next(&mut reader).await;
+        assert!(matches!(&shown, FromClient::Line(line) if line.contains("WDJB-MJHT")), "{shown:?}");
     }
 }

@@ -266,7 +266,7 @@ fn announce(record: &KillSwitchRecord, is_by_browser: bool, place: &KillSwitchPl
     if is_by_browser {
         tracing::warn!(
             "the login is in a browser, whose packets the kill switch drops as all others: it can reach the gateway's pages only \
-             through another tunnel, so log in with a password or without the kill switch"
+             through another tunnel, so log in with a password, by a short code on another device, or without the kill switch"
         );
     }
     match (record.is_persistent, place.is_machines(), place.has_keeper().unwrap_or_default()) {

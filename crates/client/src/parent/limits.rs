@@ -87,12 +87,13 @@ mod tests {
 
     use super::*;
     use crate::messages::{
-        Browse, Configure, ListenForBrowser, LookUp, Measured, OpenSocket, OpenStream, OverTcp, Prove,
-        Question, Renew, SetMtu, Tell, UseTunnelDns,
+        Browse, BrowserWay, Configure, ListenForBrowser, LookUp, Measured, OpenSocket, OpenStream, OverTcp,
+        Prove, Question, Renew, SetMtu, Tell, UseTunnelDns,
     };
 
     #[test]
     fn a_worker_that_asks_without_end_gets_little() {
+        let way = BrowserWay::Port { port: 40_000, lacks_code: false };
         let asks: [(ParentRequest, usize); 14] = [
             (OpenSocket(AsText("192.0.2.1:4433".parse().unwrap())).into(), 512 + 1_200),
             (OpenStream(AsText("192.0.2.1:443".parse().unwrap())).into(), 64 + 120),
@@ -105,7 +106,7 @@ mod tests {
             (Question::Code.into(), 16 + 12),
             (Renew(Renewal { addresses: List::default() }).into(), 16 + 2),
             (ListenForBrowser.into(), 8 + 2),
-            (Browse(Text::default()).into(), 8 + 2),
+            (Browse { url: Text::default(), way }.into(), 8 + 2),
             (Measured::default().into(), 64 + 240),
             (Tell(ChallengeText::default()).into(), 16 + 12),
         ];

@@ -1,15 +1,19 @@
-//! The browser in which a person logs in: where it comes back to, and who runs it.
+//! The browser in which a person logs in: where it comes back to, who runs it, and what a person
+//! with a browser elsewhere needs.
 //!
 //! Invariants: nothing of it runs as root: the page is opened as the person who has called sudo, and
 //! only shown to anybody else. What the browser brings back is read by the worker, which has no
-//! privilege. The address comes from the worker, so it is checked here: an https address without a
-//! character that a terminal, a shell or a program could take for something else.
+//! privilege. Address and code come from the worker, so they are checked here: an https address
+//! without a character that a terminal, a shell or a program could take for something else, and
+//! capital letters.
 
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
 use std::process::Stdio;
 
 use tokio::process::Command;
+
+use crate::messages::{Browse, BrowserWay};
 use vpnd_sys::account::{self, Person};
 use vpnd_sys::logging::NEWS;
 
@@ -17,6 +21,8 @@ use vpnd_sys::logging::NEWS;
 const OPENER: &str = "xdg-open";
 /// Search path of that program, whatever root's environment.
 const SEARCH_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+/// Variables that name a screen.
+const SCREENS: [&str; 2] = ["DISPLAY", "WAYLAND_DISPLAY"];
 /// What a program needs to find the person's screen.
 const SCREEN: [&str; 3] = ["DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY"];
 
@@ -26,6 +32,44 @@ pub(crate) fn listener() -> io::Result<(TcpListener, u16)> {
     listener.set_nonblocking(true)?;
     let port = listener.local_addr()?.port();
     Ok((listener, port))
+}
+
+/// Whether this process can have a browser opened: not over ssh, as a rule.
+pub(crate) fn has_screen() -> bool {
+    SCREENS.iter().any(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()))
+}
+
+/// The name of this machine, as the page shows it.
+pub(crate) fn machine() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// The line for a person whose browser is elsewhere, if it is.
+///
+/// # Errors
+/// If there is no page, or no code, to be shown.
+pub(crate) fn advice(page: &Browse) -> Result<Option<String>, String> {
+    check(&page.url)?;
+    match &page.way {
+        BrowserWay::Port { lacks_code: false, .. } => Ok(None),
+        BrowserWay::Port { port, .. } => Ok(Some(format!(
+            "this machine has no screen, and the gateway gives no short codes: run 'ssh -L {port}:127.0.0.1:{port}' to \
+             this machine from one with a browser and open the page there, or ask the administrator for 'short_codes'"
+        ))),
+        BrowserWay::Code { code, .. } if !is_code(code) => Err("the short code is none".to_owned()),
+        BrowserWay::Code { code, from, time_s } => Ok(Some(format!(
+            "log in on any device: open {} and type {} there within {} minutes; say yes only if that page names '{}' at {}",
+            page.url,
+            code,
+            time_s.div_ceil(60),
+            vpnd_sys::text::harmless(&machine()),
+            from.0
+        ))),
+    }
+}
+
+fn is_code(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_ascii_uppercase() || c == '-')
 }
 
 /// Shows the page, and opens it if there is a person with a screen.
@@ -38,7 +82,7 @@ pub(crate) fn show(url: &str) -> Result<(), String> {
     let screen = SCREEN.iter().filter_map(|name| Some((*name, std::env::var(name).ok()?)));
     let screen: Vec<_> = screen.collect();
     match account::behind_sudo() {
-        Some(person) if screen.iter().any(|(name, _)| *name != "XAUTHORITY") => {
+        Some(person) if has_screen() => {
             if let Err(error) = command(OPENER, url, &person, &screen).spawn() {
                 tracing::info!(%error, "the page is not opened by itself: {OPENER} does not run");
             }
@@ -77,6 +121,8 @@ fn command(program: &str, url: &str, person: &Person, screen: &[(&str, String)])
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
+    use vpnd_proto::control::{AsText, Text};
+
     use super::*;
 
     #[test]
@@ -95,6 +141,23 @@ mod tests {
             "https://a@b.example/",
         ] {
             assert!(!is_page(wrong) && show(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_person_elsewhere_is_told_what_to_type_and_compare() {
+        let shown = |url: &str, code: &str| {
+            let (code, from) = (Text::cut(code), AsText([192, 0, 2, 1].into()));
+            let way = BrowserWay::Code { code, from, time_s: 590 };
+            advice(&Browse { url: Text::cut(url), way })
+        };
+        let line = shown("https://vpn.uni.example/code", "WDJB-MJHT").unwrap().unwrap();
+        for part in ["https://vpn.uni.example/code", "WDJB-MJHT", "10 minutes", &machine(), "192.0.2.1"] {
+            assert!(line.contains(part), "{part}: {line}");
+        }
+        assert!(shown("http://vpn.uni.example/code", "WDJB-MJHT").is_err());
+        for wrong in ["", "wdjb", "WDJB\u{1b}[2J", "A; B"] {
+            assert!(shown("https://vpn.uni.example/code", wrong).is_err(), "{wrong:?}");
         }
     }
 

@@ -8,8 +8,8 @@ use vpnd_crypto::device::{Binding, SIGNATURE_LEN};
 use vpnd_proto::control::{AsText, ChallengeAnswer, ChallengeText, Network, Renewal, Text};
 
 use crate::messages::{
-    Browse, Configure, FromWorker, ListenForBrowser, LookUp, Measured, OpenSocket, OpenStream, OverTcp,
-    ParentRequest, Prove, Question, Renew, SetMtu, THE_PROXY, Tell, ToWorker, UseTunnelDns,
+    Browse, BrowserWay, Configure, FromWorker, ListenForBrowser, LookUp, Measured, OpenSocket, OpenStream,
+    OverTcp, ParentRequest, Prove, Question, Renew, SetMtu, THE_PROXY, Tell, ToWorker, UseTunnelDns,
 };
 use vpnd_ipc::channel::{Channel, ChannelError};
 use vpnd_ipc::requests::{Gone, NoReply, Requests};
@@ -157,8 +157,8 @@ impl ParentClient {
     }
 
     /// Shows this page to the person.
-    pub(super) async fn browse(&self, url: Text<1024>) -> Result<(), ParentError> {
-        Ok(self.requests.request(Browse(url)).await?)
+    pub(super) async fn browse(&self, url: Text<1024>, way: BrowserWay) -> Result<(), ParentError> {
+        Ok(self.requests.request(Browse { url, way }).await?)
     }
 
     /// Sets what the tunnel's device carries.

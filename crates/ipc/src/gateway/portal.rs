@@ -24,7 +24,7 @@ use super::auth::SourceName;
 pub use super::idp::{Code, LogoutToken, Url};
 use super::refusal::Refused;
 use crate::messages::{Common, SecretBytes};
-use connect::{AnswerToClient, ConnectEnd, ConnectPage, ConnectQuery};
+use connect::{AnswerToClient, CodeEnd, ConnectEnd, ConnectPage, ConnectQuery, TypedCode};
 use desk::{
     AskWhois, ChangeUser, DeskQuery, DeskState, ExportAudit, ExportedPart, FindUsers, FoundUsers, Link,
     ListSessions, ListedSessions, Replied, ShowUser, ShownUser, Whois,
@@ -190,6 +190,7 @@ crate::requests! {
         Connect = 32, ConnectQuery => ConnectPage;
         AnswerToClient = 33, AnswerToClient => ConnectEnd;
         LoggedOut = 34, LoggedOutAtProvider => bool;
+        TypeCode = 35, TypedCode => CodeEnd;
     }
 }
 

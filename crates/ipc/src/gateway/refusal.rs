@@ -113,6 +113,10 @@ refusals! {
     /// The user was asked for credentials too long ago for the access profile.
     OldLogin = 25, Factor, "missing_factor", None,
         Some("your login is too old for this access: connect again, and log in anew");
+    /// The person has not answered on the web page yet, to whom the client shows a short code.
+    Pending = 26, Pending, "pending", Some(5), None;
+    /// The person has said no there.
+    DeviceRefused = 27, Credentials, "refused", None, Some("the login was refused on the web page");
 }
 
 impl Refusal {

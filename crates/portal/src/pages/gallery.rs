@@ -17,7 +17,7 @@ use vpnd_ipc::gateway::portal::{Overview, OwnSession, PortalHealth, Provider};
 use vpnd_ipc::request::Reason;
 use vpnd_proto::control::{List, Text, UserName};
 
-use super::connect::ConnectPage;
+use super::connect::{ByCodePage, CodePage, ConnectPage};
 use super::desk::{DeskPage, LinkPage, SearchPage, UserPage, WhoisPage};
 use super::devices::{AddDevicePage, AddedDevicePage, DevicesPage};
 use super::{
@@ -233,10 +233,23 @@ fn gallery(texts: &'static Texts) -> Vec<(&'static str, String)> {
         user: "ann",
         source: "local",
     };
-    let pages: [(&str, Result<String, askama::Error>); 18] = [
+    let by_code = ByCodePage {
+        frame: frame(),
+        form: form(),
+        name: "laptop-of-anna-katharina",
+        from: "2001:db8:1234:5678:9abc:def0:1234:5678".parse().unwrap(),
+        since: (texts.ago)(70),
+        elsewhere: Some([192, 0, 2, 7].into()),
+        user: "ann",
+        source: "local",
+    };
+    let code_wrong = Some(texts.connect.code_wrong.to_owned());
+    let pages: [(&str, Result<String, askama::Error>); 20] = [
         ("login", login.render()),
         ("answer", answer.render()),
         ("connect", device.render()),
+        ("code", CodePage { frame: frame(), form: form(), problem: code_wrong }.render()),
+        ("by-code", by_code.render()),
         ("wait", WaitPage { frame: frame() }.render()),
         ("message", MessagePage { frame: frame(), heading: texts.desk.refused, text: why }.render()),
         ("password", PasswordPage { frame: frame(), form: form(), problem: None }.render()),
@@ -329,9 +342,24 @@ fn pages_hide_passwords_and_let_managers_fill_them_in() {
 }
 
 #[test]
+fn a_device_by_its_code_is_compared_before_a_yes_and_not_before_a_no() {
+    let pages: Vec<_> = gallery(&ENGLISH).into_iter().filter(|(name, _)| *name == "by-code").collect();
+    let (_, page) = &pages[0];
+    for part in
+        ["laptop-of-anna-katharina", "2001:db8:1234:5678:9abc:def0:1234:5678", "1 minute ago", "192.0.2.7"]
+    {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+    let input = page.split("<input ").find(|field| field.contains("name=\"compared\"")).unwrap();
+    assert!(input.split('>').next().unwrap().contains("type=\"checkbox\"") && input.contains("required>"));
+    assert!(!input.contains("checked"), "the person does that");
+    assert!(page.contains("value=\"no\" formnovalidate>") && page.contains(ENGLISH.connect.granted));
+}
+
+#[test]
 fn whoever_has_logged_in_can_log_out_from_every_page() {
     // Before a login there is nothing to log out of; a client's question is answered by yes or no.
-    const WITHOUT: [&str; 5] = ["login", "answer", "wait", "invitation", "connect"];
+    const WITHOUT: [&str; 6] = ["login", "answer", "wait", "invitation", "connect", "by-code"];
     for (name, page) in gallery(&GERMAN) {
         assert_eq!(
             page.matches("action=\"/logout\"").count(),

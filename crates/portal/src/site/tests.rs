@@ -27,9 +27,11 @@ async fn answer(channel: Channel) {
             PortalRequest::Connect(_) => encoded(&Ok(ConnectPage::Ask {
                 name: Text::cut("laptop"),
                 from: [192, 0, 2, 1].into(),
-                port: PORT,
+                port: Some(PORT),
                 user: UserName::cut("ann"),
                 source: Text::cut("local"),
+                age_s: 0,
+                is_elsewhere: false,
             })),
             PortalRequest::AnswerToClient(_) => encoded(&Ok(ConnectEnd::To {
                 url: Text::cut(&format!("http://127.0.0.1:{PORT}/?grant=x")),

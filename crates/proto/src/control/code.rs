@@ -131,6 +131,9 @@ codes! {
     /// 20: this user logs in through a browser.
     Browser = 20, "browser", Stop,
         "your account logs in through a browser: use 'vpnd connect --browser', or write browser = true into [user] of the profile";
+    /// 21: the person has not answered on the web page yet.
+    Pending = 21, "pending", Again,
+        "nobody has typed the code on the web page yet, or answered there";
 }
 
 impl From<u16> for Code {
@@ -173,7 +176,7 @@ mod tests {
             assert_eq!(usize::from(code.number()), at);
             assert_eq!(Code::from(code.number()), code);
         }
-        assert_eq!(Code::from(21), Code::Other(21));
+        assert_eq!(Code::from(22), Code::Other(22));
         assert_eq!(Code::Other(4711).number(), 4711);
     }
 

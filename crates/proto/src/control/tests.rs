@@ -102,9 +102,10 @@ fn client_messages_have_the_published_bytes() {
         challenge: [0x77; 32].into(),
         name: Text::new("pc").unwrap(),
         software: None,
+        short_code: false,
     };
     let fields = format!("02 5820 {} 03 5820 {} 04 62 7063", "66".repeat(32), "77".repeat(32));
-    golden(&Message::LoginStart(Box::new(start)), &format!("82 05 a5 00 {proof} 01 199c40 {fields}"));
+    golden(&Message::LoginStart(Box::new(start)), &format!("82 05 a6 00 {proof} 01 199c40 {fields} 06 f4"));
 }
 
 #[test]
@@ -147,8 +148,14 @@ fn gateway_messages_have_the_published_bytes() {
     golden(&Message::Routes(MoreRoutes { routes }), "82 18 18 a1 00 81 6a 31302e302e302e302f38");
     let addresses = List::new(vec![Text::new("a:1").unwrap()]).unwrap();
     golden(&Message::Renewal(Renewal { addresses }), "82 18 19 a1 00 81 63 613a31");
-    let at = LoginAt { url: Text::new("https://a").unwrap(), time_s: 600 };
-    golden(&Message::LoginAt(at), "82 18 1a a2 00 69 68747470733a2f2f61 01 190258");
+    let mut at = LoginAt { url: Text::new("https://a").unwrap(), time_s: 600, code: None };
+    let fields = "00 69 68747470733a2f2f61 01 190258";
+    golden(&Message::LoginAt(at.clone()), &format!("82 18 1a a2 {fields}"));
+    let (code, from) = (Text::new("WDJB-MJHT").unwrap(), AsText([192, 0, 2, 1].into()));
+    at.code = Some(ShortCode { code, grant: [0x88; 32].into(), from, interval_s: 5 });
+    let short =
+        format!("00 69 57444a422d4d4a4854 01 5820 {} 02 69 3139322e302e322e31 03 05", "88".repeat(32));
+    golden(&Message::LoginAt(at), &format!("82 18 1a a3 {fields} 02 a4 {short}"));
 }
 
 #[test]
@@ -165,6 +172,11 @@ fn unknown_keys_are_ignored_and_absent_ones_have_their_defaults() {
     let empty = Message::Update(Update { network: Network::default() });
     assert_eq!(Message::parse(&hex("82 14 a1 00 a0")), Ok(empty.clone()));
     assert_eq!(Message::parse(&hex("82 14 a1 00 a1 18c8 f6")), Ok(empty));
+    // A client of before short codes.
+    let fields =
+        format!("00 {} 01 199c40 02 5820 {} 03 5820 {} 04 60", proof(), "66".repeat(32), "77".repeat(32));
+    let start = Message::parse(&hex(&format!("82 05 a5 {fields}")));
+    assert!(matches!(start, Ok(Message::LoginStart(start)) if !start.short_code));
     // An offer without the key of the laboratory.
     let body = hex(&format!("82 01 a4 00 {TOKEN} 01 a3 00 81 01 01 80 02 00 02 {SESSION} 04 {}", proof()));
     assert!(matches!(
@@ -487,6 +499,12 @@ fn any_established() -> impl Strategy<Value = Established> {
     })
 }
 
+fn any_short_code() -> impl Strategy<Value = ShortCode> {
+    (text(), any::<[u8; 32]>(), any::<IpAddr>(), any::<u16>()).prop_map(|(code, grant, from, interval_s)| {
+        ShortCode { code, grant: grant.into(), from: AsText(from), interval_s }
+    })
+}
+
 fn any_message() -> impl Strategy<Value = Message> {
     let software = || proptest::option::of(text::<64>());
     let device = || (any::<[u8; 32]>(), any::<[u8; 32]>(), any::<[u8; 32]>());
@@ -529,12 +547,14 @@ fn any_message() -> impl Strategy<Value = Message> {
         Just(Message::Drain),
         vec(text(), 0..=MAX_GATEWAY_ADDRESSES)
             .prop_map(|addresses| { Message::Renewal(Renewal { addresses: List::new(addresses).unwrap() }) }),
-        (text(), any::<u16>()).prop_map(|(url, time_s)| Message::LoginAt(LoginAt { url, time_s })),
-        (any::<u16>(), any::<[u8; 32]>(), device(), text(), software()).prop_map(
-            move |(port, random, device, name, software)| {
+        (text(), any::<u16>(), proptest::option::of(any_short_code()))
+            .prop_map(|(url, time_s, code)| Message::LoginAt(LoginAt { url, time_s, code })),
+        (any::<u16>(), any::<[u8; 32]>(), device(), text(), software(), any::<bool>()).prop_map(
+            move |(port, random, device, name, software, short_code)| {
                 let (state, challenge) = (random.into(), random.into());
                 let device = proof(device);
-                Message::LoginStart(Box::new(LoginStart { device, port, state, challenge, name, software }))
+                let start = LoginStart { device, port, state, challenge, name, software, short_code };
+                Message::LoginStart(Box::new(start))
             }
         ),
         (27u32..).prop_map(Message::Unknown),

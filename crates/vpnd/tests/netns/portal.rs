@@ -18,6 +18,7 @@ mod policies;
 mod rate;
 mod refreshed;
 mod relays;
+mod short_codes;
 mod taken_over;
 
 use std::fs;

@@ -26,15 +26,15 @@ const PORTAL: &str = "[portal]\nenabled = true\ncertificate = 'p'\nkey = 'k'\nvi
                       help_desk_groups = 'desk'\nadministrator_groups = 'admins'\n\
                       url = 'https://vpn.uni.example'\n";
 
-struct Bench {
+pub(in crate::portal) struct Bench {
     _directory: tempfile::TempDir,
     store: Arc<Sqlite>,
-    portal: Arc<Portal>,
-    audit: Recorded,
+    pub(in crate::portal) portal: Arc<Portal>,
+    pub(in crate::portal) audit: Recorded,
 }
 
 impl Bench {
-    fn new() -> Self {
+    pub(in crate::portal) fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let store = Arc::new(Sqlite::open_or_create(&directory.path().join("vpnd.db")).unwrap());
         let hasher = Hasher::with_cost(8, 1);
@@ -63,14 +63,14 @@ impl Bench {
         Self { _directory: directory, store, portal, audit }
     }
 
-    async fn ask<R: Request>(&self, request: R) -> R::Reply
+    pub(in crate::portal) async fn ask<R: Request>(&self, request: R) -> R::Reply
     where
         Portal: Answer<R>,
     {
         self.portal.answer(request).await.unwrap()
     }
 
-    async fn browser(&self, user: &str, address: [u8; 4]) -> Browser {
+    pub(in crate::portal) async fn browser(&self, user: &str, address: [u8; 4]) -> Browser {
         let login = PortalLogin {
             user: UserName::new(user).unwrap(),
             password: SecretText::new("right").unwrap(),

@@ -1,5 +1,5 @@
-//! Logins in a browser (PROTOCOL §4.3): begin at the gateway, wait for the browser, come back with a
-//! grant.
+//! Logins in a browser (PROTOCOL §4.3, §4.4): begin at the gateway, wait for the browser, come back
+//! with a grant; or show a short code, and ask with the grant until a person has typed it.
 //!
 //! Invariants: what a browser brings counts once, with the state of this login and from the gateway
 //! that it was begun at; its grant is sent to that gateway alone, with a verifier that never left
@@ -8,6 +8,7 @@
 //! is down.
 
 mod arrival;
+mod by_code;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,6 +22,7 @@ use vpnd_proto::control::{Grant, LoginAt, LoginStart, Message, Offer, Software, 
 
 use super::request::SOFTWARE;
 use super::{DialError, DialOutcome, Dialer};
+use crate::messages::{BrowserWay, WorkerLaunch};
 use arrival::Brought;
 
 /// The longest that a gateway can have a person take.
@@ -58,11 +60,17 @@ pub(super) struct InBrowser {
     is_on: AtomicBool,
     was_up: AtomicBool,
     machine: Text<64>,
+    short_code: bool,
 }
 
 impl InBrowser {
-    pub(super) fn new(is_on: bool, machine: &str) -> Self {
-        Self { is_on: is_on.into(), was_up: false.into(), machine: Text::cut(machine) }
+    pub(super) fn of(launch: &WorkerLaunch) -> Self {
+        Self {
+            is_on: launch.browser.into(),
+            was_up: false.into(),
+            machine: Text::cut(&launch.machine),
+            short_code: launch.short_code,
+        }
     }
 
     pub(super) fn is_on(&self) -> bool {
@@ -103,6 +111,7 @@ impl Dialer {
             challenge: <[u8; 32]>::from(Sha256::digest(verifier)).into(),
             name: self.credentials.browser.machine.clone(),
             software: Some(Software::cut(SOFTWARE)),
+            short_code: self.credentials.browser.short_code,
         };
         stream.send(&Message::LoginStart(Box::new(start))).await?;
         let at = match stream.reply().await.map_err(DialError::from).map_err(DialError::with_cause)? {
@@ -111,7 +120,11 @@ impl Dialer {
             _ => return Err(LoginError::Unexpected("no page to log in at").into()),
         };
         drop((stream, shaken));
-        let grant = self.grant(&listener, &state, at).await?;
+        if let Some(code) = at.code.clone() {
+            drop(listener);
+            return self.dial_by_code(gateway, offer, (at, code), verifier).await;
+        }
+        let grant = self.grant((&listener, port), &state, at).await?;
         drop(listener);
         self.come_back(gateway, offer, Grant { grant: grant.into(), verifier: verifier.into() }).await
     }
@@ -119,13 +132,14 @@ impl Dialer {
     /// Has the person log in.
     async fn grant(
         &self,
-        listener: &TcpListener,
+        (listener, port): (&TcpListener, u16),
         state: &[u8; 32],
-        LoginAt { url, time_s }: LoginAt,
+        LoginAt { url, time_s, .. }: LoginAt,
     ) -> Result<[u8; 32], DialError> {
         let page = url.split_once("/connect/").filter(|_| url.starts_with("https://"));
         let (issuer, _) = page.ok_or_else(|| BrowserError::NoPage(url.to_string()))?;
-        self.parent.browse(url.clone()).await?;
+        let way = BrowserWay::Port { port, lacks_code: self.credentials.browser.short_code };
+        self.parent.browse(url.clone(), way).await?;
         let longest = Duration::from_secs(time_s.into()).min(LONGEST);
         let arrived = tokio::time::timeout(longest, arrival::wait(listener, state)).await;
         let Brought { issuer: from, grant } =

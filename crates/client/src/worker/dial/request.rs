@@ -28,7 +28,7 @@ impl Credentials {
             user: launch.user.clone(),
             password: launch.password.clone(),
             device: launch.device.into(),
-            browser: InBrowser::new(launch.browser, &launch.machine),
+            browser: InBrowser::of(launch),
         }
     }
 }

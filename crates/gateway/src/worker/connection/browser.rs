@@ -27,6 +27,7 @@ impl ControlServer {
             state: start.state,
             challenge: start.challenge,
             name: start.name,
+            short_code: start.short_code,
         };
         match self.auth.request(request).await? {
             BrowserLoginReply::At(at) => Ok(writer.send(&Message::LoginAt(at)).await?),

@@ -105,9 +105,9 @@ impl LoginLog {
 mod tests {
     use super::*;
 
-    /// Codes that end sessions or refuse an attach, and those for which auth writes the line, by a
-    /// name of its own.
-    const NO_REASONS: [Code; 10] = [
+    /// Codes that end sessions or refuse an attach, those for which auth writes the line, by a name of
+    /// its own, and the one that waits.
+    const NO_REASONS: [Code; 11] = [
         Code::Bye,
         Code::Credentials,
         Code::Token,
@@ -118,6 +118,7 @@ mod tests {
         Code::Shutdown,
         Code::Lifetime,
         Code::Factor,
+        Code::Pending,
     ];
 
     #[test]

@@ -25,6 +25,8 @@ pub struct BrowserLogin {
     pub challenge: ByteArray<32>,
     #[n(5)]
     pub name: Text<64>,
+    #[cbor(n(6), default)]
+    pub short_code: bool,
 }
 
 /// Where a login in a browser goes on.

@@ -1,7 +1,7 @@
 //! Logins of clients in a browser: the question whether a device may connect, and the answer.
 //!
-//! INVARIANT: the portal names neither the device nor the user: the first is that of the ticket, the
-//! second that of the visit.
+//! INVARIANT: the portal names neither the device nor the user: the first is that of the ticket, or
+//! of a code that a person has typed, the second that of the visit.
 
 use std::net::IpAddr;
 
@@ -34,13 +34,19 @@ pub enum ConnectPage {
         /// From where it asks.
         #[n(1)]
         from: IpAddr,
-        /// The port of its own machine where it waits.
+        /// The port of its own machine where it waits; `None` if the person has typed its code.
         #[n(2)]
-        port: u16,
+        port: Option<u16>,
         #[n(3)]
         user: UserName,
         #[n(4)]
         source: SourceName,
+        /// When it has begun to ask, seconds ago.
+        #[n(5)]
+        age_s: u64,
+        /// Whether the browser is in another network, as far as that can be told.
+        #[n(6)]
+        is_elsewhere: bool,
     },
     /// The browser has no visit, or one whose login is too old.
     #[n(1)]
@@ -59,6 +65,9 @@ pub struct AnswerToClient {
     pub browser: Browser,
     #[n(2)]
     pub allowed: bool,
+    /// Whether the person says that name and address are those on the device's screen.
+    #[cbor(n(3), default)]
+    pub compared: bool,
 }
 
 /// What becomes of the answer.
@@ -78,4 +87,42 @@ pub enum ConnectEnd {
     /// The ticket is used, or too old.
     #[n(2)]
     Over,
+    /// The client gets it from the gateway.
+    #[n(3)]
+    Kept,
+    /// A yes for a device by its code, which the person has not compared.
+    #[n(4)]
+    NotCompared,
+}
+
+/// The short code of a device, as a person has typed it; nothing to get the form.
+#[derive(Debug, Encode, Decode)]
+pub struct TypedCode {
+    #[n(0)]
+    pub browser: Browser,
+    #[n(1)]
+    pub code: Text<32>,
+}
+
+/// The result of a typed code.
+#[derive(Debug, Encode, Decode)]
+pub enum CodeEnd {
+    /// There is such a device: the question about it has this ticket.
+    #[n(0)]
+    Found(#[n(0)] Token),
+    /// A code may be typed.
+    #[n(1)]
+    Form,
+    /// No device waits with that code.
+    #[n(2)]
+    Wrong,
+    /// Too many codes were typed: none is looked at for this time, in seconds.
+    #[n(3)]
+    Wait(#[n(0)] u64),
+    /// The browser has no visit, or one whose login is too old.
+    #[n(4)]
+    LogIn,
+    /// This gateway gives no short codes.
+    #[n(5)]
+    Off,
 }

@@ -21,12 +21,12 @@ const LOG_OUT: u32 = 5;
 const FINISH: u32 = 10;
 const CHANGE_USER: u32 = 43;
 /// One that there is not.
-const UNKNOWN: u32 = 200;
+pub(super) const UNKNOWN: u32 = 200;
 
-type Body = Encoder<Vec<u8>>;
+pub(super) type Body = Encoder<Vec<u8>>;
 
 /// A frame with a request of this number and content.
-fn request(number: u64, kind: u32, content: impl FnOnce(&mut Body)) -> Vec<u8> {
+pub(super) fn request(number: u64, kind: u32, content: impl FnOnce(&mut Body)) -> Vec<u8> {
     let mut body = Encoder::new(Vec::new());
     body.array(2).unwrap().u64(number).unwrap().array(2).unwrap().u32(kind).unwrap().array(1).unwrap();
     content(&mut body);
@@ -35,13 +35,13 @@ fn request(number: u64, kind: u32, content: impl FnOnce(&mut Body)) -> Vec<u8> {
 }
 
 /// A browser with this token at the address of the client that logged in.
-fn browser(body: &mut Body, token: [u8; 32]) {
+pub(super) fn browser(body: &mut Body, token: [u8; 32]) {
     body.array(2).unwrap().array(1).unwrap().bytes(&token).unwrap();
     body.encode(std::net::IpAddr::from([198, 18, 1, 2])).unwrap();
 }
 
 /// The reply to the request of this number: what is behind its `Ok`.
-fn reply(portal: &mut TakenOver, number: u64) -> Vec<u8> {
+pub(super) fn reply(portal: &mut TakenOver, number: u64) -> Vec<u8> {
     let sent = portal.expect(number as u32);
     let mut decoder = Decoder::new(&sent.body);
     decoder.array().unwrap();
