@@ -112,9 +112,9 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
     );
     let service = service.with_audit(audit.clone());
     switch_portal(&service, &config);
+    service.portal().hand_out(started.launch.message.client_profile.as_deref());
     let endpoint = started.launch.message.endpoint.and_then(Endpoint::parse);
-    let wireguard = wireguard(&config, &store, &access)?;
-    let service = Arc::new(with_wireguard(service, wireguard, endpoint, &config.tunnel));
+    let service = with_wireguard(service, wireguard(&config, &store, &access)?, endpoint, &config.tunnel);
     let signing =
         signing::serve(signatures, keys.clone()).context("there is no thread to sign handshakes")?;
     let is_start = started.launch.message.is_start;
@@ -161,12 +161,12 @@ fn with_wireguard(
     wireguard: Option<Arc<WireGuard>>,
     endpoint: Option<Endpoint>,
     tunnel: &Tunnel,
-) -> Service {
-    let Some(wireguard) = wireguard else { return service };
+) -> Arc<Service> {
+    let Some(wireguard) = wireguard else { return Arc::new(service) };
     if let Some(endpoint) = endpoint {
         service.portal().offer(Offer { wireguard: Arc::clone(&wireguard), endpoint, tunnel: tunnel.clone() });
     }
-    service.with_wireguard(wireguard)
+    Arc::new(service.with_wireguard(wireguard))
 }
 
 /// The WireGuard devices, if they are served.
@@ -260,6 +260,7 @@ async fn follow_parent(
             (ToAuth::Idp, Some(channel)) => idp.connect(channel)?,
             (ToAuth::Portal, Some(channel)) => service.portal().connect(channel)?,
             (ToAuth::PortalCertificate(expires_s), None) => service.portal().set_certificate(expires_s),
+            (ToAuth::ClientProfile(text), None) => service.portal().hand_out(text.as_deref()),
             (ToAuth::Stop, None) => _ = farewell.set(Farewell::GatewayStops),
             (ToAuth::Replaced, None) => _ = farewell.set(Farewell::Replaced),
             (ToAuth::Configuration(configuration), None) => {

@@ -8,6 +8,7 @@
 //! could replace them.
 
 mod at_provider;
+mod client_profile;
 mod connect;
 mod credentials;
 pub(crate) mod desk;
@@ -38,6 +39,7 @@ pub(crate) use heard::Heard;
 use visits::{Found, Visits, WaitingLogin};
 pub(crate) use visits::{LoginFacts, Visit};
 use vpnd_config::factor::Requirement;
+use vpnd_config::profile::Profile;
 use vpnd_config::revocation_cause::RevocationCause;
 use vpnd_ipc::channel::Channel;
 use vpnd_ipc::gateway::auth::{PortalHealth, SourceName};
@@ -70,6 +72,7 @@ pub(crate) struct Portal {
     visits: Mutex<Visits>,
     heard: Mutex<Heard>,
     offered: Mutex<Option<Arc<Offer>>>,
+    client_profile: Mutex<Option<Profile>>,
     is_on: AtomicBool,
     /// Processes that are connected: 1, or for a moment another.
     connected: AtomicUsize,
@@ -100,6 +103,7 @@ impl Portal {
             visits: Mutex::default(),
             heard: Mutex::default(),
             offered: Mutex::default(),
+            client_profile: Mutex::default(),
             is_on: AtomicBool::new(false),
             connected: AtomicUsize::new(0),
             certificate_expires_s: Mutex::default(),

@@ -7,6 +7,7 @@
 //! how a connection is made.
 
 mod kill_switch;
+mod of_gateway;
 mod proxy;
 mod server_address;
 mod user_section;
@@ -29,6 +30,7 @@ use crate::{ConfigError, Invalid, Offload};
 use vpnd_sys::secret_file::{self, Existing, PUBLIC_MODE, SECRET_MODE, WriteError};
 
 pub use kill_switch::{KillSwitch, KillSwitchMode};
+pub use of_gateway::{NoProfile, gateway_names};
 pub use proxy::{PROXY, Proxy};
 pub use server_address::{ADDRESS, ServerAddress, joined};
 

@@ -38,6 +38,7 @@ use machine::Machine;
 use portal::Portal;
 use releases::Releases;
 use vpnd_config::local_ports::LocalPorts;
+use vpnd_config::profile::{Profile, gateway_names};
 use vpnd_config::{ConfigError, ServerConfig, check, review};
 use vpnd_ipc::admin::status::Firewall;
 use vpnd_ipc::channel;
@@ -363,6 +364,7 @@ async fn start_auth(
         is_start,
         endpoint: endpoint(&config),
         database,
+        client_profile: client_profile(&config),
     };
     let descriptors = [to_worker.into(), for_signing].into_iter().chain(dialling).collect();
     let (auth, protections) = start_child(program, ChildRole::Auth, &launch, descriptors).await?;
@@ -371,15 +373,21 @@ async fn start_auth(
 
 /// Where clients with one address find the gateway. Its own addresses are those of this machine.
 fn endpoint(config: &ServerConfig) -> Option<ClientEndpoint> {
-    let chain =
-        vpnd_config::certificate::read(&config.tls.certificate).map(|pem| vpnd_pki::leaf::chain(&pem));
-    let leaf = chain.ok().and_then(|chain| vpnd_pki::leaf::Leaf::parse(chain.first()?));
-    let names = leaf.into_iter().flat_map(|leaf| leaf.names).filter(|name| !name.contains('*'));
-    let address = config.preferred_address(names.collect())?;
+    let names = gateway_names(config).map(|(names, _)| names).unwrap_or_default();
+    let address = config.preferred_address(names)?;
     let named = config.server.addresses.iter().filter_map(|address| address.host.parse().ok());
     let own = LocalPorts::read().addresses.into_iter().filter(|own| !own.is_loopback());
     let outer = named.chain(own.map(std::net::IpAddr::V4)).collect();
     Some(ClientEndpoint { address: address.to_string(), outer })
+}
+
+/// The profile of clients for the pages, where clients need no certificates.
+fn client_profile(config: &ServerConfig) -> Option<String> {
+    let is_wanted = config.portal.is_some() && !config.tls.require_client_certificate;
+    let profile = is_wanted.then(|| Profile::of_gateway(config))?;
+    let profile =
+        profile.inspect_err(|error| tracing::warn!(%error, "the pages have no profile for clients"));
+    Some(profile.ok()?.to_toml().to_string())
 }
 
 /// Starts the worker, which has no devices yet.

@@ -141,6 +141,9 @@ pub struct AuthLaunch {
     /// There where the store is a database.
     #[n(5)]
     pub database: Option<database::DatabaseLaunch>,
+    /// As in [`ToAuth::ClientProfile`].
+    #[cbor(n(6), default)]
+    pub client_profile: Option<String>,
 }
 
 /// Where clients find the gateway.
@@ -314,6 +317,10 @@ pub enum ToAuth {
     /// has none.
     #[n(12)]
     PortalCertificate(#[n(0)] u64),
+    /// The profile by which clients reach the gateway now, without a user, if there is one for
+    /// everybody. It is no secret.
+    #[n(13)]
+    ClientProfile(#[n(0)] Option<String>),
 }
 
 /// Auth process → parent, once it is prepared.

@@ -153,7 +153,7 @@ impl Site {
 type Route = (&'static str, fn() -> MethodRouter<Arc<Site>>);
 
 /// Addresses of pages; those of the API are in `api`.
-const ROUTES: [Route; 36] = [
+const ROUTES: [Route; 37] = [
     ("/", || get(overview)),
     ("/login", || get(login_form).post(log_in)),
     ("/login/answer", || post(answer)),
@@ -169,6 +169,7 @@ const ROUTES: [Route; 36] = [
     ("/browsers/end", || post(account::end_visit)),
     ("/devices", || get(devices::devices)),
     ("/devices/add", || get(devices::form).post(devices::add)),
+    ("/profile", || get(devices::profile)),
     ("/devices/end", || post(end_session_of_device)),
     ("/devices/remove", || post(devices::remove)),
     ("/devices/renew", || post(devices::renew)),

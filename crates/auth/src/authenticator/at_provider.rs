@@ -30,6 +30,11 @@ impl Authenticator {
         self.external.sources.iter().find(is_it).map(Arc::clone)
     }
 
+    /// Whether users of this source log in at a provider, so in a browser alone.
+    pub(crate) fn is_provider(&self, source: &str) -> bool {
+        self.provider(source).is_some()
+    }
+
     /// The address where a browser begins a login.
     pub(crate) async fn address_at_provider(&self, login: LoginAddress) -> Result<Url, Refusal> {
         let at = self.provider(&login.source).ok_or(Refusal::NotConfirmed)?;

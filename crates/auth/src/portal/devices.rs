@@ -112,6 +112,7 @@ impl Portal {
         Ok(OwnDevices {
             devices: first(devices.into_iter().map(own)),
             wireguard: lifetime_s.is_some() && self.offered().is_some(),
+            profile: self.client_profile().is_some(),
         })
     }
 

@@ -211,7 +211,8 @@ impl Gateway {
         }
         self.worker.send(&ToWorker::Certificate(certificate.clone()), &[]).await?;
         tracing::info!(expires_s = certificate.expires_s, "another certificate is presented");
-        Ok(())
+        // It may be another authority's.
+        self.send_client_profile().await
     }
 
     /// Has the worker let in no certificate that the lists of a configuration name; the inner error
@@ -247,6 +248,8 @@ impl Gateway {
         own.client_ca.clone_from(client_ca);
         own.client_ca_key.clone_from(client_ca_key);
         self.config.acme.clone_from(&config.acme);
+        // These go into profiles.
+        self.config.server.addresses.clone_from(&config.server.addresses);
         self.config.portal.clone_from(&config.portal);
         self.orders.look_now(config);
     }

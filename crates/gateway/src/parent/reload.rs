@@ -6,8 +6,8 @@
 
 use std::time::Duration;
 
-use super::Gateway;
 use super::portal::Portal;
+use super::{Gateway, client_profile};
 use vpnd_config::{Invalid, ServerConfig};
 use vpnd_ipc::child::ChildRole;
 use vpnd_ipc::gateway::{Configuration, FromAuth, ReloadedConfiguration, ToAuth, ToWorker};
@@ -74,6 +74,7 @@ impl Gateway {
         // Before the worker: a login by new profiles is nothing to a policy that does not know them
         // yet.
         self.configure_auth(configuration).await?;
+        self.send_client_profile().await?;
         self.replace_portal(portal).await?;
         self.report_firewall().await?;
         Ok(Ok(()))
@@ -86,6 +87,11 @@ impl Gateway {
             config.check_certificate(wall_s())?;
         }
         if config.sources == self.config.sources { Ok(()) } else { config.check_sources() }
+    }
+
+    /// Has the pages hand out the profile of clients as it is now.
+    pub(super) async fn send_client_profile(&mut self) -> Result<(), ChildError> {
+        self.auth.send(&ToAuth::ClientProfile(client_profile(&self.config)), &[]).await
     }
 
     /// Has the auth process go by the access profiles of a configuration.

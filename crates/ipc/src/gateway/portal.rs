@@ -29,7 +29,9 @@ use desk::{
     AskWhois, ChangeUser, DeskQuery, DeskState, ExportAudit, ExportedPart, FindUsers, FoundUsers, Link,
     ListSessions, ListedSessions, Replied, ShowUser, ShownUser, Whois,
 };
-use devices::{AddDevice, DeviceChange, DevicesQuery, OwnDevices, RemoveDevice, RenewDevice};
+use devices::{
+    AddDevice, DeviceChange, DevicesQuery, OwnDevices, OwnProfile, ProfileQuery, RemoveDevice, RenewDevice,
+};
 use invitations::{AcceptInvitation, InvitationStep, OpenInvitation};
 use visits::{BrowserKind, EndVisit, MAX_VISITS, OwnVisit};
 
@@ -178,6 +180,7 @@ crate::requests! {
         RenewDevice = 13, RenewDevice => DeviceChange;
         AddDevice = 14, AddDevice => DeviceChange;
         EndVisit = 15, EndVisit => OwnChange;
+        Profile = 16, ProfileQuery => OwnProfile;
         Desk = 40, DeskQuery => Replied<DeskState>;
         FindUsers = 41, FindUsers => Replied<FoundUsers>;
         ShowUser = 42, ShowUser => Replied<ShownUser>;

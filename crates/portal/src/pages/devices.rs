@@ -13,7 +13,6 @@ pub(crate) struct DevicesPage<'p> {
     form: String,
     notice: Option<&'p str>,
     devices: Vec<ShownDevice>,
-    wireguard: bool,
 }
 
 /// A device, in words.
@@ -39,6 +38,12 @@ pub(crate) struct AddDevicePage<'p> {
     /// As they were typed before.
     pub(crate) name: &'p str,
     pub(crate) problem: Option<&'p str>,
+    /// Whether the user may add WireGuard devices.
+    pub(crate) wireguard: bool,
+    /// Whether there is a profile for vpnd's own client.
+    pub(crate) profile: bool,
+    /// Whether that client comes first.
+    pub(crate) is_linux: bool,
 }
 
 #[derive(Template)]
@@ -52,7 +57,7 @@ pub(crate) struct AddedDevicePage<'p> {
 impl<'p> DevicesPage<'p> {
     pub(crate) fn new(frame: Frame<'p>, form: String, devices: &OwnDevices, notice: Option<&'p str>) -> Self {
         let shown = devices.devices.iter().map(|device| ShownDevice::new(&frame, device)).collect();
-        Self { frame, form, notice, devices: shown, wireguard: devices.wireguard }
+        Self { frame, form, notice, devices: shown }
     }
 }
 

@@ -125,7 +125,7 @@ fn devices() -> OwnDevices {
         }),
     };
     let devices = vec![device(1, false, Some(4_000)), device(2, true, Some(90)), device(3, true, None)];
-    OwnDevices { devices: list(devices), wireguard: true }
+    OwnDevices { devices: list(devices), wireguard: true, profile: true }
 }
 
 fn shown(locked: Option<DeskRefusal>) -> ShownUser {
@@ -233,6 +233,15 @@ fn gallery(texts: &'static Texts) -> Vec<(&'static str, String)> {
         user: "ann",
         source: "local",
     };
+    let add_device = |is_linux, problem| AddDevicePage {
+        frame: frame(),
+        form: form(),
+        name: "",
+        problem,
+        wireguard: true,
+        profile: is_linux,
+        is_linux,
+    };
     let by_code = ByCodePage {
         frame: frame(),
         form: form(),
@@ -244,7 +253,7 @@ fn gallery(texts: &'static Texts) -> Vec<(&'static str, String)> {
         source: "local",
     };
     let code_wrong = Some(texts.connect.code_wrong.to_owned());
-    let pages: [(&str, Result<String, askama::Error>); 20] = [
+    let pages: [(&str, Result<String, askama::Error>); 21] = [
         ("login", login.render()),
         ("answer", answer.render()),
         ("connect", device.render()),
@@ -257,7 +266,8 @@ fn gallery(texts: &'static Texts) -> Vec<(&'static str, String)> {
         ("invitation", invitation.render()),
         ("overview", OverviewPage::new(frame(), form(), &overview, Some(texts.session_ended)).render()),
         ("devices", DevicesPage::new(frame(), form(), &devices, Some(texts.devices.removed)).render()),
-        ("add", AddDevicePage { frame: frame(), form: form(), name: "", problem: None }.render()),
+        ("add", add_device(false, Some(texts.devices.full)).render()),
+        ("add-linux", add_device(true, None).render()),
         ("added", AddedDevicePage { frame: frame(), configuration }.render()),
         ("desk", Ok(desk.replace("<details>", "<details open>"))),
         ("search", SearchPage::new(frame(), "an", &found).render()),
@@ -354,6 +364,17 @@ fn a_device_by_its_code_is_compared_before_a_yes_and_not_before_a_no() {
     assert!(input.split('>').next().unwrap().contains("type=\"checkbox\"") && input.contains("required>"));
     assert!(!input.contains("checked"), "the person does that");
     assert!(page.contains("value=\"no\" formnovalidate>") && page.contains(ENGLISH.connect.granted));
+}
+
+#[test]
+fn a_browser_on_linux_sees_the_own_client_first_and_others_the_wireguard_way() {
+    let pages: std::collections::BTreeMap<_, _> = gallery(&ENGLISH).into_iter().collect();
+    for (name, is_linux) in [("add-linux", true), ("add", false)] {
+        let place = |text: &str| pages[name].find(text).unwrap_or_else(|| panic!("{name}: no {text}"));
+        let own = place(ENGLISH.devices.own_client);
+        assert_eq!(own < place("action=\"/devices/add\""), is_linux, "{name}");
+        assert_eq!(pages[name].contains("href=\"/profile\""), is_linux, "{name}: where there is one");
+    }
 }
 
 #[test]

@@ -1,10 +1,12 @@
-//! The pages on which users see, add, renew and remove their devices.
+//! The pages on which users see, add, renew and remove their devices, and the profile for vpnd's own
+//! client.
 
 use std::sync::Arc;
 
 use axum::extract::{Form, RawQuery, State};
 use axum::http::StatusCode;
-use axum::response::Response;
+use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
+use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize;
 
 use super::headers::scripted;
@@ -13,7 +15,10 @@ use crate::browser::{Visitor, form_of, unbase64, unhex};
 use crate::pages::devices::{AddDevicePage, AddedDevicePage, DevicesPage};
 use crate::pages::page;
 use vpnd_ipc::gateway::portal::Change;
-use vpnd_ipc::gateway::portal::devices::{AddDevice, DeviceChange, DevicesQuery, RemoveDevice, RenewDevice};
+use vpnd_ipc::gateway::portal::devices::{
+    AddDevice, DeviceChange, DevicesQuery, OwnProfile, ProfileQuery, RemoveDevice, RenewDevice,
+};
+use vpnd_ipc::gateway::portal::visits::System;
 use vpnd_proto::control::Text;
 
 /// The device that is to be added.
@@ -78,25 +83,61 @@ pub(super) async fn renew(
     let Some(device) = unhex::<16>(&device) else { return nothing(State(site), visitor).await };
     match site.auth.request(RenewDevice { browser, device: device.into() }).await {
         Ok(DeviceChange::Renewed) => to("/devices?renewed"),
-        Ok(change) => changed(&site, visitor, "", change),
+        Ok(change) => changed(&site, visitor, "", change).await,
         Err(_) => site.failed(&visitor),
     }
 }
 
 pub(super) async fn form(State(site): State<Arc<Site>>, visitor: Visitor) -> Response {
-    add_form(&site, &visitor, StatusCode::OK, "", None)
+    add_form(&site, &visitor, StatusCode::OK, "", None).await
 }
 
-fn add_form(
+/// All ways to add a device, the one for the browser's system first.
+async fn add_form(
     site: &Site,
     visitor: &Visitor,
     status: StatusCode,
     name: &str,
     problem: Option<&str>,
 ) -> Response {
-    let Some(token) = &visitor.token else { return to("/login") };
-    let form = form_of(token);
-    scripted(page(status, &AddDevicePage { frame: site.frame(visitor), form, name, problem }))
+    let Some(browser) = visitor.browser() else { return to("/login") };
+    let form = form_of(&browser.token);
+    match site.auth.request(DevicesQuery(browser)).await {
+        Ok(Some(devices)) => {
+            let shown = page(
+                status,
+                &AddDevicePage {
+                    frame: site.frame(visitor),
+                    form,
+                    name,
+                    problem,
+                    wireguard: devices.wireguard,
+                    profile: devices.profile,
+                    is_linux: visitor.kind.system == System::Linux,
+                },
+            );
+            if devices.wireguard { scripted(shown) } else { shown }
+        }
+        Ok(None) => to("/login"),
+        Err(_) => site.failed(visitor),
+    }
+}
+
+/// The profile for vpnd's own client, as a file.
+pub(super) async fn profile(State(site): State<Arc<Site>>, visitor: Visitor) -> Response {
+    let Some(browser) = visitor.browser() else { return to("/login") };
+    match site.auth.request(ProfileQuery(browser)).await {
+        Ok(OwnProfile::File(text)) => {
+            let headers = [
+                (CONTENT_TYPE, "text/plain; charset=utf-8"),
+                (CONTENT_DISPOSITION, "attachment; filename=\"vpn.toml\""),
+            ];
+            (headers, text.to_string()).into_response()
+        }
+        Ok(OwnProfile::NotThere) => nothing(State(site), visitor).await,
+        Ok(OwnProfile::NoVisit) => to("/login"),
+        Err(_) => site.failed(&visitor),
+    }
 }
 
 pub(super) async fn add(
@@ -108,15 +149,15 @@ pub(super) async fn add(
         return site.not_ours(&visitor);
     };
     let (Some(key), Ok(typed)) = (unbase64::<32>(public_key.trim()), Text::new(name.trim())) else {
-        return changed(&site, visitor, &name, DeviceChange::Unusable);
+        return changed(&site, visitor, &name, DeviceChange::Unusable).await;
     };
     match site.auth.request(AddDevice { browser, public_key: key.into(), name: typed }).await {
-        Ok(change) => changed(&site, visitor, &name, change),
+        Ok(change) => changed(&site, visitor, &name, change).await,
         Err(_) => site.failed(&visitor),
     }
 }
 
-fn changed(site: &Site, visitor: Visitor, name: &str, change: DeviceChange) -> Response {
+async fn changed(site: &Site, visitor: Visitor, name: &str, change: DeviceChange) -> Response {
     let texts = visitor.texts;
     match change {
         DeviceChange::Renewed => to("/devices?renewed"),
@@ -135,8 +176,10 @@ fn changed(site: &Site, visitor: Visitor, name: &str, change: DeviceChange) -> R
             site.message(&visitor, StatusCode::NOT_FOUND, texts.not_found, texts.not_found_text)
         }
         DeviceChange::Unusable => {
-            add_form(site, &visitor, StatusCode::CONFLICT, name, Some(texts.devices.unusable))
+            add_form(site, &visitor, StatusCode::CONFLICT, name, Some(texts.devices.unusable)).await
         }
-        DeviceChange::Full => add_form(site, &visitor, StatusCode::CONFLICT, name, Some(texts.devices.full)),
+        DeviceChange::Full => {
+            add_form(site, &visitor, StatusCode::CONFLICT, name, Some(texts.devices.full)).await
+        }
     }
 }

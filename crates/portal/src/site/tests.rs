@@ -6,10 +6,10 @@ use axum::http::{Method, Request};
 use tower_service::Service as _;
 use vpnd_ipc::channel::{self, Channel};
 use vpnd_ipc::gateway::portal::connect::{ConnectEnd, ConnectPage};
-use vpnd_ipc::gateway::portal::devices::DeviceChange;
+use vpnd_ipc::gateway::portal::devices::{DeviceChange, OwnDevices, OwnProfile};
 use vpnd_ipc::gateway::portal::{MAX_FRAME, PortalRequest, Token};
 use vpnd_ipc::request::{Numbered, Reason, encoded};
-use vpnd_proto::control::Text;
+use vpnd_proto::control::{List, Text};
 
 use super::*;
 use crate::browser::{Peer, form_about, hex};
@@ -24,6 +24,10 @@ async fn answer(channel: Channel) {
         let content = match content {
             PortalRequest::Approval(_) => encoded(&Ok(None::<LoginStep>)),
             PortalRequest::AddDevice(_) => encoded(&Ok(DeviceChange::Added(Text::cut("[Interface]\n")))),
+            PortalRequest::Devices(_) => {
+                encoded(&Ok(Some(OwnDevices { devices: List::default(), wireguard: true, profile: true })))
+            }
+            PortalRequest::Profile(_) => encoded(&Ok(OwnProfile::File(Text::cut("version = 1\n")))),
             PortalRequest::Connect(_) => encoded(&Ok(ConnectPage::Ask {
                 name: Text::cut("laptop"),
                 from: [192, 0, 2, 1].into(),

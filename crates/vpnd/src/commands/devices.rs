@@ -143,7 +143,7 @@ fn add(
     if !args.name.is_empty() && store.wireguard_devices()?.iter().any(is_named) {
         return Err(DeviceError::NameTaken { name, device: args.name.clone() });
     }
-    let names = users::gateway_names(&config).map(|(names, _)| names).unwrap_or_default();
+    let names = vpnd_config::profile::gateway_names(&config).map(|(names, _)| names).unwrap_or_default();
     let endpoint = Endpoint::of(&config, names)?;
     let preshared = args.preshared_key.then(|| Zeroizing::new(rand::random::<[u8; 32]>()));
     let request = DeviceRequest {

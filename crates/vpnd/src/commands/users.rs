@@ -19,7 +19,6 @@ use std::io::{IsTerminal as _, Write};
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
-use rustls_pki_types::CertificateDer;
 use sha2::{Digest as _, Sha256};
 
 use crate::admin_store::{AdminStore, Opening, Stores, UserSummary};
@@ -27,11 +26,10 @@ use crate::cli::{StoreArgs, UserAddArgs, UserCertificateArgs, UserCommand, UserP
 pub(super) use modify::existing;
 use secret_input::{InputError, Source};
 use vpnd_config::access_profile::Who;
-use vpnd_config::profile::{ClientIdentity, Profile, Routes, Trust, USER_NAME_RULE, is_user_name};
+use vpnd_config::profile::{ClientIdentity, NoProfile, Profile, USER_NAME_RULE, gateway_names, is_user_name};
 use vpnd_config::source::SourceKind;
 use vpnd_config::{ConfigError, ServerConfig};
 use vpnd_pki::authority::{Authority, CertificateError, IssuedCertificate};
-use vpnd_pki::leaf::Leaf;
 use vpnd_store::audit::AuditEntry;
 use vpnd_store::password::{Hasher, NoMemory};
 use vpnd_store::totp;
@@ -60,11 +58,9 @@ pub enum UserError {
     /// A file that the configuration names can't be read.
     #[error("can't read {path}: {source}")]
     Read { path: String, source: std::io::Error },
-    /// The gateway's certificate has no name for a profile.
-    #[error(
-        "{path} names no server, so a client would not know where to connect; make it with 'vpnd init --name …'"
-    )]
-    NoServerName { path: String },
+    /// There is nothing to put into a profile.
+    #[error(transparent)]
+    NoProfile(#[from] NoProfile),
     #[error(
         "this gateway accepts no client certificate of {whose}; 'vpnd user list --json' shows the certificates of all users"
     )]
@@ -417,70 +413,18 @@ fn client_identity(
     Ok(authority.client(name, UNIX_EPOCH + Duration::from_secs(now_s))?)
 }
 
-/// The client's profile: names come from the gateway's certificate, its addresses from the
-/// configuration, or from both.
+/// The client's profile.
 fn profile(
     user: Option<&str>,
     totp: bool,
     config: &ServerConfig,
     identity: Option<&IssuedCertificate>,
 ) -> Result<Profile, UserError> {
-    let (names, chain) = gateway_names(config)?;
-    let leaf = chain.first().and_then(|leaf| Leaf::parse(leaf));
-    let Some(first) = names.first() else {
-        let path = config.tls.certificate.display().to_string();
-        return Err(UserError::NoServerName { path });
-    };
-    Ok(Profile {
-        servers: config.server.reached_at(names.clone()),
-        renew: true,
-        tcp_port: config
-            .portal
-            .as_ref()
-            .filter(|portal| portal.relays > 0)
-            .map(|portal| portal.listen.port()),
-        server_name: first.clone(),
-        trust: trust(config, &chain, first, leaf.as_ref().map_or(0, |leaf| leaf.not_after_s)),
-        proxy: None,
-        user: user.map(str::to_owned),
-        totp,
-        browser: false,
-        identity: identity.map(|identity| ClientIdentity {
-            certificate_pem: identity.certificate_pem.clone(),
-            key_pem: identity.key_pem.clone(),
-        }),
-        suites: Vec::new(),
-        routes: Routes::Pushed,
-        dns: true,
-        local_network: true,
-        kill_switch: vpnd_config::profile::KillSwitch::default(),
-        lanes: vpnd_config::profile::DEFAULT_LANES,
-        copy_dscp: false,
-        busy_poll: Duration::ZERO,
-        offload: vpnd_config::Offload::default(),
-    })
-}
-
-/// The names of the gateway that clients can look up, and its certificate with those of its
-/// authorities.
-pub(super) fn gateway_names(
-    config: &ServerConfig,
-) -> Result<(Vec<String>, Vec<CertificateDer<'static>>), UserError> {
-    let chain = vpnd_pki::leaf::chain(read(&config.tls.certificate)?.as_bytes());
-    let leaf = chain.first().and_then(|leaf| Leaf::parse(leaf));
-    let names = leaf.iter().flat_map(|leaf| &leaf.names).filter(|name| !name.contains('*')).cloned();
-    Ok((names.collect(), chain))
-}
-
-/// Pins the gateway's own authority if it vouches for the certificate; else the certificate is of a
-/// public one. That holds at `at_s`, a moment at which the certificate is valid: one that has
-/// expired will be renewed.
-fn trust(config: &ServerConfig, chain: &[CertificateDer<'static>], name: &str, at_s: u64) -> Trust {
-    let pinned = config.tls.authority().0.and_then(|path| {
-        let ca_pem = read(path).ok()?;
-        vpnd_pki::leaf::vouches(ca_pem.as_bytes(), chain, name, at_s).then_some(ca_pem)
+    let identity = identity.map(|identity| ClientIdentity {
+        certificate_pem: identity.certificate_pem.clone(),
+        key_pem: identity.key_pem.clone(),
     });
-    pinned.map_or(Trust::System, |ca_pem| Trust::Pinned { ca_pem })
+    Ok(Profile { user: user.map(str::to_owned), totp, identity, ..Profile::of_gateway(config)? })
 }
 
 fn read(path: &Path) -> Result<String, UserError> {

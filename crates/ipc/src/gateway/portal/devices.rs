@@ -54,6 +54,27 @@ pub struct OwnDevices {
     /// Whether the user may add WireGuard devices.
     #[n(1)]
     pub wireguard: bool,
+    /// Whether there is a profile for vpnd's own client.
+    #[cbor(n(2), default)]
+    pub profile: bool,
+}
+
+/// The profile of vpnd's own client for this browser's user.
+#[derive(Debug, Encode, Decode)]
+pub struct ProfileQuery(#[n(0)] pub Browser);
+
+/// A file for vpnd's own client.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub enum OwnProfile {
+    /// Its text, without a secret.
+    #[n(0)]
+    File(#[n(0)] Text<MAX_CONFIGURATION>),
+    /// There is none for everybody.
+    #[n(1)]
+    NotThere,
+    /// The browser has no visit.
+    #[n(2)]
+    NoVisit,
 }
 
 /// A device of the user who looks.

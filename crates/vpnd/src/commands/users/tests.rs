@@ -6,11 +6,13 @@ use std::path::PathBuf;
 use std::time::SystemTime;
 
 use clap::Parser as _;
+use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
 
 use super::*;
 use crate::admin_store::InThisProcess;
 use crate::cli::{Cli, Command};
+use vpnd_config::profile::Trust;
 use vpnd_config::revocation_cause::RevocationCause;
 use vpnd_store::audit::query::Record;
 use vpnd_store::audit::testing::all;

@@ -8,7 +8,8 @@ use vpnd_crypto::Secret;
 use vpnd_wireguard::key::StaticKey;
 
 use super::{Answer, Browser, SOON, configure, serves};
-use crate::gateway::Gateway;
+use crate::client::Client;
+use crate::gateway::{Gateway, Login, must};
 use crate::lab::{CAMPUS_V4, Lab, eventually};
 use crate::traffic::ping_until;
 use crate::wireguard::{Configuration, Stock, program};
@@ -19,6 +20,47 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 fn configuration(page: &Answer) -> String {
     let (_, rest) = page.body.split_once("aria-labelledby=\"about\">").unwrap_or_else(|| panic!("{page:?}"));
     rest.split_once("</pre>").unwrap().0.replace("&#38;", "&")
+}
+
+#[test]
+fn a_user_gets_the_profile_of_the_own_client_and_connects_with_it() {
+    let Some(lab) = Lab::new(2) else { return };
+    let mut gateway = Gateway::init(&lab);
+    let ann = gateway.add_user("ann");
+    configure(&gateway);
+    gateway.start();
+    let browser = Browser::new(&lab, &lab.clients[1], &gateway);
+    serves(&browser);
+    assert!(browser.get("/profile").head.contains("location: /login"));
+    browser.logged_in("ann");
+    let linux = ["--user-agent", "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"];
+    let get = |arguments: &[&str]| {
+        let mut command = browser.curl("/devices/add");
+        command.args(arguments);
+        Browser::run(command)
+    };
+    for page in [get(&linux), get(&[])] {
+        assert!(
+            page.body.contains("href=\"/profile\"") && page.body.contains("sudo vpnd connect "),
+            "{page:?}"
+        );
+        assert!(!page.body.contains("<script"), "this gateway serves no WireGuard: {page:?}");
+    }
+    let file = browser.get("/profile");
+    assert!(file.head.contains("content-disposition: attachment; filename=\"vpn.toml\""), "{file:?}");
+    assert!(file.body.contains("name = \"ann\""), "{file:?}");
+    let profile = lab.path("vpn.toml");
+    std::fs::write(&profile, &file.body).unwrap();
+    let client = Client::connect(&lab, 1, &Login { profile, ..ann.clone() });
+    ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
+    drop(client);
+
+    // It is as the configuration is now.
+    gateway.configure("server.addresses", vec!["vpn.uni.example:4433"]);
+    must(gateway.ask(&["reload"]));
+    eventually("the profile has them", SOON, || {
+        browser.get("/profile").body.contains("addresses = [\"vpn.uni.example:4433\"]").then_some(())
+    });
 }
 
 #[test]
