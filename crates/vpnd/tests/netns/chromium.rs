@@ -12,6 +12,8 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value as Json, json};
 
 use crate::lab::{Lab, eventually};
@@ -19,6 +21,18 @@ use crate::namespace::Namespace;
 use crate::process;
 
 const SOON: Duration = Duration::from_secs(90);
+
+/// A key of the keyboard.
+pub(crate) struct Key {
+    name: &'static str,
+    code: u32,
+    /// The text that it types.
+    text: Option<&'static str>,
+}
+
+pub(crate) const TAB: Key = Key { name: "Tab", code: 9, text: None };
+pub(crate) const ENTER: Key = Key { name: "Enter", code: 13, text: Some("\r") };
+pub(crate) const SPACE: Key = Key { name: " ", code: 32, text: Some(" ") };
 
 /// A browser with one page.
 pub(crate) struct Chromium {
@@ -90,6 +104,8 @@ impl Chromium {
             browser.ask(domain, json!({}));
         }
         browser.ask("Security.setIgnoreCertificateErrors", json!({"ignore": true}));
+        // Keys go to the page although no window has the focus.
+        browser.ask("Emulation.setFocusEmulationEnabled", json!({"enabled": true}));
         Some(browser)
     }
 
@@ -125,6 +141,39 @@ impl Chromium {
     pub(crate) fn press(&mut self, selector: &str) {
         self.until(selector, &format!("document.querySelector({}) !== null", json!(selector)));
         self.value(&format!("document.querySelector({}).click()", json!(selector)));
+    }
+
+    /// Shows pages in a window of this size in CSS pixels, each `scale` pixels of the screen wide: at
+    /// 200 % a window has half as many as at 100 %.
+    pub(crate) fn resize(&mut self, (width, height): (u32, u32), scale: u32) {
+        let metrics = json!({"width": width, "height": height, "deviceScaleFactor": scale, "mobile": false});
+        self.ask("Emulation.setDeviceMetricsOverride", metrics);
+    }
+
+    /// Presses a key of the keyboard, as a person does.
+    pub(crate) fn key(&mut self, key: &Key) {
+        let Key { name, code, text } = key;
+        let event =
+            |kind: &str| json!({"type": kind, "key": name, "code": name, "windowsVirtualKeyCode": code});
+        let mut down = event(if text.is_some() { "keyDown" } else { "rawKeyDown" });
+        if let Some(text) = text {
+            down["text"] = json!(text);
+        }
+        self.ask("Input.dispatchKeyEvent", down);
+        self.ask("Input.dispatchKeyEvent", event("keyUp"));
+    }
+
+    /// Types a text where the focus is.
+    pub(crate) fn type_text(&mut self, text: &str) {
+        self.ask("Input.insertText", json!({"text": text}));
+    }
+
+    /// Saves a picture of the page, if `VPND_PICTURES` names a directory for that.
+    pub(crate) fn picture(&mut self, name: &str) {
+        let Some(directory) = std::env::var_os("VPND_PICTURES") else { return };
+        let picture = self.ask("Page.captureScreenshot", json!({"captureBeyondViewport": true}));
+        let bytes = BASE64.decode(picture["data"].as_str().unwrap()).unwrap();
+        fs::write(Path::new(&directory).join(format!("{name}.png")), bytes).unwrap();
     }
 
     /// Waits until an expression is true of the page.

@@ -12,6 +12,7 @@ mod desk;
 mod devices;
 mod floods;
 mod invitations;
+mod keyboard;
 mod left;
 mod login_age;
 mod policies;
