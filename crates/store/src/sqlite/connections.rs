@@ -4,14 +4,16 @@
 //! INVARIANT: a change waits for no longer than its limit, however many others wait before it.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
-use rusqlite::{Connection, OpenFlags, TransactionBehavior};
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, OpenFlags};
 use vpnd_proto::session::SessionId;
 
 use super::StoreError;
 use super::faults::{explain, explain_sql};
+use super::group::{Changes, NotMade};
 use crate::put_off::{self, Behind, Pace};
 use crate::sql::{self, Transaction, sessions, wireguard};
 use crate::{HandshakeShown, SessionChange, SessionRecord};
@@ -24,9 +26,12 @@ const URGENT_PATIENCE: Duration = Duration::from_millis(250);
 /// Wait of a change that was put off, and is tried again soon.
 const LATER_PATIENCE: Duration = Duration::from_millis(20);
 
+/// Statements that stay compiled; there are fewer.
+const STATEMENTS: usize = 256;
+
 #[derive(Debug)]
 pub(crate) struct Connections {
-    changes: Mutex<Connection>,
+    changes: Changes,
     queries: Mutex<Connection>,
     path: PathBuf,
 }
@@ -36,7 +41,7 @@ impl Connections {
     pub(super) fn new(path: &Path, changes: Connection) -> rusqlite::Result<Self> {
         let queries = open(path)?;
         queries.pragma_update(None, "query_only", true)?;
-        Ok(Self { changes: Mutex::new(changes), queries: Mutex::new(queries), path: path.to_owned() })
+        Ok(Self { changes: Changes::new(changes), queries: Mutex::new(queries), path: path.to_owned() })
     }
 
     pub(super) fn read<T>(
@@ -54,34 +59,26 @@ impl Connections {
         query(&self.queries.lock()).map_err(|error| explain(&self.path, error))
     }
 
-    /// Runs a change and commits it, or changes nothing. A panic in it leaves no half of it behind:
-    /// it is rolled back when it unwinds.
+    /// Runs a change and has it committed, or changes nothing.
     pub(super) fn change<T>(
         &self,
         limit: Duration,
         change: impl FnOnce(&Transaction<'_>) -> sql::Result<Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        let until = Instant::now() + limit;
-        let explain = |error| explain(&self.path, error);
-        let Some(mut connection) = self.changes.try_lock_until(until) else {
-            return Err(StoreError::Busy { path: self.path.clone() });
-        };
-        connection.busy_timeout(until.saturating_duration_since(Instant::now())).map_err(explain)?;
-        let transaction =
-            connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(explain)?;
-        let changed = change(&Transaction::new(&*transaction));
-        let value = changed.map_err(|error| explain_sql(&self.path, error))??;
-        transaction.commit().map_err(explain)?;
-        Ok(value)
+        self.changes.make(limit, limit >= BUSY_TIMEOUT, change).map_err(|not_made| match not_made {
+            NotMade::Late => StoreError::Busy { path: self.path.clone() },
+            NotMade::Sql(error) => explain_sql(&self.path, error),
+            NotMade::Refused(refused) => refused,
+        })
     }
 
     /// Brings all changes from the log into the main file; whether that was possible.
     pub(super) fn empty_log(&self) -> bool {
-        let connection = self.changes.lock();
         let checkpoint = "PRAGMA wal_checkpoint(TRUNCATE)";
-        let busy = connection
-            .busy_timeout(BUSY_TIMEOUT)
-            .and_then(|()| connection.query_row(checkpoint, (), |row| row.get(0)));
+        let busy = self.changes.alone(|connection| {
+            connection.busy_timeout(BUSY_TIMEOUT)?;
+            connection.query_row(checkpoint, (), |row| row.get(0))
+        });
         matches!(busy, Ok(0_i64))
     }
 }
@@ -120,5 +117,8 @@ pub(crate) fn open(path: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(BUSY_TIMEOUT)?;
+    // All of this program's statements stay compiled, whatever values they are given.
+    connection.set_prepared_statement_cache_capacity(STATEMENTS);
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     Ok(connection)
 }
