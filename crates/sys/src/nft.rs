@@ -8,7 +8,7 @@
 //! both at that moment would find one empty and then the other. So chains stay, and only their rules are
 //! replaced.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
@@ -21,6 +21,7 @@ use script::Script;
 mod connections;
 mod entrances;
 mod guard;
+mod input;
 mod kill_switch;
 mod port_blocks;
 mod script;
@@ -88,6 +89,10 @@ pub struct GatewayRules {
     pub own: Vec<IpAddr>,
     /// The gateway's own services that clients reach.
     pub services: Services,
+    /// Where its web pages are served, which clients reach in any case; an unspecified address is each of
+    /// the machine's own.
+    #[serde(default)]
+    pub pages: Option<Box<SocketAddr>>,
     /// Other packets of IPv4.
     pub transit_v4: Transit,
     /// Other packets of IPv6.
@@ -96,6 +101,9 @@ pub struct GatewayRules {
     pub connections: Option<ConnectionLimit>,
     /// More UDP ports that lead to the gateway's own.
     pub entrances: Option<Box<Entrances>>,
+    /// The gateway's own UDP port.
+    #[serde(default)]
+    pub outer_port: Option<u16>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -118,7 +126,17 @@ impl GatewayRules {
     /// # Errors
     /// [`NftError`]; nothing has changed then.
     pub async fn apply(&self) -> Result<(), NftError> {
-        self.script()?.run().await
+        match self.script(true)?.run().await {
+            Err(NftError::Tool(ToolError::Refused { .. })) => {
+                self.script(false)?.run().await?;
+                tracing::warn!(
+                    "this kernel has no times of connections by firewall rules (CONFIG_NF_CONNTRACK_TIMEOUT): a flood \
+                     of forged senders can fill its table of connections"
+                );
+                Ok(())
+            }
+            outcome => outcome,
+        }
     }
 
     /// Puts the rules in force in a table that is made again, without what others have added to the one that
@@ -127,7 +145,7 @@ impl GatewayRules {
     /// # Errors
     /// [`NftError`]; nothing has changed then.
     pub async fn apply_to_new_table(&self) -> Result<(), NftError> {
-        let Script { table, text } = self.script()?;
+        let Script { table, text } = self.script(true)?;
         run(&(remove_script(&table) + &text)).await
     }
 
@@ -160,11 +178,11 @@ impl GatewayRules {
     /// # Errors
     /// [`NftError::BadName`].
     pub fn check(&self) -> Result<(), NftError> {
-        self.script().map(drop)
+        self.script(true).map(drop)
     }
 
-    /// The rules as they are to be.
-    fn script(&self) -> Result<Script, NftError> {
+    /// The rules as they are to be; `limits_floods` takes a kernel with times of connections by rules.
+    fn script(&self, limits_floods: bool) -> Result<Script, NftError> {
         let mut script = Script::of_table(&table_name(&self.tunnel)?);
         if let Some(limit) = self.connections {
             limit.sets(&mut script);
@@ -173,7 +191,7 @@ impl GatewayRules {
         if let Some(entrances) = &self.entrances {
             entrances.rules(&self.tunnel, &mut script);
         }
-        self.input(&mut script);
+        self.input(limits_floods, &mut script);
         self.forward(&mut script)?;
         if self.masquerade {
             if let Some(blocks) = &self.blocks {
@@ -204,39 +222,6 @@ impl GatewayRules {
             }
         }
         script.line("}");
-    }
-
-    fn input(&self, script: &mut Script) {
-        if self.services == Services::All && self.connections.is_none() {
-            return;
-        }
-        let tunnel = &self.tunnel;
-        script.line("chain input {");
-        script.line("type filter hook input priority filter; policy accept;");
-        script.line(&format!("iifname != \"{tunnel}\" accept"));
-        script.line("ct state established,related accept");
-        if let Some(limit) = self.connections {
-            limit.rules(tunnel, script);
-        }
-        if let Services::Dns(servers) = &self.services {
-            Self::services(servers, script);
-        }
-        script.line("}");
-    }
-
-    /// Rules for the gateway's own services.
-    fn services(name_servers: &[IpAddr], script: &mut Script) {
-        script.line("icmp type echo-request accept");
-        script.line("icmpv6 type echo-request accept");
-        for version in Version::BOTH {
-            if let Some(servers) = host_set(name_servers, version) {
-                let keyword = version.keyword();
-                script.line(&format!(
-                    "{keyword} daddr {servers} meta l4proto {{ tcp, udp }} th dport 53 accept"
-                ));
-            }
-        }
-        script.line("drop");
     }
 
     fn forward(&self, script: &mut Script) -> Result<(), NftError> {

@@ -246,6 +246,8 @@ fn changes(directory: &Path, index: u32) -> Vec<Change> {
         campus: Vec::new(),
         own: vec!["10.8.0.1".parse().unwrap()],
         services: Services::Dns(vec!["10.8.0.1".parse().unwrap()]),
+        pages: None,
+        outer_port: None,
         transit_v4: Transit::Dropped { except: vec!["lan0".to_owned()] },
         transit_v6: Transit::Untouched,
         connections: None,

@@ -5,6 +5,7 @@
 //! however it ends: its next start takes them over, and running connections with them. Only
 //! somebody who ends it for good takes them back.
 
+use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -145,6 +146,7 @@ impl Machine {
             inbound: !now.masquerade && config.policy.campus_to_client,
             campus: config.profiles.routes(),
             services: services(config),
+            pages: pages(config),
             connections: connections(config),
             ..now.clone()
         };
@@ -385,10 +387,12 @@ fn rules(config: &ServerConfig, interface: &str, forwarding: &Forwarding) -> Gat
         campus: config.profiles.routes(),
         own: gateway_addresses(config).iter().map(IpNet::addr).collect(),
         services: services(config),
+        pages: pages(config),
         transit_v4: transit(forwarding.v4_except()),
         transit_v6: transit(forwarding.v6_except()),
         connections: connections(config),
         entrances: entrances(config),
+        outer_port: Some(config.server.listen.port()),
     }
 }
 
@@ -411,6 +415,10 @@ fn services(config: &ServerConfig) -> Services {
     } else {
         Services::Dns(config.profiles.name_servers())
     }
+}
+
+fn pages(config: &ServerConfig) -> Option<Box<SocketAddr>> {
+    config.portal.as_ref().map(|portal| Box::new(portal.front()))
 }
 
 /// Whether a setting that an earlier gateway has changed is as it left it, and needed by this

@@ -22,6 +22,8 @@ fn rules() -> GatewayRules {
         campus: vec!["172.20.0.0/24".parse().unwrap(), "fd17::/64".parse().unwrap()],
         own: vec!["10.8.0.1".parse().unwrap(), "fd00:8::1".parse().unwrap()],
         services: Services::Dns(vec!["10.8.0.1".parse().unwrap(), "fd00:8::1".parse().unwrap()]),
+        pages: None,
+        outer_port: Some(4433),
         transit_v4: Transit::Dropped { except: Vec::new() },
         transit_v6: Transit::Dropped { except: Vec::new() },
         connections: Some(ConnectionLimit { per_address: 1_000, addresses: 2_048 }),
@@ -98,10 +100,15 @@ fn every_variant_is_accepted_by_the_kernel() {
             GatewayRules { transit_v4: Transit::Untouched, own: Vec::new(), ..rules() },
             GatewayRules { services: Services::All, ..rules() },
             GatewayRules { services: Services::All, connections: None, ..rules() },
+            GatewayRules { services: Services::All, connections: None, outer_port: None, ..rules() },
+            GatewayRules { outer_port: None, ..rules() },
             GatewayRules { connections: Some(ConnectionLimit { per_address: 7, addresses: 9 }), ..rules() },
             GatewayRules { blocks: Some(blocks()), ..rules() },
             GatewayRules { blocks: Some(blocks()), outgoing: lan.clone(), ..rules() },
             GatewayRules { services: Services::Dns(Vec::new()), ..rules() },
+            GatewayRules { pages: Some(Box::new("[::]:443".parse().unwrap())), ..rules() },
+            GatewayRules { pages: Some(Box::new("192.0.2.1:443".parse().unwrap())), ..rules() },
+            GatewayRules { pages: Some(Box::new("[2001:db8::1]:443".parse().unwrap())), ..rules() },
             GatewayRules {
                 transit_v4: Transit::Dropped { except: vec!["br-0".to_owned(), "odd name\"".to_owned()] },
                 ..rules()
@@ -152,9 +159,9 @@ fn other_blocks_take_the_place_of_those_before_and_none_stay_without() {
 fn names_that_mean_something_else_are_refused() {
     for name in ["", "vp*", "a\" accept; #", "eth0\n", "sixteen-bytes-xx"] {
         let tunnel = GatewayRules { tunnel: name.to_owned(), ..rules() };
-        assert!(matches!(tunnel.script(), Err(NftError::BadName(_))), "{name:?}");
+        assert!(matches!(tunnel.script(true), Err(NftError::BadName(_))), "{name:?}");
         let outgoing = GatewayRules { outgoing: Outgoing::Interface(name.to_owned()), ..rules() };
-        assert!(matches!(outgoing.script(), Err(NftError::BadName(_))), "{name:?}");
+        assert!(matches!(outgoing.script(true), Err(NftError::BadName(_))), "{name:?}");
     }
 }
 

@@ -99,6 +99,7 @@ fn withstand(
         meanwhile();
         let memory_after = memory(gateway);
         let (sent, each_second) = flood.sent();
+        let remembered = remembered(lab);
         let times: Vec<Duration> =
             logins.into_iter().flat_map(|login| login.join().expect("everyone gets in")).collect();
         drop(flood);
@@ -112,6 +113,7 @@ fn withstand(
             goodput: during / before,
             grown: memory_after.saturating_sub(memory_before),
             counted: counted(lab),
+            remembered,
             recovery,
         };
         figures.print(gateway);
@@ -156,6 +158,8 @@ struct Figures {
     grown: u64,
     /// Bytes to the gateway from forged addresses, and from it to them.
     counted: [u64; 2],
+    /// Entries of the kernel's table of connections.
+    remembered: f64,
     recovery: Duration,
 }
 
@@ -179,6 +183,7 @@ impl Figures {
             self.counted[1],
             self.counted[0]
         );
+        println!("kernel remembers {:.0} connections", self.remembered);
         println!("login afterwards {:.2} s", self.recovery.as_secs_f64());
         println!("handshakes       {}", gateway.status()["counters"]["handshakes"]);
     }
@@ -188,6 +193,9 @@ impl Figures {
         assert!(self.amplification() <= 1.0, "forged addresses get less than they sent");
         assert!(self.grown <= 64 * MIB, "memory grew by {} bytes", self.grown);
         assert!(self.logins > 0, "honest clients got in");
+        // By default it would be all of the last 30 s.
+        let most = 3.0 * self.each_second + 1_000.0;
+        assert!(self.remembered < most, "the kernel remembers {} connections", self.remembered);
         // How fast is a matter of the machine: promised for one that does nothing else.
         if long {
             assert!(self.soon * 100 >= self.logins * 99, "{} of {} logins in 5 s", self.soon, self.logins);
@@ -195,6 +203,13 @@ impl Figures {
             assert!(self.recovery <= 2 * SECOND, "{:?} until all is as before", self.recovery);
         }
     }
+}
+
+/// Entries of the gateway's table of connections whose time is not over. The kernel removes the
+/// others when it needs room, and when the table is read.
+fn remembered(lab: &Lab) -> f64 {
+    let table = lab.gateway.within(|| fs::read_to_string("/proc/thread-self/net/nf_conntrack"));
+    table.expect("the kernel shows its table").lines().count() as f64
 }
 
 fn median(mut times: Vec<Duration>) -> Duration {

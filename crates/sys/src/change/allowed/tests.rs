@@ -184,6 +184,8 @@ fn firewall(outgoing: Outgoing) -> Change {
         campus: Vec::new(),
         own: Vec::new(),
         services: crate::nft::Services::All,
+        pages: None,
+        outer_port: None,
         transit_v4: crate::nft::Transit::Untouched,
         transit_v6: crate::nft::Transit::Untouched,
         connections: None,

@@ -64,8 +64,6 @@ fn with_people(lab: &Lab) -> (Gateway<'_>, Client<'_>, Client<'_>) {
     {
         gateway.configure(&format!("portal.{key}"), group);
     }
-    // The pages are reached through the tunnel.
-    gateway.configure("policy.client_to_gateway", true);
     gateway.start();
     let tunnel = Client::connect(lab, 1, &ann);
     let guest = Client::connect(lab, 2, &gus);
