@@ -130,7 +130,7 @@ impl Portal {
         self.is_on.store(is_on, Ordering::Relaxed);
     }
 
-    fn is_on(&self) -> bool {
+    pub(crate) fn is_on(&self) -> bool {
         self.is_on.load(Ordering::Relaxed)
     }
 

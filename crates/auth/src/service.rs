@@ -28,6 +28,7 @@ use crate::accounting::Accounting;
 use crate::lease::{self, Acquired, Addresses};
 use crate::portal::Portal;
 use crate::wireguard::WireGuard;
+use vpnd_config::access_profile::WALLED;
 use vpnd_config::factor::Factors;
 use vpnd_config::revocation_cause::RevocationCause;
 use vpnd_ipc::channel::{Channel, ChannelError};
@@ -142,6 +143,7 @@ impl Service {
         user: &Authenticated,
         device: DeviceId,
         outer: Option<IpAddr>,
+        is_walled: bool,
     ) -> Result<LoginReply, Reason> {
         let refused = |refusal: Refusal| Ok(LoginReply::Refused(refusal.into()));
         // The profiles may be others than those by which the login was let in.
@@ -156,8 +158,10 @@ impl Service {
         };
         let session = SessionId(rand::random());
         let started_s = (self.clocks.steady)();
-        let expires_s = latest_end_s(started_s, user.limits.lifetime(profile.session_lifetime));
-        let start = recording::start(session, user, profile.name.as_deref(), (device, outer), expires_s);
+        let lifetime = profile.session_lifetime.filter(|_| !is_walled);
+        let expires_s = latest_end_s(started_s, user.limits.lifetime(lifetime));
+        let name = if is_walled { Some(WALLED) } else { profile.name.as_deref() };
+        let start = recording::start(session, user, name, (device, outer), expires_s);
         let generation = user.generation;
         let grant =
             Grant { user: user.id, device, generation, started_s, expires_s, factors, auth_time_s, start };
@@ -181,7 +185,7 @@ impl Service {
                     started_s,
                     expires_s,
                     factors,
-                    profile: profile.name.as_deref().map(ProfileName::cut),
+                    profile: name.map(ProfileName::cut),
                     own_addresses: are_own,
                     idle_timeout_s: user.limits.idle_s,
                 }))

@@ -294,7 +294,9 @@ impl State {
             }
             if !is_same(entry.peer.as_ref(), peer.as_ref()) {
                 self.changes += 1;
-                *entry = Entry { peer, change: self.changes, shown: None };
+                let device = |peer: &Option<Peer>| peer.as_ref().map(|peer| peer.device);
+                let shown = entry.shown.filter(|_| device(&entry.peer) == device(&peer));
+                *entry = Entry { peer, change: self.changes, shown };
             }
         }
         for (key, peer) in peers {
@@ -306,7 +308,7 @@ impl State {
 
 /// Whether the worker has nothing to learn of it. Where a peer is, it knows better.
 fn is_same(before: Option<&Peer>, after: Option<&Peer>) -> bool {
-    let known = |peer: &Peer| (peer.device, peer.keepalive_s);
+    let known = |peer: &Peer| (peer.device, peer.keepalive_s, peer.renewed_s);
     before.map(known) == after.map(known)
 }
 
@@ -315,6 +317,7 @@ fn peer(device: &WireGuardDevice, profile: WireGuardProfile) -> Peer {
         device: device.id.0.into(),
         keepalive_s: profile.keepalive.and_then(|keepalive| u16::try_from(keepalive.as_secs()).ok()),
         outer: device.outer,
+        renewed_s: device.renewed_s,
     }
 }
 

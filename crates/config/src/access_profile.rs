@@ -18,6 +18,9 @@ use crate::factor::Requirement;
 
 /// Profiles at most.
 const MAX_PROFILES: usize = 64;
+/// Stands for a profile's name at sessions of devices that reach nothing but the portal. No profile
+/// can have it.
+pub const WALLED: &str = "(walled)";
 /// Values of one key that decides who is in a profile.
 const MAX_VALUES: usize = 256;
 /// Rules of one profile, those of `[policy]` included.

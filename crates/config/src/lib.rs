@@ -456,6 +456,16 @@ impl ServerConfig {
         self
     }
 
+    /// Returns the configuration for a machine with these addresses: the portal is at all of them,
+    /// unless the file says where.
+    #[must_use]
+    pub fn on_machine(mut self, addresses: &[IpAddr]) -> Self {
+        if let Some(portal) = self.portal.as_mut().filter(|portal| portal.addresses.is_empty()) {
+            portal.addresses = addresses.to_vec();
+        }
+        self
+    }
+
     /// Whether users can be of a source with this name.
     fn has_source(&self, name: &str) -> bool {
         name == source::LOCAL || self.sources.iter().any(|source| source.name == name)

@@ -1,9 +1,9 @@
-//! The IPv4 addresses of this machine, and the ports that it takes for its connections.
+//! The addresses of this machine, and the ports that it takes for its connections.
 //!
 //! This module must not know what a configuration says.
 
 use std::fs;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 /// Addresses and ports that are the machine's own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -14,6 +14,21 @@ pub struct LocalPorts {
     pub range: Option<(u16, u16)>,
     /// Ranges of ports among them that it gives to none (`net.ipv4.ip_local_reserved_ports`).
     pub reserved: Vec<(u16, u16)>,
+}
+
+/// The addresses by which other machines may reach this one.
+#[must_use]
+pub fn reachable_addresses() -> Vec<IpAddr> {
+    let address = |interface: nix::ifaddrs::InterfaceAddress| -> Option<IpAddr> {
+        let address = interface.address?;
+        let v4 = address.as_sockaddr_in().map(|v4| v4.ip().into());
+        v4.or_else(|| address.as_sockaddr_in6().map(|v6| v6.ip().into()))
+    };
+    let is_reachable = |address: &IpAddr| match address {
+        IpAddr::V4(v4) => !v4.is_loopback() && !v4.is_link_local(),
+        IpAddr::V6(v6) => !v6.is_loopback() && !v6.is_unicast_link_local(),
+    };
+    nix::ifaddrs::getifaddrs().into_iter().flatten().filter_map(address).filter(is_reachable).collect()
 }
 
 impl LocalPorts {

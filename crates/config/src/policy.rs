@@ -6,7 +6,9 @@ use std::net::IpAddr;
 use vpnd_proto::policy::{self, Names, Policy, PolicyError, Pools, ProfileId, RuleSet, RuleSpec, Verdict};
 
 use crate as config;
-use crate::{AccessProfile, Action, ServerConfig, Tunnel};
+use crate::{AccessProfile, Action, Portal, ServerConfig, Tunnel};
+
+const DNS: u16 = 53;
 
 /// The policy of all profiles.
 #[derive(Debug)]
@@ -31,6 +33,9 @@ pub fn compile(config: &ServerConfig, names: &mut Names) -> Result<Compiled, Pol
         sets.push((number, if is_open { set } else { set.with_own_name_servers(profile.push.dns.clone()) }));
         numbers.push(number);
     }
+    if let Some(portal) = &config.portal {
+        sets.push((ProfileId::WALLED, walled(config, portal, names)?));
+    }
     Ok(Compiled { policy: Policy::of_profiles(sets).with_pools(pools(&config.tunnel)), numbers })
 }
 
@@ -41,6 +46,45 @@ fn rule_set(profile: &AccessProfile, names: &mut Names) -> Result<RuleSet, Polic
     // Where everybody is given the same, the firewall decides alone about what comes in, as it
     // always has.
     Ok(if profile.name.is_some() { set.with_inbound_from_reach() } else { set })
+}
+
+/// Rules for devices whose sessions are over: they reach the portal, which is at the gateway's inner
+/// addresses too, and the name servers that lead there.
+fn walled(config: &ServerConfig, portal: &Portal, names: &mut Names) -> Result<RuleSet, PolicyError> {
+    let servers = config.profiles.name_servers();
+    let front = portal.front();
+    let mut own = pools(&config.tunnel).own;
+    own.retain(|own| front.ip().is_unspecified() || *own == front.ip().to_canonical());
+    let selectors = |addresses: &mut dyn Iterator<Item = &IpAddr>| -> Vec<_> {
+        addresses.map(|address| policy::Selector::Net((*address).into())).collect()
+    };
+    let allowed = [
+        (selectors(&mut portal.addresses.iter()), policy::Protocol::Tcp, portal.port()),
+        (selectors(&mut own.iter()), policy::Protocol::Tcp, front.port()),
+        (selectors(&mut servers.iter()), policy::Protocol::Udp, DNS),
+        (selectors(&mut servers.iter()), policy::Protocol::Tcp, DNS),
+    ];
+    // A rule without receivers would be one for all.
+    let mut rules: Vec<_> = allowed
+        .into_iter()
+        .filter(|(to, ..)| !to.is_empty())
+        .map(|(to, protocol, port)| RuleSpec {
+            action: Verdict::Allow,
+            from: Vec::new(),
+            to,
+            protocol,
+            ports: vec![port..=port],
+        })
+        .collect();
+    rules.push(RuleSpec {
+        action: Verdict::Deny,
+        from: Vec::new(),
+        to: Vec::new(),
+        protocol: policy::Protocol::Any,
+        ports: Vec::new(),
+    });
+    let set = RuleSet::compile(&rules, false, names)?.with_reach(&[]);
+    Ok(set.with_inbound_from_reach().with_own_name_servers(servers))
 }
 
 /// Where clients' addresses come from.
@@ -74,5 +118,86 @@ fn selector(selector: &config::Selector) -> policy::Selector {
         config::Selector::Group(name) => policy::Selector::Group(name.clone()),
         config::Selector::User(name) => policy::Selector::User(name.clone()),
         config::Selector::Net(net) => policy::Selector::Net(*net),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use vpnd_proto::packet::Packet;
+    use vpnd_proto::policy::{Destination, Principal};
+
+    use super::*;
+
+    const PAGES: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+    const RESOLVER: Ipv4Addr = Ipv4Addr::new(10, 20, 0, 53);
+    const OTHER: Ipv4Addr = Ipv4Addr::new(10, 20, 0, 7);
+    const OWN: Ipv4Addr = Ipv4Addr::new(10, 86, 0, 1);
+    const DEVICE: Ipv4Addr = Ipv4Addr::new(10, 86, 0, 9);
+    const TCP: u8 = 6;
+    const UDP: u8 = 17;
+
+    fn bytes(from: Ipv4Addr, to: Ipv4Addr, protocol: u8, port: u16) -> Vec<u8> {
+        let head = [0x45, 0, 0, 40, 0, 0, 0, 0, 64, protocol, 0, 0];
+        let syn =
+            [0x9c, 0x40, port.to_be_bytes()[0], port.to_be_bytes()[1], 0, 20, 0, 0, 0, 0, 0, 0, 0x50, 2];
+        let mut bytes = [&head[..], &from.octets(), &to.octets(), &syn].concat();
+        bytes.resize(40, 0);
+        bytes
+    }
+
+    /// Where a device whose session is over gets, with the portal at every address of the machine.
+    fn reaches(to: Ipv4Addr, protocol: u8, port: u16) -> bool {
+        let config = crate::testing::smallest(
+            "[push]\nroutes = ['10.20.0.0/16']\ndns = ['10.20.0.53']\n\
+             [policy]\nclient_to_client = true\nclient_to_gateway = true\n\
+             [wireguard]\nenabled = true\n\
+             [portal]\nenabled = true\ncertificate = 'p.pem'\nkey = 'p.key'\n",
+        );
+        let config = config.on_machine(&[PAGES.into()]);
+        let compiled = compile(&config, &mut Names::new()).unwrap();
+        let walled = Principal::default().in_profile(ProfileId::WALLED);
+        let bytes = bytes(DEVICE, to, protocol, port);
+        let packet = Packet::parse(&bytes).unwrap();
+        compiled.policy.decide(&walled, Destination::Campus, &packet, &|_| false).verdict == Verdict::Allow
+    }
+
+    #[test]
+    fn a_walled_device_reaches_the_portal_and_name_servers_alone() {
+        for (to, protocol, port) in
+            [(PAGES, TCP, 443), (OWN, TCP, 443), (RESOLVER, UDP, 53), (RESOLVER, TCP, 53)]
+        {
+            assert!(reaches(to, protocol, port), "{to} {protocol} {port}");
+        }
+        for (to, protocol, port) in [
+            (PAGES, TCP, 22),
+            (PAGES, UDP, 443),
+            (OWN, TCP, 22),
+            (OWN, UDP, 53),
+            (OWN, TCP, 80),
+            (RESOLVER, TCP, 443),
+            (OTHER, TCP, 443),
+            (OTHER, UDP, 53),
+        ] {
+            assert!(!reaches(to, protocol, port), "{to} {protocol} {port}");
+        }
+    }
+
+    #[test]
+    fn a_walled_device_is_reached_by_nobody() {
+        let config = crate::testing::smallest(
+            "[policy]\nclient_to_client = true\n[portal]\nenabled = true\ncertificate = 'p.pem'\nkey = 'p.key'\n",
+        );
+        let Compiled { policy, .. } = compile(&config, &mut Names::new()).unwrap();
+        let (walled, other) = (Principal::default().in_profile(ProfileId::WALLED), Principal::default());
+        let bytes = bytes(OTHER, DEVICE, TCP, 443);
+        let packet = Packet::parse(&bytes).unwrap();
+        let none: vpnd_proto::policy::Known<'_> = &|_| false;
+        for (from, to) in [(&other, &walled), (&walled, &other), (&walled, &walled)] {
+            assert_eq!(policy.decide(from, Destination::Client(to), &packet, none).verdict, Verdict::Deny);
+        }
+        assert_eq!(policy.decide_from_campus(&walled, &packet, none).verdict, Verdict::Deny);
+        assert_eq!(policy.decide(&other, Destination::Client(&other), &packet, none).verdict, Verdict::Allow);
     }
 }

@@ -47,6 +47,9 @@ pub struct Portal {
     pub desk: Desk,
     /// Clients' TCP connections that carry datagrams, at most; 0 is none.
     pub relays: u32,
+    /// Where the name in `url` leads, for devices that reach nothing else; empty if that is at any
+    /// address of the machine.
+    pub addresses: Vec<IpAddr>,
 }
 
 /// A file with an image.
@@ -54,6 +57,25 @@ pub struct Portal {
 pub struct LogoFile {
     pub path: PathBuf,
     pub media_type: &'static str,
+}
+
+impl Portal {
+    /// Where browsers reach the pages on this machine: at `listen`, or at the other side of a proxy
+    /// that is in front of it here.
+    #[must_use]
+    pub fn front(&self) -> SocketAddr {
+        if self.listen.ip().to_canonical().is_loopback() {
+            (Ipv6Addr::UNSPECIFIED, self.port()).into()
+        } else {
+            self.listen
+        }
+    }
+
+    /// The port in the address of the pages.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.url.as_ref().map_or(self.listen.port(), HttpsUrl::port)
+    }
 }
 
 /// Reads the section; `None` if the portal is not switched on.
@@ -91,6 +113,7 @@ pub(super) fn portal(
         image
     });
     let relays = s.number(p, "relays", 0..=MAX_RELAYS, 0) as u32;
+    let addresses = s.list(p, "addresses", "an address such as \"192.0.2.1\"");
     if !enabled {
         return None;
     }
@@ -104,8 +127,14 @@ pub(super) fn portal(
         }
     }
     let [certificate, key] = if acme { ORDERED.map(|name| Some(base.join(name))) } else { files };
+    let listen = listen.unwrap_or_else(|| SocketAddr::from((Ipv6Addr::UNSPECIFIED, HTTPS_PORT)));
     let portal = Portal {
-        listen: listen.unwrap_or_else(|| SocketAddr::from((Ipv6Addr::UNSPECIFIED, HTTPS_PORT))),
+        addresses: addresses.unwrap_or_else(|| {
+            let address = listen.ip().to_canonical();
+            let is_any = address.is_unspecified() || address.is_loopback();
+            if is_any { Vec::new() } else { vec![address] }
+        }),
+        listen,
         certificate: certificate?,
         key: key?,
         acme,

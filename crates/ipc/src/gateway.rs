@@ -35,7 +35,7 @@ use crate::admin::status::Firewall;
 use crate::messages::{Common, Devices, SecretBytes};
 use crate::signing::KeyDescription;
 use vpnd_config::in_force::Settings;
-use vpnd_config::{Invalid, ServerConfig};
+use vpnd_config::{Invalid, ServerConfig, local_ports};
 use vpnd_sys::sandbox::Protections;
 use vpnd_sys::sysctl;
 
@@ -55,6 +55,9 @@ pub struct Configuration {
     /// Whether IPv6 is off on this machine although the file configures it.
     #[n(3)]
     without_ipv6: bool,
+    /// The machine's addresses, which processes without rights can't find.
+    #[cbor(n(4), default)]
+    addresses: Vec<IpAddr>,
 }
 
 impl Configuration {
@@ -68,8 +71,10 @@ impl Configuration {
         let without_ipv6 =
             tunnel.pool_v6.is_some() && tunnel.pool_v4.is_some() && !sysctl::has_ipv6(&tunnel.name);
         let config = if without_ipv6 { config.without_ipv6() } else { config };
+        let addresses = local_ports::reachable_addresses();
+        let config = config.on_machine(&addresses);
         let (file, base) = (path.display().to_string(), base.to_string_lossy().into_owned());
-        Ok((Self { text, file, base, without_ipv6 }, config))
+        Ok((Self { text, file, base, without_ipv6, addresses }, config))
     }
 
     /// The settings of the file.
@@ -84,6 +89,7 @@ impl Configuration {
 
     pub fn parse(&self) -> Result<ServerConfig, Invalid> {
         let config = ServerConfig::parse(&self.text, &self.file, Path::new(&self.base))?;
+        let config = config.on_machine(&self.addresses);
         Ok(if self.is_without_ipv6() { config.without_ipv6() } else { config })
     }
 }

@@ -360,6 +360,14 @@ impl Peers {
         self.set_timer(id);
     }
 
+    /// The peer is to have other keys now, though a handshake with it was begun a moment ago.
+    pub fn begin_at_once(&mut self, now: Time, id: PeerId) {
+        if let Some(peer) = self.peers.get_mut(&id) {
+            peer.timers.forget_last_attempt();
+        }
+        self.on_no_session(now, id);
+    }
+
     /// A cookie reply came. It is kept for the next message, which is sent when its time has come
     /// (§6.6), and moves no peer.
     ///

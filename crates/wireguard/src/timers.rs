@@ -148,6 +148,11 @@ impl Timers {
         self.attempt = None;
     }
 
+    /// The next handshake may begin at once.
+    pub fn forget_last_attempt(&mut self) {
+        self.last_attempt = None;
+    }
+
     /// No session is left, and none is wanted: the interval of keepalives begins again when the peer
     /// is heard or sent to.
     pub fn session_erased(&mut self) {

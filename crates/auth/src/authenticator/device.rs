@@ -25,6 +25,10 @@ use vpnd_sys::clock::now;
 /// a slow source, they would take the place of logins and of all else that the worker asks for.
 static ASKED: Semaphore = Semaphore::const_new(32);
 
+/// The longest session of a device that reaches nothing but the portal's pages. It begins another one
+/// by itself.
+const WALLED_S: u64 = 3_600;
+
 /// A device as the store has it.
 struct Found {
     device: WireGuardDevice,
@@ -38,7 +42,9 @@ struct Found {
 pub(crate) enum DeviceOutcome {
     /// Let in.
     Granted(Box<Authenticated>, Box<WireGuardDevice>),
-    /// Its sessions are over until it is renewed.
+    /// Its sessions are over until it is renewed, and it may reach the pages where that is done.
+    ToPages(Box<Authenticated>, Box<WireGuardDevice>),
+    /// Its sessions are over until it is renewed, and there are no such pages.
     Walled,
     Refused(Refused),
 }
@@ -50,12 +56,13 @@ impl From<Refusal> for DeviceOutcome {
 }
 
 impl Authenticator {
-    /// Decides about the device with this key. One whose session is not over goes on: its user is
-    /// asked about again like others with sessions.
+    /// Decides about the device with this key; `has_pages` is whether there is a portal. One whose
+    /// session is not over goes on: its user is asked about again like others with sessions.
     pub(crate) async fn admit_device(
         self: &Arc<Self>,
         key: [u8; 32],
         outer: IpAddr,
+        has_pages: bool,
         now_s: u64,
     ) -> DeviceOutcome {
         let this = Arc::clone(self);
@@ -87,7 +94,8 @@ impl Authenticator {
             None => None,
             Some(lifetime) => Some(device.renewed_s.saturating_add(lifetime.as_secs()).saturating_sub(now_s)),
         };
-        if device.walled_s.is_some() || left_s == Some(0) {
+        let is_walled = device.walled_s.is_some() || left_s == Some(0);
+        if is_walled && !has_pages {
             return DeviceOutcome::Walled;
         }
         let mut admissions = self.admissions.lock().unwrap_or_else(PoisonError::into_inner);
@@ -96,11 +104,13 @@ impl Authenticator {
             return DeviceOutcome::Refused(Refusal::Throttled.retry_after_s(Some(wait_s)));
         }
         drop(admissions);
-        self.record.device(&user.name, outer, now_s);
+        self.record.device(&user.name, outer, is_walled, now_s);
+        let left_s = if is_walled { Some(WALLED_S) } else { left_s };
         let session_s = left_s.map(|left_s| u32::try_from(left_s).unwrap_or(u32::MAX));
         let limits = SourceLimits { session_s, ..SourceLimits::default() };
-        let user = Authenticated { limits, ..Authenticated::here(user, Factors::KEY) };
-        DeviceOutcome::Granted(Box::new(user), Box::new(device))
+        let user = Box::new(Authenticated { limits, ..Authenticated::here(user, Factors::KEY) });
+        let device = Box::new(device);
+        if is_walled { DeviceOutcome::ToPages(user, device) } else { DeviceOutcome::Granted(user, device) }
     }
 
     fn device(&self, key: &[u8; 32]) -> Result<Option<Found>, StoreError> {

@@ -54,9 +54,10 @@ impl LoginRecord {
         self.add(entry(login, "login", "", now_s));
     }
 
-    /// A WireGuard device was let in.
-    pub(super) fn device(&self, user: &str, outer: IpAddr, now_s: u64) {
-        self.add(device_entry(user, "login", outer, "wireguard".to_owned(), now_s));
+    /// A WireGuard device was let in, perhaps to the portal alone.
+    pub(super) fn device(&self, user: &str, outer: IpAddr, is_walled: bool, now_s: u64) {
+        let detail = if is_walled { "wireguard: walled" } else { "wireguard" };
+        self.add(device_entry(user, "login", outer, detail.to_owned(), now_s));
     }
 
     /// A WireGuard device of this user was refused after it had shown its key.

@@ -149,7 +149,7 @@ impl Service {
     ) -> Result<LoginReply, Reason> {
         Ok(match outcome {
             LoginOutcome::Granted(user) => {
-                return self.blocking(move |service| service.admit(&user, device, outer)).await;
+                return self.blocking(move |service| service.admit(&user, device, outer, false)).await;
             }
             LoginOutcome::CodeRequired(number) => LoginReply::CodeRequired(number),
             LoginOutcome::Challenge(number, demanded) | LoginOutcome::Approval(number, demanded) => {

@@ -342,12 +342,12 @@ async fn who_is_in_no_profile_gets_nothing() {
     let user = service.store.user("ann").unwrap().unwrap();
     let mut user = Authenticated::here(user, Factors::PASSWORD);
     assert!(matches!(
-        service.admit(&user, DeviceId([3; 16]), None).unwrap(),
+        service.admit(&user, DeviceId([3; 16]), None, false).unwrap(),
         LoginReply::Refused(Refused { refusal: Refusal::Credentials, .. })
     ));
     user.factors = user.factors.and(Factors::ONE_TIME_CODE);
     assert!(matches!(
-        service.admit(&user, DeviceId([3; 16]), None).unwrap(),
+        service.admit(&user, DeviceId([3; 16]), None, false).unwrap(),
         LoginReply::Refused(Refused { refusal: Refusal::NoProfile, .. })
     ));
 }
@@ -364,7 +364,8 @@ async fn a_source_limits_sessions_and_makes_none_longer() {
     {
         let limits = SourceLimits { session_s, idle_s: session_s };
         let ann = Authenticated { limits, ..Authenticated::here(user.clone(), Factors::PASSWORD) };
-        let LoginReply::Granted(granted) = service.admit(&ann, DeviceId([number; 16]), None).unwrap() else {
+        let LoginReply::Granted(granted) = service.admit(&ann, DeviceId([number; 16]), None, false).unwrap()
+        else {
             panic!("{session_s:?}")
         };
         assert_eq!((granted.expires_s, granted.idle_timeout_s), (expected, session_s));
@@ -519,11 +520,11 @@ async fn a_profile_that_requires_a_factor_has_no_session_without() {
     let user = service.store.user("ann").unwrap().unwrap();
     let factors = Factors::PASSWORD.and(Factors::KEY).and(Factors::APPROVAL);
     let ann = Authenticated::here(user, factors);
-    let reply = service.admit(&ann, DeviceId([3; 16]), None).unwrap();
+    let reply = service.admit(&ann, DeviceId([3; 16]), None, false).unwrap();
     assert!(matches!(reply, LoginReply::Refused(Refused { refusal: Refusal::NeedsCode, .. })), "{reply:?}");
     let ann = Authenticated { factors: Factors::PASSWORD, ..ann };
     assert!(matches!(
-        service.admit(&ann, DeviceId([3; 16]), None).unwrap(),
+        service.admit(&ann, DeviceId([3; 16]), None, false).unwrap(),
         LoginReply::Refused(Refused { refusal: Refusal::Credentials, .. })
     ));
     assert_eq!(failed(&service, keep(pending)).await, 0);

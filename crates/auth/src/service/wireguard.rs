@@ -46,17 +46,19 @@ impl Answer<AdmitDevice> for Service {
         if !has_shown {
             return Ok(Admission::Refused(Refusal::Credentials.into()));
         }
-        let outcome = self.authenticator.admit_device(peer.into(), outer, self.now_s()).await;
-        let (user, device) = match outcome {
-            DeviceOutcome::Granted(user, device) => (user, device),
+        let has_pages = self.portal().is_on();
+        let outcome = self.authenticator.admit_device(peer.into(), outer, has_pages, self.now_s()).await;
+        let (user, device, is_walled) = match outcome {
+            DeviceOutcome::Granted(user, device) => (user, device, false),
+            DeviceOutcome::ToPages(user, device) => (user, device, true),
             DeviceOutcome::Walled => return Ok(Admission::Walled),
             DeviceOutcome::Refused(refused) => return Ok(Admission::Refused(refused)),
         };
-        let (id, name) = (device.id, device.name);
+        let (id, name, renewed_s) = (device.id, device.name, device.renewed_s);
         let reply = self
             .blocking(move |service| {
                 service.end_before(&user.name, id);
-                service.admit(&user, id, Some(outer))
+                service.admit(&user, id, Some(outer), is_walled)
             })
             .await?;
         Ok(match reply {
@@ -64,6 +66,8 @@ impl Answer<AdmitDevice> for Service {
                 grant,
                 device: ByteArray::from(id.0),
                 name: Text::cut(&name),
+                is_walled,
+                renewed_s,
             }),
             LoginReply::Refused(refused) => Admission::Refused(refused),
             LoginReply::CodeRequired(_) | LoginReply::Challenge(_) => {

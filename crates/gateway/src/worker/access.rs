@@ -12,7 +12,7 @@ use vpnd_proto::policy::{Names, Policy, PolicyError, ProfileId};
 
 use super::settings;
 use vpnd_config::ServerConfig;
-use vpnd_config::access_profile::{AccessProfile, AccessProfiles, Who};
+use vpnd_config::access_profile::{AccessProfile, AccessProfiles, WALLED, Who};
 use vpnd_config::policy::{self, Compiled};
 use vpnd_config::pool::Pools;
 
@@ -41,7 +41,10 @@ impl Access {
         let settings = profiles.zip(&pools);
         let settings =
             settings.map(|((number, profile), pools)| (*number, settings::profile(config, profile, pools)));
-        let settings = settings.collect();
+        let mut settings: Profiles = settings.collect();
+        if config.portal.is_some() {
+            settings.insert(ProfileId::WALLED, settings::walled());
+        }
         Ok(Self { profiles: config.profiles.clone(), numbers, pools, settings, policy: Arc::new(policy) })
     }
 
@@ -72,6 +75,9 @@ impl Access {
     }
 
     fn name(&self, number: ProfileId) -> Option<&str> {
+        if number == ProfileId::WALLED {
+            return Some(WALLED);
+        }
         let position = self.numbers.iter().position(|one| *one == number)?;
         self.profiles.iter().nth(position)?.name.as_deref()
     }

@@ -104,6 +104,9 @@ pub struct TransferredSession {
     span: Span,
     #[n(5)]
     factors: Factors,
+    /// Whether it reaches nothing but the portal; absent in a predecessor's that has no such sessions.
+    #[n(6)]
+    is_walled: Option<bool>,
 }
 
 /// Reason why nothing was handed over: the old worker goes on.
@@ -163,10 +166,12 @@ impl Successor {
     ) -> Result<String, HandoverError> {
         // The registry has each of them. A client whose session is left out attaches anew.
         let mut sessions = sessions.into_iter().filter_map(|session| {
-            let Member { groups, source, span, factors, .. } = registry.member(session.id).cloned()?;
+            let Member { groups, source, span, factors, is_walled, .. } =
+                registry.member(session.id).cloned()?;
             let certificate = registry.certificate(session.id);
             let groups = groups.into_vec();
-            Some(TransferredSession { session, groups, certificate, source, span, factors })
+            let is_walled = Some(is_walled);
+            Some(TransferredSession { session, groups, certificate, source, span, factors, is_walled })
         });
         let mut released = registry.releases().pending().into_iter();
         loop {
@@ -243,8 +248,16 @@ impl Predecessor {
                 FromPredecessor::Sessions(sessions, released) => {
                     registry.releases().add(released.into_iter().collect());
                     taken.extend(sessions.iter().map(|transferred| transferred.session.id));
-                    for TransferredSession { session, groups, certificate, source, span, factors } in sessions
-                    {
+                    for transferred in sessions {
+                        let TransferredSession {
+                            session,
+                            groups,
+                            certificate,
+                            source,
+                            span,
+                            factors,
+                            is_walled,
+                        } = transferred;
                         let member = Member {
                             user: session.user.clone(),
                             source,
@@ -252,6 +265,7 @@ impl Predecessor {
                             addresses: session.addresses(),
                             factors,
                             span,
+                            is_walled: is_walled.unwrap_or_default(),
                         };
                         let (principal, limits) = registry.take_over(session.id, member);
                         registry.shown(session.id, certificate);

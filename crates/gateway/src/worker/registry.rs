@@ -58,6 +58,8 @@ pub struct AdmittedSession {
     /// Whether the device had the addresses before, and no other device since.
     pub own_addresses: bool,
     pub idle_timeout: Option<Duration>,
+    /// Whether it reaches nothing but the portal.
+    pub is_walled: bool,
 }
 
 impl From<Granted> for AdmittedSession {
@@ -70,6 +72,7 @@ impl From<Granted> for AdmittedSession {
             factors: granted.factors,
             own_addresses: granted.own_addresses,
             idle_timeout: granted.idle_timeout_s.map(|idle_s| Duration::from_secs(idle_s.into())),
+            is_walled: false,
         }
     }
 }
@@ -98,6 +101,8 @@ pub struct Member {
     /// The factors by which the user has logged in, as auth has checked them.
     pub factors: Factors,
     pub span: Span,
+    /// Whether it reaches nothing but the portal.
+    pub is_walled: bool,
 }
 
 /// When a session began, and when it ends at the latest: seconds of the steady clock.
@@ -121,7 +126,7 @@ impl Span {
 impl Member {
     fn new(account: Account, addresses: Addresses, factors: Factors, span: Span) -> Self {
         let Account { name: user, groups, source } = account;
-        Self { user, source, groups: groups.into(), addresses, factors, span }
+        Self { user, source, groups: groups.into(), addresses, factors, span, is_walled: false }
     }
 }
 
@@ -174,8 +179,9 @@ impl Registry {
     /// A user has logged in on `device`, or a device of theirs was let in: the session that is about
     /// to begin is theirs. Returns it as the core needs it.
     pub fn authenticated(&mut self, admission: &AdmittedSession, device: DeviceId) -> Authenticated {
-        let AdmittedSession { account, addresses, factors, span, .. } = admission;
+        let AdmittedSession { account, addresses, factors, span, is_walled, .. } = admission;
         let member = Member::new(account.clone(), *addresses, *factors, *span);
+        let member = Member { is_walled: *is_walled, ..member };
         if !admission.own_addresses {
             // Whatever the kernel knows of them is of a holder before, who may have left while no
             // gateway ran.

@@ -55,6 +55,12 @@ pub(super) fn profile(config: &ServerConfig, profile: &AccessProfile, pools: &Po
     }
 }
 
+/// Settings of devices that reach nothing but the portal. They are stock clients, to which nothing is
+/// pushed.
+pub(super) fn walled() -> ProfileSettings {
+    ProfileSettings { network: Network::default(), max_sessions_per_user: 0 }
+}
+
 /// Network settings that are pushed to clients.
 fn network(config: &ServerConfig, push: &Push, own: &Pools) -> Network {
     Network {

@@ -68,6 +68,8 @@ pub(super) enum Decision {
     Silent(SessionId),
     /// End the session: its peer is none any more.
     Gone(SessionId),
+    /// End the session, which reaches the portal alone: its peer is another one, perhaps renewed.
+    Changed(SessionId),
     /// The session's peer is there now.
     At(Slot, Endpoint),
     /// Two devices use the configuration of the session's one; one of them is there.
@@ -81,6 +83,10 @@ pub(super) enum Decision {
 struct Joined {
     id: SessionId,
     slot: Slot,
+    /// Whether it reaches nothing but the portal.
+    is_walled: bool,
+    /// Whether the next one is begun from here.
+    is_changed: bool,
 }
 
 /// The peers, their sessions and queues.
@@ -89,6 +95,8 @@ pub(crate) struct WireGuard {
     sessions: HashMap<PeerId, Joined>,
     by_slot: HashMap<Slot, PeerId>,
     by_session: HashMap<SessionId, PeerId>,
+    /// When each peer was renewed last.
+    renewed: HashMap<PublicKey, u64>,
     /// The last reply for each peer that waits until its session is in force.
     waiting: HashMap<PublicKey, (RequestId, Reply)>,
     shards: usize,
@@ -144,6 +152,7 @@ impl WireGuard {
             sessions: HashMap::new(),
             by_slot: HashMap::new(),
             by_session: HashMap::new(),
+            renewed: HashMap::new(),
             waiting: HashMap::new(),
             shards,
             auth: auth.clone(),
@@ -237,9 +246,12 @@ impl WireGuard {
             match peer {
                 Some(peer) => {
                     let at = peer.outer.map(|at| self.as_bound(at));
-                    self.peers.add(now(), key, at, peer.keepalive());
+                    let id = self.peers.add(now(), key, at, peer.keepalive());
+                    self.renewed.insert(key, peer.renewed_s);
+                    self.decide_again(id);
                 }
                 None => {
+                    self.renewed.remove(&key);
                     let Some(id) = self.peers.by_key(&key) else { continue };
                     if let Some(joined) = self.sessions.get(&id) {
                         self.decisions.push_back(Decision::Gone(joined.id));
@@ -247,6 +259,21 @@ impl WireGuard {
                     self.peers.remove(id);
                 }
             }
+        }
+    }
+
+    /// Other settings are in force, by which devices that reach the portal alone may be let in.
+    pub(super) fn decide_all_again(&mut self) {
+        let walled = self.sessions.iter().filter(|(_, joined)| joined.is_walled);
+        let walled: Vec<PeerId> = walled.map(|(peer, _)| *peer).collect();
+        walled.into_iter().for_each(|peer| self.decide_again(peer));
+    }
+
+    /// Ends the peer's session if it reaches the portal alone; the next one may not be like that.
+    fn decide_again(&mut self, peer: PeerId) {
+        if let Some(joined) = self.sessions.get_mut(&peer).filter(|joined| joined.is_walled) {
+            joined.is_changed = true;
+            self.decisions.push_back(Decision::Changed(joined.id));
         }
     }
 
@@ -267,9 +294,17 @@ impl WireGuard {
     }
 
     /// The peer has a session, in this slot; false if there is no such peer any more.
-    pub(super) fn join(&mut self, peer: PublicKey, id: SessionId, slot: Slot) -> bool {
-        let Some(peer) = self.peers.by_key(&peer) else { return false };
-        self.sessions.insert(peer, Joined { id, slot });
+    /// With `walled` it reaches nothing but the portal, by what its peer was at that time.
+    pub(super) fn join(&mut self, peer: PublicKey, id: SessionId, slot: Slot, walled: Option<u64>) -> bool {
+        let Some((key, peer)) = self.peers.by_key(&peer).map(|id| (peer, id)) else { return false };
+        let is_changed = walled.is_some_and(|renewed_s| self.renewed.get(&key) != Some(&renewed_s));
+        if walled.is_some() {
+            self.counts.add("walled");
+        }
+        if is_changed {
+            self.decisions.push_back(Decision::Changed(id));
+        }
+        self.sessions.insert(peer, Joined { id, slot, is_walled: walled.is_some(), is_changed });
         self.by_slot.insert(slot, peer);
         self.by_session.insert(id, peer);
         true
@@ -283,6 +318,9 @@ impl WireGuard {
             self.sessions.remove(&peer);
             self.by_slot.remove(&joined.slot);
             self.peers.end(peer);
+            if joined.is_changed {
+                self.peers.begin_at_once(now(), peer);
+            }
         }
     }
 

@@ -110,7 +110,8 @@ pub enum Admission {
     /// A session, to be kept as one that a login is entitled to.
     #[n(0)]
     Granted(#[n(0)] DeviceGrant),
-    /// Its sessions are over until it is renewed: it is the user's device all the same.
+    /// Its sessions are over until it is renewed, and there is no portal that it may reach: it is the
+    /// user's device all the same.
     #[n(1)]
     Walled,
     #[n(2)]
@@ -128,6 +129,12 @@ pub struct DeviceGrant {
     /// The name that an administrator has given the device; may be empty.
     #[n(2)]
     pub name: DeviceName,
+    /// Whether its sessions are over: until it is renewed it reaches nothing but the portal.
+    #[n(3)]
+    pub is_walled: bool,
+    /// [`Peer::renewed_s`] by which that was decided.
+    #[n(4)]
+    pub renewed_s: u64,
 }
 
 /// The name of a device.
@@ -174,6 +181,9 @@ pub struct Peer {
     /// session ends.
     #[n(2)]
     pub outer: Option<Endpoint>,
+    /// When it was renewed last, by which the worker knows that something has changed.
+    #[n(3)]
+    pub renewed_s: u64,
 }
 
 impl Peer {

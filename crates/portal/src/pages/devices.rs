@@ -68,8 +68,9 @@ impl ShownDevice {
         let is_walled = wireguard.is_some_and(|wireguard| wireguard.left_s == Some(0));
         let name = |name: &str| if name.is_empty() { own.without_name.to_owned() } else { name.to_owned() };
         let state = match (device.session_age_s, wireguard) {
+            // With the session in which it reaches this page, perhaps.
+            _ if is_walled => own.has_to_be_renewed.to_owned(),
             (Some(age_s), _) => format!("{} ({})", own.connected, (texts.ago)(age_s)),
-            (None, Some(_)) if is_walled => own.has_to_be_renewed.to_owned(),
             (None, Some(wireguard)) => format!("{}. {}", own.not_connected, (own.left)(wireguard.left_s)),
             (None, None) => own.not_connected.to_owned(),
         };
@@ -82,7 +83,7 @@ impl ShownDevice {
             from: device.from.map_or_else(|| texts.not_known.to_owned(), |from| from.to_string()),
             state,
             renewed: wireguard.map(|wireguard| (texts.ago)(wireguard.renewed_age_s)),
-            has_session: device.session_age_s.is_some(),
+            has_session: device.session_age_s.is_some() && !is_walled,
             is_walled,
         }
     }

@@ -11,7 +11,7 @@ use super::{Effect, Gateway};
 use crate::attach::{Token, TokenHash, Tokens};
 use crate::control::{Code, Explanation, Message, Offer, Refused, UserName};
 use crate::plane::Slot;
-use crate::policy::Principal;
+use crate::policy::{Principal, ProfileId};
 use crate::rate::SessionLimits;
 use crate::session::{ConnectionId, DeviceId, LocalSuite, SessionId, choose_suite, random_bytes};
 use crate::time::Time;
@@ -91,8 +91,7 @@ impl Gateway {
         if let Some(before) = self.table.by_device(&who.user, who.device) {
             self.end_session(before, Code::Superseded, Code::Superseded.explanation());
         }
-        let most = self.settings_of(&who.principal).map_or(0, |settings| settings.max_sessions_per_user);
-        self.make_room(&who.user, most);
+        self.make_room(&who);
         self.end_holders(who.addresses);
         let record = SessionRecord {
             id: who.session,
@@ -163,16 +162,25 @@ impl Gateway {
     /// Whether there is room for a session of this user and device, once others have made room that
     /// may.
     pub(super) fn check_room(&self, who: &Authenticated) -> Result<(), Code> {
-        let most = self.settings_of(&who.principal).ok_or(Code::NoProfile)?.max_sessions_per_user;
-        if self.table.by_device(&who.user, who.device).is_some() {
+        self.settings_of(&who.principal).ok_or(Code::NoProfile)?;
+        let before = self.table.by_device(&who.user, who.device).and_then(|slot| self.table.get(slot));
+        if before.is_some_and(|before| is_walled(&who.principal) || !is_walled(&before.record.principal)) {
             return Ok(());
         }
-        let away = self.table.of_user(&who.user).any(Session::is_detached);
-        if self.is_full_for(&who.user, most) && !away { Err(Code::TooMany) } else { Ok(()) }
+        let away = self.alike(who).any(Session::is_detached);
+        if self.is_full_for(who) && !away { Err(Code::TooMany) } else { Ok(()) }
     }
 
-    fn is_full_for(&self, user: &UserName, most: usize) -> bool {
-        self.table.of_user(user).count() >= most || self.table.len() >= self.config.max_sessions
+    fn is_full_for(&self, who: &Authenticated) -> bool {
+        let most = self.settings_of(&who.principal).map_or(0, |settings| settings.max_sessions_per_user);
+        let is_user_full = !is_walled(&who.principal) && self.alike(who).count() >= most;
+        is_user_full || self.table.len() >= self.config.max_sessions
+    }
+
+    /// The user's sessions, of which those of walled devices are others.
+    fn alike<'g>(&'g self, who: &'g Authenticated) -> impl Iterator<Item = &'g Session> {
+        let of_user = self.table.of_user(&who.user);
+        of_user.filter(|session| is_walled(&session.record.principal) == is_walled(&who.principal))
     }
 
     fn check_offer(&self, connection: ConnectionId, offer: &Offer) -> Result<LocalSuite, Code> {
@@ -187,11 +195,11 @@ impl Gateway {
 
     /// A user at the limit loses a session whose device is away, rather than being locked out until
     /// that one's lifetime is over.
-    fn make_room(&mut self, user: &UserName, most: usize) {
-        if !self.is_full_for(user, most) {
+    fn make_room(&mut self, who: &Authenticated) {
+        if !self.is_full_for(who) {
             return;
         }
-        let away = self.table.of_user(user).filter(|session| session.is_detached());
+        let away = self.alike(who).filter(|session| session.is_detached());
         let oldest = away.min_by_key(|session| session.last_heard()).map(|session| session.slot);
         if let Some(slot) = oldest {
             self.end_session(slot, Code::Superseded, Code::Superseded.explanation());
@@ -205,4 +213,8 @@ impl Gateway {
         self.effects.push_back(Effect::CloseConnection { connection, code });
         code
     }
+}
+
+fn is_walled(principal: &Principal) -> bool {
+    principal.profile() == ProfileId::WALLED
 }

@@ -13,7 +13,7 @@ use crate::control::{
     AsText, Established, FEATURE_MORE_ROUTES, List, Network, Offer, ROUTES_IN_MESSAGE, SuiteSpeed,
 };
 use crate::plane::{Access, Endpoint, EpochSpec};
-use crate::policy::{Policy, Principal};
+use crate::policy::{Policy, Principal, ProfileId};
 use crate::session::DeviceId;
 use crate::wire::Index;
 
@@ -310,6 +310,25 @@ fn configurations_without_a_way_in_are_refused() {
     assert_eq!(refused, Err(Code::NoSuite), "the client offers another one only");
     narrow.suites.clear();
     assert_eq!(Gateway::new(narrow, random(1)).unwrap_err(), ConfigError::NoSuite);
+}
+
+#[test]
+fn sessions_of_walled_devices_are_none_of_the_users() {
+    let mut gateway = gateway(Config { max_sessions: 9, ..config(1) });
+    let settings = ProfileSettings { network: Network::default(), max_sessions_per_user: 2 };
+    let mut profiles = settings.clone().alone();
+    profiles.insert(ProfileId::WALLED, ProfileSettings { max_sessions_per_user: 0, ..settings });
+    gateway.set_profiles(&Arc::new(Policy::default()), profiles, |_| Principal::default());
+    for device in 1..=2 {
+        let who = who("ada", device);
+        let principal = who.principal.clone().in_profile(ProfileId::WALLED);
+        gateway.admit_wireguard(NOW, Authenticated { principal, ..who }, 1280).unwrap();
+    }
+    login(&mut gateway, 3, "ada", 3);
+    login(&mut gateway, 4, "ada", 4);
+    assert_eq!(gateway.sessions().count(), 4, "none of them made room");
+    let refused = gateway.login(NOW, ConnectionId(5), who("ada", 5), &offer(1), secret());
+    assert_eq!(refused, Err(Code::TooMany));
 }
 
 #[test]

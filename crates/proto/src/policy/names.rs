@@ -20,6 +20,9 @@ pub struct ProfileId(u32);
 impl ProfileId {
     /// The one profile of a gateway whose configuration has none.
     pub const IMPLIED: Self = Self(0);
+    /// For sessions of devices that reach nothing but the pages on which they are renewed. They are
+    /// none of the sessions that their user may have.
+    pub const WALLED: Self = Self(1);
     /// No policy has rules for it, so nothing passes.
     pub const NONE: Self = Self(u32::MAX);
 
@@ -60,8 +63,7 @@ impl Names {
 
     /// The number of the access profile with this name.
     pub fn profile(&mut self, name: &str) -> ProfileId {
-        // The first number is the implied profile's.
-        ProfileId(number(&mut self.profiles, name) + 1)
+        ProfileId(number(&mut self.profiles, name) + 2)
     }
 
     pub(super) fn user(&mut self, name: &str) -> UserId {

@@ -21,6 +21,7 @@ mod refreshed;
 mod relays;
 mod short_codes;
 mod taken_over;
+mod walled;
 
 use std::fs;
 use std::net::TcpListener;

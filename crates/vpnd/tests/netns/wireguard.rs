@@ -125,7 +125,7 @@ fn add_device_for(gateway: &Gateway<'_>, user: &str, name: &str) -> Configuratio
     Configuration::parse(&device_file(gateway, user, name))
 }
 
-fn add_device(gateway: &Gateway<'_>, user: &str) -> Configuration {
+pub(crate) fn add_device(gateway: &Gateway<'_>, user: &str) -> Configuration {
     add_device_for(gateway, user, "phone")
 }
 
@@ -230,7 +230,7 @@ impl<'l> Stock<'l> {
         ask(&self.socket, verb, text)
     }
 
-    fn v4(&self) -> IpAddr {
+    pub(crate) fn v4(&self) -> IpAddr {
         *self.addresses.iter().find(|address| address.is_ipv4()).unwrap()
     }
 

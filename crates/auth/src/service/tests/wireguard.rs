@@ -137,7 +137,7 @@ async fn a_handshake_is_answered_once_also_after_a_restart() {
 #[tokio::test]
 async fn a_device_is_granted_what_a_login_is() {
     let mut bench = Bench::new("");
-    let DeviceGrant { grant, device, name } = bench.granted().await;
+    let DeviceGrant { grant, device, name, .. } = bench.granted().await;
     assert_eq!((&*grant.account.name, &*name, device), ("ann", "phone", PHONE.0.into()));
     assert_eq!(grant.addresses.ipv4, Some([10, 0, 0, 5].into()), "those in its configuration");
     assert_eq!(grant.factors, Factors::KEY);
@@ -267,6 +267,27 @@ async fn a_kicked_device_stays_out_until_it_is_renewed() {
     assert!(matches!(bench.admit().await, Admission::Walled));
     bench.service.store.renew_wireguard_device("ann", PHONE, (bench.service.clocks.wall)()).unwrap();
     bench.granted().await;
+}
+
+#[tokio::test]
+async fn a_device_whose_session_is_over_is_let_in_to_the_portal_alone() {
+    let lifetime = 3_600 * 24;
+    let mut bench = Bench::new(&format!("[timeouts]\nsession_lifetime_s = {lifetime}\n"));
+    bench.service.portal().switch(true);
+    let (clocks, store) = (bench.service.clocks, Arc::clone(&bench.service.store));
+    assert!(!bench.granted().await.is_walled);
+    let changes = async |bench: &Bench| ask(&bench.service, PeersQuery(0)).await.expect("it is enabled").seen;
+    assert!(store.renew_wireguard_device("ann", PHONE, (clocks.wall)() - lifetime).unwrap());
+    let before = changes(&bench).await;
+    let DeviceGrant { is_walled, grant, .. } = bench.granted().await;
+    assert_eq!((is_walled, grant.expires_s - grant.started_s), (true, 3_600));
+    assert_eq!(grant.profile.as_deref(), Some(vpnd_config::access_profile::WALLED));
+    assert!(store.renew_wireguard_device("ann", PHONE, (clocks.wall)()).unwrap());
+    assert!(changes(&bench).await > before, "the worker hears of it");
+    assert!(!bench.granted().await.is_walled);
+    bench.service.portal().switch(false);
+    assert!(store.renew_wireguard_device("ann", PHONE, (clocks.wall)() - lifetime).unwrap());
+    assert!(matches!(bench.admit().await, Admission::Walled), "there are no pages");
 }
 
 #[tokio::test]

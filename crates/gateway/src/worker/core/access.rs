@@ -23,6 +23,9 @@ impl CoreTask {
         self.registry.set_deadlines(&mut self.gateway);
         self.gateway.set_renewal(settings::renewal(config));
         self.end_unfit();
+        if let Some(wireguard) = &mut self.wireguard {
+            wireguard.decide_all_again();
+        }
         Ok(())
     }
 

@@ -168,6 +168,7 @@ mod tests {
             addresses,
             factors: Factors::default(),
             span: Span { started_s: 0, expires_s: u64::MAX },
+            is_walled: false,
         };
         let (principal, limits) = registry.take_over(session, member);
         let who = Authenticated {

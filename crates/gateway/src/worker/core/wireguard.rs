@@ -114,6 +114,7 @@ impl CoreTask {
             Decision::Admit { peer, grant } => self.admit_device(peer, *grant),
             Decision::Silent(session) => self.end_peer(session, Code::Idle),
             Decision::Gone(session) => self.end_peer(session, Code::Disabled),
+            Decision::Changed(session) => self.end_peer(session, Code::Token),
             Decision::At(slot, endpoint) => self.gateway.note_wireguard_endpoint(slot, endpoint),
             Decision::TwoDevices(slot, session, outer) => {
                 self.gateway.note_wireguard_two_places(now(), slot);
@@ -128,18 +129,22 @@ impl CoreTask {
     }
 
     /// Makes the session of a device that the auth process has admitted.
-    fn admit_device(&mut self, peer: PublicKey, DeviceGrant { grant, device, name }: DeviceGrant) {
-        let admission = AdmittedSession::from(grant);
+    fn admit_device(&mut self, peer: PublicKey, grant: DeviceGrant) {
+        let DeviceGrant { grant, device, name, is_walled, renewed_s } = grant;
+        let admission = AdmittedSession { is_walled, ..AdmittedSession::from(grant) };
         let session = admission.session;
         let who = self.registry.authenticated(&admission, DeviceId(device.into()));
         let user = who.user.clone();
         let made = self.gateway.admit_wireguard(now(), who, self.registry.wireguard_mtu(session));
         let Some(wireguard) = &mut self.wireguard else { return };
         match made {
-            Ok(slot) if wireguard.join(peer, session, slot) => {
-                tracing::info!(
-                    %user, device = %name, key = peer.short(), %session, "a WireGuard device is let in"
-                );
+            Ok(slot) if wireguard.join(peer, session, slot, is_walled.then_some(renewed_s)) => {
+                let key = peer.short();
+                if is_walled {
+                    tracing::info!(%user, device = %name, key, %session, "a WireGuard device reaches the portal alone until it is renewed");
+                } else {
+                    tracing::info!(%user, device = %name, key, %session, "a WireGuard device is let in");
+                }
                 self.unreleased.push(Unreleased { peer, session, until: now() + RELEASE_TIMEOUT });
             }
             // It was removed meanwhile, or was added a moment ago.

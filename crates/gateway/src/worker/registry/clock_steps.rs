@@ -13,6 +13,7 @@ use vpnd_ipc::messages::MAX_FRAME;
 use vpnd_proto::control::{List, Network, Offer, SuiteSpeed};
 use vpnd_proto::gateway::{Config, ProfileSettings};
 use vpnd_proto::plane::Activity;
+use vpnd_proto::policy::ProfileId;
 use vpnd_proto::session::{ConnectionId, LocalSuite, Timers};
 use vpnd_proto::time::Time;
 
@@ -130,18 +131,23 @@ impl Life {
         self.gateway.handle_timeout(self.clock.boot);
     }
 
-    fn log_in(&mut self) -> SessionId {
-        let session = SessionId([1; 16]);
+    fn admission(&self) -> AdmittedSession {
         let user = UserName::new("ann").unwrap();
-        let admission = AdmittedSession {
+        AdmittedSession {
             account: Account { name: user, groups: Vec::new(), source: SourceName::cut("local") },
-            session,
+            session: SessionId([1; 16]),
             addresses: Addresses { ipv4: Some([10, 86, 0, 2].into()), ipv6: None },
             span: Span { started_s: self.steady_s, expires_s: self.steady_s + LIFETIME_S },
             factors: Factors::default(),
             own_addresses: true,
             idle_timeout: None,
-        };
+            is_walled: false,
+        }
+    }
+
+    fn log_in(&mut self) -> SessionId {
+        let admission = self.admission();
+        let session = admission.session;
         let who = self.registry.authenticated(&admission, DeviceId([1; 16]));
         let secret = EpochSecret::new([1; 32]);
         self.gateway.login(self.clock.boot, ConnectionId(1), who, &offer(), secret).unwrap();
@@ -225,4 +231,27 @@ async fn a_clock_that_is_set_by_two_days_at_any_point_moves_no_end_of_a_session(
             }
         }
     }
+}
+
+#[tokio::test]
+async fn a_walled_device_stays_so_until_its_session_is_over() {
+    let mut life = Life::begin((Point::End, 0));
+    let portal = "[portal]\nenabled = true\ncertificate = 'p.pem'\nkey = 'p.key'\n[timeouts]\nsession_lifetime_s = 60\n";
+    let config = vpnd_config::testing::smallest(portal);
+    life.registry.set_access(&config, &mut life.gateway).unwrap();
+    let admission = AdmittedSession { is_walled: true, ..life.admission() };
+    let (session, user) = (admission.session, admission.account.name.clone());
+    let who = life.registry.authenticated(&admission, DeviceId([1; 16]));
+    assert_eq!(who.principal.profile(), ProfileId::WALLED);
+    assert_eq!(who.deadline, life.origin.boot_time(life.steady_s + LIFETIME_S), "not by its profile");
+    life.gateway.admit_wireguard(life.clock.boot, who, 1280).unwrap();
+    let profile = |life: &Life| life.gateway.sessions().next().unwrap().profile;
+    life.registry.set_access(&config, &mut life.gateway).unwrap();
+    assert_eq!(profile(&life), ProfileId::WALLED, "after a reload");
+    life.registry.regroup(vec![(user, vec!["staff".to_owned()])], &mut life.gateway);
+    assert_eq!(profile(&life), ProfileId::WALLED, "in other groups");
+    let member = life.registry.member(session).unwrap().clone();
+    assert!(member.is_walled && life.registry.unfit().is_empty());
+    let (principal, _) = registry(life.origin).take_over(session, member);
+    assert_eq!(principal.profile(), ProfileId::WALLED, "after an upgrade");
 }

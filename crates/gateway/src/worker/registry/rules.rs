@@ -84,7 +84,7 @@ impl Rules {
 
     /// The user as policy has them, in their access profile.
     pub(super) fn principal(&mut self, member: &Member) -> Principal {
-        let profile = self.access.of(member.who());
+        let profile = if member.is_walled { ProfileId::WALLED } else { self.access.of(member.who()) };
         self.names.principal(&member.user, member.groups.iter().map(String::as_str)).in_profile(profile)
     }
 
@@ -97,7 +97,9 @@ impl Rules {
 
     /// When the member's session ends.
     pub(super) fn deadline(&self, member: &Member) -> Time {
-        let lifetime = self.access.profile_of(member.who()).and_then(|profile| profile.session_lifetime);
+        // A walled one has outlived its profile's, and is granted its own.
+        let profile = self.access.profile_of(member.who()).filter(|_| !member.is_walled);
+        let lifetime = profile.and_then(|profile| profile.session_lifetime);
         self.origin.boot_time(member.span.end_s(lifetime))
     }
 
