@@ -215,10 +215,25 @@ async fn rules() -> Result<Vec<(Tool, String)>, CopyError> {
         let (Some(family), Some(name)) = (text("family"), text("name")) else { continue };
         if !known.contains(&(family.clone(), name.clone())) {
             let arguments = ["list".to_owned(), "table".to_owned(), family, name];
-            rules.push((NFT, NFT.read(&arguments, "").await?));
+            rules.push((NFT, with_names(&NFT.read(&arguments, "").await?)));
         }
     }
     Ok(rules)
+}
+
+/// Names the protocols of objects, as nft reads them. It prints their numbers on a machine without
+/// /etc/protocols.
+fn with_names(listing: &str) -> String {
+    let named = listing.lines().map(|line| {
+        let is_of_object = ["protocol ", "type \""].iter().any(|start| line.trim_start().starts_with(start));
+        let names = [(" 6", " tcp"), (" 17", " udp")];
+        let name = names.iter().find_map(|(number, name)| {
+            let rest = line.strip_suffix(number).filter(|rest| is_of_object && rest.ends_with("protocol"))?;
+            Some(rest.to_owned() + name)
+        });
+        name.unwrap_or_else(|| line.to_owned()) + "\n"
+    });
+    named.collect()
 }
 
 /// The copy, as packets get in and out.
@@ -338,6 +353,15 @@ fn counted_drop(text: &str) -> Option<ChainPlace> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn protocols_of_objects_have_names_and_those_of_rules_stay() {
+        let listed = "\tct timeout a {\n\t\tprotocol 17\n\t}\n\tct helper b {\n\t\ttype \"ftp\" protocol 6\n\t}\n\
+                      \t\tip protocol 6\n\t\tprotocol udp\n";
+        let named = "\tct timeout a {\n\t\tprotocol udp\n\t}\n\tct helper b {\n\t\ttype \"ftp\" protocol tcp\n\t}\n\
+                     \t\tip protocol 6\n\t\tprotocol udp\n";
+        assert_eq!(with_names(listed), named);
+    }
 
     #[test]
     fn the_rule_or_policy_that_has_dropped_is_found() {
