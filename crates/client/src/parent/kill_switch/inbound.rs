@@ -118,6 +118,7 @@ fn plain(address: IpAddr) -> IpAddr {
 #[cfg(test)]
 mod tests {
     use std::net::{TcpListener, TcpStream};
+    use std::time::{Duration, Instant};
 
     use super::*;
     use vpnd_sys::testing::in_namespace_async;
@@ -131,7 +132,14 @@ mod tests {
             }
             let listener = TcpListener::bind("[::]:7022").unwrap();
             let four = TcpStream::connect("192.0.2.1:7022").unwrap();
-            let six = TcpStream::connect("[2001:db8::1]:7022").unwrap();
+            // The kernel adds the route of an address of IPv6 a moment after the address.
+            let late = Instant::now() + Duration::from_secs(10);
+            let six = loop {
+                match TcpStream::connect("[2001:db8::1]:7022") {
+                    Err(_) if Instant::now() < late => std::thread::sleep(Duration::from_millis(5)),
+                    connected => break connected.unwrap(),
+                }
+            };
             let loopback = TcpStream::connect("127.0.0.1:7022").unwrap();
             let expected: Vec<Inbound> = [&four, &six]
                 .map(|stream| stream.local_addr().unwrap())
