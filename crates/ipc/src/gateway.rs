@@ -348,6 +348,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_configuration_of_a_parent_that_knows_no_addresses_is_understood() {
+        let of_0_1 = ("[tls]", "server.toml", "/etc/vpnd", true);
+        let read: Configuration = minicbor::decode(&minicbor::to_vec(of_0_1).unwrap()).unwrap();
+        assert!(read.is_without_ipv6() && read.addresses.is_empty());
+    }
+
+    #[test]
     fn an_upgrade_is_asked_for_by_the_numbers_of_0_1() {
         assert!(matches!(minicbor::decode(&[0x82, 0x06, 0x80]), Ok(Begin::TakeOver)));
         assert!(matches!(minicbor::decode(&[0x82, 0x05, 0x80]), Ok(ToWorker::HandOver)));

@@ -126,17 +126,7 @@ impl GatewayRules {
     /// # Errors
     /// [`NftError`]; nothing has changed then.
     pub async fn apply(&self) -> Result<(), NftError> {
-        match self.script(true)?.run().await {
-            Err(NftError::Tool(ToolError::Refused { .. })) => {
-                self.script(false)?.run().await?;
-                tracing::warn!(
-                    "this kernel has no times of connections by firewall rules (CONFIG_NF_CONNTRACK_TIMEOUT): a flood \
-                     of forged senders can fill its table of connections"
-                );
-                Ok(())
-            }
-            outcome => outcome,
-        }
+        self.put(async |script: Script| script.run().await).await
     }
 
     /// Puts the rules in force in a table that is made again, without what others have added to the one that
@@ -145,8 +135,22 @@ impl GatewayRules {
     /// # Errors
     /// [`NftError`]; nothing has changed then.
     pub async fn apply_to_new_table(&self) -> Result<(), NftError> {
-        let Script { table, text } = self.script(true)?;
-        run(&(remove_script(&table) + &text)).await
+        self.put(async |Script { table, text }: Script| run(&(remove_script(&table) + &text)).await).await
+    }
+
+    /// Puts the rules in force by `put`, those that the kernel takes.
+    async fn put(&self, put: impl AsyncFn(Script) -> Result<(), NftError>) -> Result<(), NftError> {
+        match put(self.script(true)?).await {
+            Err(NftError::Tool(ToolError::Refused { .. })) => {
+                put(self.script(false)?).await?;
+                tracing::warn!(
+                    "this kernel has no times of connections by firewall rules (CONFIG_NF_CONNTRACK_TIMEOUT): a flood \
+                     of forged senders can fill its table of connections"
+                );
+                Ok(())
+            }
+            outcome => outcome,
+        }
     }
 
     /// Removes the table; does nothing if there is none.
@@ -384,6 +388,14 @@ impl Version {
             Self::V4 => "ipv4",
             Self::V6 => "ipv6",
         }
+    }
+}
+
+/// The condition that a packet is for this address.
+fn to_address(address: IpAddr) -> String {
+    match address {
+        IpAddr::V4(address) => format!("ip daddr {address}"),
+        IpAddr::V6(address) => format!("ip6 daddr {address}"),
     }
 }
 

@@ -1,11 +1,11 @@
 //! Changes that are committed together: a trip to the disk costs more than most changes do.
 //!
 //! A change that ends while others wait for the connection leaves the transaction open for them,
-//! and the last of them commits it for all. One that nobody waits behind is committed at once.
+//! and the last of them commits it for all. A change is committed at once if no other waits behind it.
 //!
 //! Invariants: a change returns only once it is committed, or has failed; one that fails takes
 //! nothing of the others with it, unless the whole transaction is lost, and then all of them fail.
-//! A transaction in which nobody waits is never left open, for it keeps other processes out.
+//! A transaction in which no change waits is never left open, for it keeps other processes out.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -46,7 +46,7 @@ struct Group {
     outcome: Arc<Outcome>,
 }
 
-/// What becomes of a group. Its members wait here, so that no later change keeps them.
+/// The outcome of a group. Its members wait here, so that no later change keeps them.
 #[derive(Debug, Default)]
 struct Outcome {
     settled: Mutex<Option<std::result::Result<(), Failure>>>,
@@ -114,8 +114,8 @@ impl Changes {
         }
     }
 
-    /// Runs a change and has it committed; with `waits` perhaps with others, that run first. A panic in
-    /// it leaves no half of it behind.
+    /// Runs a change and has it committed. If it `waits`, changes behind it may run before that, and are
+    /// committed with it. A panic in it leaves no half of it behind.
     pub(super) fn make<T>(
         &self,
         limit: Duration,
@@ -147,7 +147,7 @@ impl Changes {
             if let Some(settled) = outcome.wait(TURN) {
                 return settled.map(|()| value).map_err(|failure| rusqlite::Error::from(failure).into());
             }
-            // Whoever has the connection looks after the group.
+            // The thread that has the connection looks after the group.
             if let Some(mut state) = self.state.try_lock()
                 && outcome.get().is_none()
             {
@@ -184,7 +184,7 @@ impl Changes {
         }
         let committed = state.connection.execute_batch("COMMIT");
         if committed.is_err() && !state.connection.is_autocommit() {
-            // Nobody is told that it was made, so it is not.
+            // No caller is told that it was made, so it is not.
             let _ = state.connection.execute_batch("ROLLBACK");
         }
         #[cfg(test)]
@@ -300,11 +300,11 @@ mod tests {
         let others: Vec<Other<'_, bool>> = vec![
             Box::new(|changes| insert(changes, 1).is_ok()),
             Box::new(|changes| {
-                let both = changes.make(LIMIT, true, |t| {
+                let twice = changes.make(LIMIT, true, |t| {
                     t.execute("INSERT INTO numbers VALUES (?)", [2_i64])?;
                     t.execute("INSERT INTO numbers VALUES (?)", [2_i64]).map(Ok)
                 });
-                matches!(both, Err(NotMade::Sql(_)))
+                matches!(twice, Err(NotMade::Sql(_)))
             }),
             Box::new(|changes| {
                 let refused = changes.make(LIMIT, true, |t| {

@@ -1,10 +1,10 @@
 //! More UDP ports of a gateway, for networks that pass few.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use super::Script;
+use super::{Script, to_address};
 
 /// UDP ports of this machine that lead to one at which it listens.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,8 +20,7 @@ impl Entrances {
     pub(super) fn rules(&self, tunnel: &str, script: &mut Script) {
         let own = match self.to.ip().to_canonical() {
             any if any.is_unspecified() => "fib daddr type local".to_owned(),
-            IpAddr::V4(address) => format!("ip daddr {address}"),
-            IpAddr::V6(address) => format!("ip6 daddr {address}"),
+            address => to_address(address),
         };
         let ports = self.ports.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
         let port = self.to.port();

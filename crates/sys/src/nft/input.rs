@@ -1,8 +1,8 @@
-//! What reaches the gateway itself: floods from outside, and its services for clients.
+//! The input chain: floods from outside, and the services of the gateway for its clients.
 
 use std::net::IpAddr;
 
-use super::{GatewayRules, Script, Services, Version, host_set};
+use super::{GatewayRules, Script, Services, Version, host_set, to_address};
 
 /// New senders and connections each second beyond which the kernel remembers each for some seconds only,
 /// unless it answers: a flood of forged senders would fill its table, and end new connections of clients.
@@ -60,8 +60,7 @@ impl GatewayRules {
             let at = match pages.ip().to_canonical() {
                 IpAddr::V4(any) if any.is_unspecified() => "meta nfproto ipv4 ".to_owned(),
                 IpAddr::V6(any) if any.is_unspecified() => String::new(),
-                IpAddr::V4(address) => format!("ip daddr {address} "),
-                IpAddr::V6(address) => format!("ip6 daddr {address} "),
+                address => format!("{} ", to_address(address)),
             };
             script.line(&format!("{at}tcp dport {port} accept"));
         }

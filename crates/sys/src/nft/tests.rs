@@ -130,6 +130,27 @@ fn every_variant_is_accepted_by_the_kernel() {
 }
 
 #[test]
+fn a_kernel_without_times_of_connections_takes_the_rules_without_them() {
+    in_namespace_async(async || {
+        for anew in [false, true] {
+            let refused = std::cell::Cell::new(0);
+            let old_kernel = async |script: super::Script| {
+                if script.text.contains("ct timeout") {
+                    refused.set(refused.get() + 1);
+                    let message = "Operation not supported".to_owned();
+                    return Err(ToolError::Refused { program: "nft", message }.into());
+                }
+                let super::Script { table, text } = &script;
+                if anew { super::run(&(remove_script(table) + text)).await } else { script.run().await }
+            };
+            rules().put(old_kernel).await.unwrap();
+            assert_eq!(refused.get(), 1);
+            assert!(ruleset().contains("chain input") && !ruleset().contains("ct timeout"));
+        }
+    });
+}
+
+#[test]
 fn other_blocks_take_the_place_of_those_before_and_none_stay_without() {
     in_namespace_async(async || {
         let blocks = |text: &str| GatewayRules { blocks: Some(text.parse().unwrap()), ..rules() };

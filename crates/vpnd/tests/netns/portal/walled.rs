@@ -1,6 +1,6 @@
 //! Behaviour: a WireGuard device whose session is over reaches the portal, at each of the gateway's
-//! addresses, and nothing else, over an upgrade too; its user renews it there, and it is back
-//! without a new handshake of its own. The time that took is printed.
+//! addresses, and nothing else, over an upgrade too; its user renews it there, and the gateway has
+//! it back by a handshake that the gateway begins. The time that took is printed.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
