@@ -29,6 +29,8 @@ use vpnd_sys::secret_file::{self, Existing, SECRET_MODE, WriteError};
 const PREFIX: &str = "killswitch-";
 /// Ends the name of the record of the machine's own network namespace.
 const MACHINE: &str = "machine";
+/// Ends the name of a record's copy, which counts where the record is damaged or lost.
+const COPY: &str = "-copy";
 /// The longest record that is read, bytes.
 const MAX_LEN: u64 = 64 << 10;
 
@@ -105,18 +107,29 @@ impl KillSwitchPlace {
     /// # Errors
     /// If the directory can't be read.
     pub fn find(&self) -> Result<Found, JournalError> {
-        let names = self.directory.names().map_err(|source| self.failed("listed", source))?;
         let mut found = Found::Nothing;
-        for name in names.iter().filter(|name| name.starts_with(PREFIX)) {
-            match self.read(name) {
+        for name in self.names()? {
+            match self.read(&name) {
                 Ok(record) if self.counts(&record) => return Ok(Found::Record(record)),
                 Ok(_) => {}
                 // Another namespace's that is damaged is none of ours.
-                Err(reason) if *name == self.own_name() => found = Found::Unreadable(reason),
+                Err(reason) if self.is_own(&name) => found = Found::Unreadable(reason),
                 Err(_) => {}
             }
         }
         Ok(found)
+    }
+
+    /// The names of all records, and then those of their copies.
+    fn names(&self) -> Result<Vec<String>, JournalError> {
+        let mut names = self.directory.names().map_err(|source| self.failed("listed", source))?;
+        names.retain(|name| name.starts_with(PREFIX));
+        names.sort_by_key(|name| name.ends_with(COPY));
+        Ok(names)
+    }
+
+    fn is_own(&self, name: &str) -> bool {
+        name.strip_suffix(COPY).unwrap_or(name) == self.own_name()
     }
 
     /// Waits for the right to change record and switch. Held for moments only.
@@ -175,15 +188,24 @@ impl KillSwitchPlace {
         self.directory.read_held(&self.hold_name()).map_err(|source| self.failed("read", source))
     }
 
-    /// Writes the record down.
+    /// Writes the record down, and its copy if there is room for it.
     ///
     /// # Errors
     /// [`WriteError`]; the one before stays.
     pub fn write(&self, record: &KillSwitchRecord) -> Result<(), WriteError> {
         let json = serde_json::to_string(record).expect("records have string keys only and always serialise");
         let line = format!("{} {json}\n", record::checksum(json.as_bytes()));
-        let path = self.directory.path_of(&self.own_name());
-        secret_file::write(&path, line.as_bytes(), SECRET_MODE, Existing::Replace)
+        let write = |name: &str| {
+            let path = self.directory.path_of(name);
+            secret_file::write(&path, line.as_bytes(), SECRET_MODE, Existing::Replace)
+        };
+        write(&self.own_name())?;
+        let copy = self.own_name() + COPY;
+        if write(&copy).is_err() {
+            // One of an earlier record must not be taken for this one's.
+            let _ = self.directory.remove(&copy);
+        }
+        Ok(())
     }
 
     /// Removes the record, whatever it says; returns whether there was one. Without a turn where
@@ -193,11 +215,11 @@ impl KillSwitchPlace {
     /// If it can't be removed.
     pub fn forget(&self, _turn: Option<&KillSwitchTurn>) -> Result<bool, JournalError> {
         let found = self.find()?;
-        let names = self.directory.names().map_err(|source| self.failed("listed", source))?;
-        for name in names.iter().filter(|name| name.starts_with(PREFIX)) {
+        // Copies first: without its record one would count.
+        for name in self.names()?.iter().rev() {
             let is_ours = match self.read(name) {
                 Ok(record) => self.counts(&record),
-                Err(_) => *name == self.own_name(),
+                Err(_) => self.is_own(name),
             };
             if is_ours {
                 self.directory.remove(name).map_err(|source| self.failed("removed", source))?;
@@ -390,15 +412,39 @@ mod tests {
         here.write(&here.record(0, true, false, rules())).unwrap();
         let path = here.path();
         let text = fs::read_to_string(&path).unwrap();
+        let copy = directory.path_of(&(here.own_name() + COPY));
         for wrong in ["", "no record", &text.replace("vpn0", "vpn1"), &text[..text.len() / 2]] {
-            fs::write(&path, wrong).unwrap();
+            [&path, &copy].into_iter().for_each(|path| fs::write(path, wrong).unwrap());
             assert!(matches!(here.find().unwrap(), Found::Unreadable(_)), "{wrong:?}");
         }
+        fs::remove_file(copy).unwrap();
         let elsewhere = files.path().join("elsewhere");
         fs::write(&elsewhere, &text).unwrap();
         fs::remove_file(&path).unwrap();
         std::os::unix::fs::symlink(&elsewhere, &path).unwrap();
         assert!(matches!(here.find().unwrap(), Found::Unreadable(_)), "a link");
+    }
+
+    #[test]
+    fn the_copy_counts_where_the_record_is_damaged_or_lost_and_nowhere_else() {
+        let (_files, directory) = directory();
+        let here = place(&directory);
+        let record = |port| here.record(0, true, false, KillSwitchRules { inbound: vec![port], ..rules() });
+        here.write(&record(22)).unwrap();
+        let old = fs::read(directory.path_of(&(here.own_name() + COPY))).unwrap();
+        here.write(&record(443)).unwrap();
+        let is_found =
+            |port| matches!(here.find().unwrap(), Found::Record(found) if found.rules.inbound == [port]);
+        fs::write(here.path(), "nonsense").unwrap();
+        assert!(is_found(443), "damaged");
+        fs::remove_file(here.path()).unwrap();
+        assert!(is_found(443), "lost");
+        assert!(here.forget(None).unwrap());
+        assert_eq!(here.find().unwrap(), Found::Nothing, "nothing is left of what is forgotten");
+        // A machine that stops between the two writes has the copy of the record before.
+        here.write(&record(443)).unwrap();
+        fs::write(directory.path_of(&(here.own_name() + COPY)), old).unwrap();
+        assert!(is_found(443), "the record itself counts");
     }
 
     #[test]
