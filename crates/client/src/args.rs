@@ -1,5 +1,6 @@
 //! The command lines of `vpnd connect` and `vpnd cleanup`.
 
+use std::net::SocketAddr;
 use std::num::NonZeroU16;
 use std::os::fd::RawFd;
 use std::path::PathBuf;
@@ -92,6 +93,9 @@ pub struct ConnectArgs {
     /// Whether the person can open a browser on this machine.
     #[arg(skip)]
     pub has_screen: bool,
+    /// The peers of the sessions by which the person works on this machine.
+    #[arg(skip)]
+    pub sessions: Vec<SocketAddr>,
     /// Format of log lines
     #[arg(long, value_enum, default_value = "text")]
     pub log_format: LogFormat,

@@ -16,8 +16,10 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 use zeroize::Zeroizing;
 
-/// The longest frame of a user, bytes: the longest password fits.
-pub(crate) const MAX_FROM_USER: usize = 4 << 10;
+use crate::user_messages::MAX_PROFILE;
+
+/// The longest frame of a user, bytes: the longest profile fits.
+pub(crate) const MAX_FROM_USER: usize = MAX_PROFILE + (4 << 10);
 /// The longest frame of the service or a client, bytes: all tunnels with all their routes fit.
 pub(crate) const MAX_FROM_SERVICE: usize = 1 << 20;
 /// Limit for the rest of a frame once its first byte is there, and for sending one.

@@ -1,18 +1,19 @@
 //! The client service: starts clients for users of this machine who are not root.
 //!
 //! It listens on a Unix socket that a group may open, and runs a client for each tunnel by a profile
-//! that root has placed on the machine ([`profiles`]). Questions of a login and the address of a
-//! page pass to the user's own command, which asks at the user's terminal and opens the user's
-//! browser.
+//! that root has placed on the machine, or for the gateway of one by a profile of the user
+//! ([`profiles`]). Questions of a login and the address of a page pass to the user's own command,
+//! which asks at the user's terminal and opens the user's browser.
 //!
 //! Invariants: who a user is, is the kernel's word (`SO_PEERCRED`); what one may do is decided in
-//! [`tunnels`] alone; nothing of a user but a profile's name, a login's name and answers has an
-//! effect; connections, frames and times are bounded for each user. A client ends in order when the
-//! service does, however that ends: it watches its end of the channel. This process talks to no
-//! network.
+//! [`tunnels`] and [`own_profile`] alone; nothing of a user but a profile's name, who logs in and
+//! answers has an effect, and no path or address of a user is opened here; connections, frames and
+//! times are bounded for each user. A client ends in order when the service does, however that ends:
+//! it watches its end of the channel. This process talks to no network.
 
 mod conversation;
 mod members;
+mod own_profile;
 mod profiles;
 mod running;
 mod tunnels;
@@ -34,7 +35,6 @@ use tokio::task::JoinSet;
 use crate::args::DEFAULT_CLIENT_STATE;
 use crate::user_messages::{DEFAULT_GROUP, DEFAULT_SOCKET};
 use members::{Admission, Members};
-use profiles::Profiles;
 use running::Handle;
 use tunnels::Tunnels;
 use vpnd_config::JOURNAL_DIRECTORY;
@@ -67,7 +67,7 @@ pub struct ServiceArgs {
     /// The group whose members may connect; without such a group only root may
     #[arg(long, default_value = DEFAULT_GROUP, value_name = "NAME")]
     pub group: String,
-    /// Directory of the keys by which gateways recognise this device, one for each user
+    /// Directory of what is kept for each user: the keys by which gateways recognise this device, and profiles
     #[arg(long, default_value = DEFAULT_CLIENT_STATE, value_name = "D")]
     pub state_dir: PathBuf,
     /// Directory of the journal of changes to this machine; only this user may write there
@@ -84,7 +84,6 @@ pub struct ServiceArgs {
 /// What all conversations share.
 struct Service {
     args: ServiceArgs,
-    profiles: Profiles,
     members: Members,
     tunnels: Mutex<Tunnels<Handle>>,
     /// The tasks of running clients.
@@ -134,7 +133,6 @@ pub async fn run(args: ServiceArgs) -> anyhow::Result<()> {
     }
     let listener = listen(&args.socket, members.group())?;
     let service = Arc::new(Service {
-        profiles: Profiles::new(&args.profiles),
         members,
         tunnels: Mutex::new(Tunnels::new()),
         clients: Mutex::new(JoinSet::new()),

@@ -1,9 +1,11 @@
-//! `vpnd up`, `down`, `list`, `log`, and `status` of a machine that is a client: what a user does
-//! without root, through the client service.
+//! `vpnd up`, `down`, `list`, `import`, `forget`, `password`, `log`, and `status` of a machine that is
+//! a client: what a user does without root, through the client service.
 //!
 //! Invariants: nothing is sent to a socket that is not root's; a question is asked at this terminal
 //! and a page is opened as this user; text of others does not play with the terminal.
 
+mod fetch;
+mod import;
 mod table;
 
 use std::io::{self, Write as _};
@@ -15,18 +17,19 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, ensure};
 use clap::Args;
 use tokio::net::UnixStream;
-use vpnd_proto::control::UserName;
+use vpnd_proto::control::{AsText, UserName};
 use zeroize::Zeroizing;
 
 use crate::args::user_name;
 use crate::frames::{self, MAX_FROM_SERVICE, Reader, Writer};
 use crate::person::browser;
 use crate::person::credentials::{self, CredentialsError, Source};
-use crate::person::terminal;
+use crate::person::{session, terminal};
 use crate::user_messages::{
-    Ask, Login, ProfileName, ServiceReply, TunnelStatus, Typed, Up, UsedBy, UserRequest,
+    Ask, ListedProfile, Login, ProfileName, ServiceReply, TunnelStatus, Typed, Up, UsedBy, UserRequest,
 };
 use crate::user_messages::{DEFAULT_GROUP, DEFAULT_SOCKET};
+pub use import::{ForgetArgs, ImportArgs, forget, import};
 use table::render;
 use vpnd_ipc::spawn::ChildError;
 use vpnd_sys::clock::wall_s;
@@ -77,6 +80,15 @@ pub struct OwnTunnelsArgs {
     pub service: ServiceSocket,
 }
 
+/// Arguments of `vpnd password`.
+#[derive(Args, Debug)]
+pub struct OwnPasswordArgs {
+    /// The profile of the gateway, as `vpnd list` shows it [default: the only one]
+    pub profile: Option<String>,
+    #[command(flatten)]
+    pub service: ServiceSocket,
+}
+
 /// Arguments of `vpnd list`.
 #[derive(Args, Debug)]
 pub struct ListArgs {
@@ -104,6 +116,7 @@ pub async fn up(args: &UpArgs) -> anyhow::Result<()> {
         name: args.login.clone().map(UserName::new).transpose()?,
         browser: args.browser,
         has_screen: browser::has_screen(),
+        session: session::peers().next().map(AsText),
     };
     service.send(&UserRequest::Up(Up { profile: profile_name(args.profile.as_deref())?, login })).await?;
     loop {
@@ -114,7 +127,7 @@ pub async fn up(args: &UpArgs) -> anyhow::Result<()> {
                 let typed = Typed::new(typed.as_str())?;
                 service.send(&UserRequest::Answer(Some(typed))).await?;
             }
-            ServiceReply::Browse(url) => browse(&url)?,
+            ServiceReply::Browse(url) => browse("log in in a browser on this machine", &url)?,
             ServiceReply::Tunnels(tunnels) => {
                 return Ok(tunnels.iter().try_for_each(|tunnel| say(&table::connected(tunnel)))?);
             }
@@ -144,11 +157,7 @@ pub async fn log(args: &OwnTunnelsArgs) -> anyhow::Result<()> {
 /// # Errors
 /// If the service can't be reached.
 pub async fn list(args: &ListArgs) -> anyhow::Result<()> {
-    let mut service = ServiceClient::connect(&args.service.socket).await?;
-    let profiles = match service.request(&UserRequest::List).await? {
-        ServiceReply::Profiles(profiles) => profiles,
-        other => return refused(other),
-    };
+    let profiles = listed(&args.service).await?;
     if args.json {
         return Ok(say(&serde_json::to_string_pretty(&serde_json::json!({ "profiles": profiles }))?)?);
     }
@@ -161,10 +170,45 @@ pub async fn list(args: &ListArgs) -> anyhow::Result<()> {
             Some(UsedBy::AnotherUser) => " (in use by another user)",
             None => "",
         };
+        let whose = if profile.is_own { " (your own)" } else { "" };
         let what = profile.gateway.or(profile.problem).unwrap_or_default();
-        say(&format!("{}{state}: {what}", profile.name))?;
+        say(&format!("{}{whose}{state}: {what}", profile.name))?;
     }
     Ok(())
+}
+
+async fn listed(service: &ServiceSocket) -> anyhow::Result<Vec<ListedProfile>> {
+    match ServiceClient::connect(&service.socket).await?.request(&UserRequest::List).await? {
+        ServiceReply::Profiles(profiles) => Ok(profiles),
+        other => Err(refusal(other)),
+    }
+}
+
+/// `vpnd password`: shows the page on which the user changes it, for nothing else has the right to.
+///
+/// # Errors
+/// If the profile names no web pages, or there is none.
+pub async fn password(args: &OwnPasswordArgs) -> anyhow::Result<()> {
+    let profiles = listed(&args.service).await?;
+    let profile = match (&args.profile, profiles.as_slice()) {
+        (Some(name), all) => all.iter().find(|profile| profile.name == *name).ok_or_else(|| {
+            anyhow::anyhow!("there is no profile '{}': `vpnd list` shows those there are", harmless(name))
+        })?,
+        (None, [only]) => only,
+        (None, []) => bail!("this machine has no profile: an administrator adds some"),
+        (None, _) => bail!("there are several profiles: name the one of the gateway (`vpnd list`)"),
+    };
+    let name = &profile.name;
+    match (&profile.problem, &profile.pages) {
+        (Some(problem), _) => bail!("{}", harmless(problem)),
+        (None, Some(pages)) => browse(
+            "change your password on the gateway's web pages, once logged in",
+            &format!("{pages}/password"),
+        ),
+        (None, None) => bail!(
+            "the profile '{name}' names no web pages of its gateway ('tcp_port'): ask who runs the gateway where passwords are changed"
+        ),
+    }
 }
 
 /// `vpnd status` of a client. With `watch` until the service is gone or output is closed.
@@ -234,10 +278,10 @@ fn answer(args: &UpArgs, ask: &Ask) -> Result<Zeroizing<String>, CredentialsErro
     }
 }
 
-/// Shows a page on which to log in, and opens it if there is a screen.
-fn browse(url: &str) -> anyhow::Result<()> {
+/// Shows a page on which to do something, and opens it if there is a screen.
+fn browse(what: &str, url: &str) -> anyhow::Result<()> {
     browser::check(url).map_err(anyhow::Error::msg)?;
-    say(&format!("log in in a browser on this machine: {url}"))?;
+    say(&format!("{what}: {url}"))?;
     // No browser runs as root.
     if browser::has_screen() && !rustix::process::geteuid().is_root() {
         let mut opener = std::process::Command::new(OPENER);
@@ -255,12 +299,16 @@ fn say(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// The failure that an unexpected reply is.
 fn refused(reply: ServiceReply) -> anyhow::Result<()> {
+    Err(refusal(reply))
+}
+
+/// The failure that an unexpected reply is.
+fn refusal(reply: ServiceReply) -> anyhow::Error {
     match reply {
-        ServiceReply::Refused { why, is_final: true } => Err(ChildError::Refused(harmless(&why)).into()),
-        ServiceReply::Refused { why, .. } => bail!("{}", harmless(&why)),
-        _ => bail!("the client service is of another version than this command"),
+        ServiceReply::Refused { why, is_final: true } => ChildError::Refused(harmless(&why)).into(),
+        ServiceReply::Refused { why, .. } => anyhow::anyhow!("{}", harmless(&why)),
+        _ => anyhow::anyhow!("the client service is of another version than this command"),
     }
 }
 

@@ -10,9 +10,11 @@
 //! Invariants: fields of a user have bounds; the names in JSON are an interface, so they are added,
 //! never renamed.
 
+use std::net::SocketAddr;
+
 use minicbor::{Decode, Encode};
 use serde::Serialize;
-use vpnd_proto::control::{ChallengeText, SecretText, Text, UserName};
+use vpnd_proto::control::{AsText, ChallengeText, SecretText, Text, UserName};
 
 /// Default path of the service's socket.
 pub const DEFAULT_SOCKET: &str = "/run/vpnd-client/socket";
@@ -23,6 +25,11 @@ pub const DEFAULT_GROUP: &str = "vpnd-users";
 pub type ProfileName = Text<64>;
 /// What a person has typed.
 pub type Typed = SecretText<1024>;
+/// The longest text of a profile that a user brings, bytes: certificate, key and authorities have a
+/// tenth of that.
+pub const MAX_PROFILE: usize = 64 << 10;
+/// The text of a profile, which may have a key in it.
+pub type ProfileText = SecretText<MAX_PROFILE>;
 
 /// A user's command to the service.
 #[derive(Debug, Encode, Decode)]
@@ -45,6 +52,21 @@ pub enum UserRequest {
     /// To [`ServiceReply::Ask`]; nothing if nobody can be asked.
     #[n(5)]
     Answer(#[n(0)] Option<Typed>),
+    /// Add a profile: the user's own, or root's for all users. Answered by [`ServiceReply::Lines`].
+    #[n(6)]
+    Import(#[n(0)] Import),
+    /// Remove a profile that was added so. Answered by [`ServiceReply::Lines`].
+    #[n(7)]
+    Forget(#[n(0)] ProfileName),
+}
+
+/// A profile that a user brings.
+#[derive(Debug, Encode, Decode)]
+pub struct Import {
+    #[n(0)]
+    pub name: ProfileName,
+    #[n(1)]
+    pub text: ProfileText,
 }
 
 /// Connect by a profile.
@@ -69,6 +91,10 @@ pub struct Login {
     /// Whether the user can open one on this machine.
     #[cbor(n(2), default)]
     pub has_screen: bool,
+    /// The other end of the SSH session in which the user works on this machine. A wrong one only
+    /// has the user's own request refused, or the user's own session cut off.
+    #[n(3)]
+    pub session: Option<AsText<SocketAddr>>,
 }
 
 #[derive(Debug, Encode, Decode)]
@@ -112,6 +138,12 @@ pub struct ListedProfile {
     pub problem: Option<String>,
     #[n(3)]
     pub used_by: Option<UsedBy>,
+    /// Whether the user has brought it.
+    #[cbor(n(4), default)]
+    pub is_own: bool,
+    /// The address of the gateway's web pages, if the profile names their port.
+    #[n(5)]
+    pub pages: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode, Serialize)]

@@ -60,6 +60,14 @@ pub fn group_of(name: &str) -> Result<Option<u32>, AccountError> {
     Ok(Group::from_name(name)?.map(|group| group.gid.as_raw()))
 }
 
+/// The name of the user of this number, if there is one.
+///
+/// # Errors
+/// If the machine's users can't be read.
+pub fn name_of(uid: u32) -> Result<Option<String>, AccountError> {
+    Ok(User::from_uid(Uid::from_raw(uid))?.map(|user| user.name))
+}
+
 /// Whether the user is in the group, as its own or as one of its others. May take long where users
 /// are kept elsewhere.
 ///

@@ -36,7 +36,7 @@ pub use user::{
 };
 use vpnd_client::args::{CleanupArgs, ConnectArgs, KillSwitchArgs, user_name};
 use vpnd_client::service::ServiceArgs;
-use vpnd_client::user_commands::{ListArgs, OwnTunnelsArgs, UpArgs};
+use vpnd_client::user_commands::{ForgetArgs, ImportArgs, ListArgs, OwnPasswordArgs, OwnTunnelsArgs, UpArgs};
 use vpnd_client::user_messages::DEFAULT_SOCKET;
 use vpnd_config::DEFAULT_CONFIG;
 use vpnd_gateway::args::ServerArgs;
@@ -102,8 +102,16 @@ pub enum Command {
     Up(UpArgs),
     /// End this user's tunnels
     Down(OwnTunnelsArgs),
-    /// List the profiles of this machine
+    /// List the profiles of this machine, and this user's own
     List(ListArgs),
+    /// Add a profile of this user's own, for a gateway that a profile of this machine names: what it
+    /// says of the user counts, all else is as in that one. As root: add one for all users
+    Import(ImportArgs),
+    /// Remove a profile that this user has imported
+    Forget(ForgetArgs),
+    /// Show this user's password page of the gateway, and open it where there is a screen. Passwords
+    /// are changed nowhere else
+    Password(OwnPasswordArgs),
     /// Show what was said of this user's tunnels
     Log(OwnTunnelsArgs),
     /// Run the service through which users connect without root

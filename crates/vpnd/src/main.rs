@@ -10,7 +10,7 @@ use std::time::SystemTime;
 
 use clap::{CommandFactory as _, Parser as _};
 use vpnd::admin_store::Confined;
-use vpnd::cli::{Cli, Command, MigrateCommand, PolicyCommand, SourceCommand, StatusArgs};
+use vpnd::cli::{Cli, Command, MigrateCommand, PolicyCommand, RenewArgs, SourceCommand, StatusArgs};
 use vpnd::commands::admin::{self, CommandError};
 use vpnd::commands::devices::{self, DeviceError};
 use vpnd::commands::init::{self, InitError};
@@ -84,12 +84,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Backup(args) => backup::backup(&args, &Confined, wall_s(), &mut std::io::stdout())?,
         Command::Restore(args) => backup::restore(&args, &Confined, wall_s(), &mut std::io::stdout())?,
         Command::Store(command) => store::run(&command, &Confined, &mut std::io::stdout())?,
-        Command::Renew(args) => {
-            let expires = renew::renew(&args, SystemTime::now())?;
-            println!(
-                "renewed; the certificate is good until {expires}\na running gateway takes it over with: vpnd reload"
-            );
-        }
+        Command::Renew(args) => renew_certificate(&args)?,
         Command::User(command) => users::run(&command, &Confined, wall_s(), &mut std::io::stdout())?,
         Command::Token(command) => tokens::run(&command, &Confined, wall_s(), &mut std::io::stdout())?,
         Command::Device(command) => devices::run(&command, &Confined, wall_s(), &mut std::io::stdout())?,
@@ -124,6 +119,9 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Up(args) => block_on(user_commands::up(&args))?,
         Command::Down(args) => block_on(user_commands::down(&args))?,
         Command::List(args) => block_on(user_commands::list(&args))?,
+        Command::Import(args) => block_on(user_commands::import(&args))?,
+        Command::Forget(args) => block_on(user_commands::forget(&args))?,
+        Command::Password(args) => block_on(user_commands::password(&args))?,
         Command::Log(args) => block_on(user_commands::log(&args))?,
         Command::ClientService(args) => {
             let filter = if args.verbose { "info,vpnd=debug" } else { "info" };
@@ -139,6 +137,14 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Man { dir } => clap_mangen::generate_to(Cli::command(), dir)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn renew_certificate(args: &RenewArgs) -> anyhow::Result<()> {
+    let expires = renew::renew(args, SystemTime::now())?;
+    println!(
+        "renewed; the certificate is good until {expires}\na running gateway takes it over with: vpnd reload"
+    );
+    Ok(())
 }
 
 /// Shows the gateway; where none runs, or this user may not see it, the tunnels of this machine.

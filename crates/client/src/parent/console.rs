@@ -14,6 +14,7 @@ use anyhow::Context as _;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
+use vpnd_proto::control::AsText;
 use zeroize::Zeroizing;
 
 use crate::args::ConnectArgs;
@@ -21,7 +22,7 @@ use crate::frames::{self, MAX_FROM_USER, Reader, Writer};
 use crate::messages::{Browse, BrowserWay};
 use crate::person::browser;
 use crate::person::credentials::CredentialsError;
-use crate::person::terminal;
+use crate::person::{session, terminal};
 use crate::user_messages::{Ask, Begin, FromClient, ToClient, TunnelDetails, TunnelState, Typed};
 use vpnd_sys::logging::NEWS;
 use vpnd_sys::text::{format_chain, harmless};
@@ -62,6 +63,7 @@ impl Console {
     pub(super) async fn open(args: &mut ConnectArgs) -> anyhow::Result<Self> {
         if args.for_service.is_none() {
             args.has_screen = browser::has_screen();
+            args.sessions = session::peers().collect();
             return Ok(Self(None));
         }
         let stream: OwnedFd = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
@@ -73,6 +75,7 @@ impl Console {
         args.login = login.name.map(|name| name.to_string());
         args.browser |= login.browser;
         args.has_screen = login.has_screen;
+        args.sessions = login.session.into_iter().map(|AsText(peer)| peer).collect();
         Ok(Self::of_service(reader, writer))
     }
 

@@ -23,6 +23,7 @@ use super::console::{BY_USER, Console};
 use super::permission::HostNetworks;
 use super::stop::{INTERRUPT, Stop, TERMINATE};
 use crate::args::ConnectArgs;
+use crate::person::session;
 use ending::end_at;
 pub(super) use ending::{clean_up, reopen};
 pub(super) use inbound::WouldCutOff;
@@ -232,13 +233,13 @@ fn wanted(
 fn check_cut_off(record: &KillSwitchRecord, args: &ConnectArgs, is_first: bool) -> Result<(), WouldCutOff> {
     let open = inbound::established();
     let cut: Vec<&Inbound> = cut_off(&open, record).collect();
-    let own = match (args.for_service, is_first) {
-        (None, _) => inbound::session(&cut),
-        // How the service's users have come to the machine is not known.
-        (Some(_), true) => cut.first().copied(),
-        // The kernel still lists connections that the one before has cut off.
-        (Some(_), false) => None,
+    // A user without root cuts off nobody who is logged in. Once one is on, the kernel still lists
+    // connections that it has cut off.
+    let logged_in = match args.for_service {
+        Some(_) if is_first => session::logged_in_from(),
+        _ => Vec::new(),
     };
+    let own = inbound::session(&cut, &args.sessions, &logged_in);
     if args.kill_switch_inbound.is_none()
         && let Some(own) = own
     {

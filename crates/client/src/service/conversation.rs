@@ -4,7 +4,7 @@
 //! nothing. Texts of profiles that can't be used are for root alone, since such a file may hold
 //! secrets.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,11 +16,11 @@ use tokio::time::timeout;
 
 use super::Service;
 use super::members::Admission;
-use super::profiles::{Found, ProfileError};
+use super::profiles::{Found, Listed, ProfileError, Profiles};
 use super::running::{self, Attached, Event, Plan};
 use super::tunnels::{Denied, TunnelId};
 use crate::frames::{self, FrameError, MAX_FROM_USER, Writer};
-use crate::user_messages::{ListedProfile, ServiceReply, TunnelState, Up, UserRequest};
+use crate::user_messages::{Import, ListedProfile, ServiceReply, TunnelState, Up, UserRequest};
 use vpnd_config::profile::{LOGIN_NAME_RULE, is_login_name};
 use vpnd_ipc::spawn::THIS_PROGRAM;
 use vpnd_sys::clock::{now, wall_s};
@@ -44,12 +44,15 @@ pub(super) async fn hold(service: Arc<Service>, stream: UnixStream, admission: A
     let verified = tokio::task::spawn_blocking(move || looked_up.members.verify(uid)).await;
     let (mut reader, writer) = frames::split(stream, MAX_FROM_USER);
     let (sender, requests) = mpsc::channel(QUEUE);
-    let mut conversation = Conversation { service, admission, requests, writer };
-    let refusal = match verified {
-        Ok(Ok(())) => None,
-        Ok(Err(why)) => Some(why.to_string()),
-        Err(_) => Some("the machine's users can't be looked up".to_owned()),
+    let (place, refusal) = match verified {
+        Ok(Ok(place)) => (place, None),
+        Ok(Err(why)) => (String::new(), Some(why.to_string())),
+        Err(_) => (String::new(), Some("the machine's users can't be looked up".to_owned())),
     };
+    let place = service.args.state_dir.join("users").join(place);
+    let own = (uid != 0).then(|| place.join("profiles"));
+    let profiles = Profiles::new(&service.args.profiles, own);
+    let mut conversation = Conversation { service, admission, place, profiles, requests, writer };
     if let Some(why) = refusal {
         let _ = conversation.refuse(&why, true).await;
         return;
@@ -73,6 +76,9 @@ pub(super) async fn hold(service: Arc<Service>, stream: UnixStream, admission: A
 struct Conversation {
     service: Arc<Service>,
     admission: Admission,
+    /// The directory of what is kept for the user.
+    place: PathBuf,
+    profiles: Profiles,
     requests: mpsc::Receiver<Result<UserRequest, FrameError>>,
     writer: Writer,
 }
@@ -90,6 +96,8 @@ impl Conversation {
                 UserRequest::Down(profile) => self.down(profile.as_deref()).await?,
                 UserRequest::Status => self.status().await?,
                 UserRequest::Log(profile) => self.log(profile.as_deref()).await?,
+                UserRequest::Import(import) => self.import(&import).await?,
+                UserRequest::Forget(name) => self.forget(&name).await?,
                 UserRequest::Answer(_) => return self.refuse("nothing was asked", false).await,
             }
         }
@@ -97,20 +105,49 @@ impl Conversation {
     }
 
     async fn list(&mut self) -> Result<(), FrameError> {
-        let names = match self.service.profiles.names() {
-            Ok(names) => names,
+        let listed = match self.profiles.list() {
+            Ok(listed) => listed,
             Err(error) => return self.refuse_profile(&error).await,
         };
-        let listed = names.into_iter().map(|name| {
+        let listed = listed.into_iter().map(|Listed { name, is_own, found }| {
             let used_by = self.service.tunnels().used_by(self.uid(), &name);
-            let (gateway, problem) = match self.service.profiles.find(Some(&name)) {
-                Ok(found) => (Some(found.gateway), None),
-                Err(error) => (None, Some(self.words(&error))),
+            let (gateway, pages, problem) = match found {
+                Ok(found) => (Some(found.gateway), found.pages, None),
+                Err(error) => (None, None, Some(self.words(&error))),
             };
-            ListedProfile { name, gateway, problem, used_by }
+            ListedProfile { name, gateway, problem, used_by, is_own, pages }
         });
         let listed = listed.collect();
         self.writer.send(&ServiceReply::Profiles(listed)).await
+    }
+
+    async fn import(&mut self, Import { name, text }: &Import) -> Result<(), FrameError> {
+        match self.profiles.import(name, text.expose()) {
+            Ok(line) => {
+                tracing::info!(uid = self.uid(), profile = %**name, "a user brings a profile");
+                self.writer.send(&ServiceReply::Lines(vec![line])).await
+            }
+            Err(error) => self.refuse_profile(&error).await,
+        }
+    }
+
+    async fn forget(&mut self, name: &str) -> Result<(), FrameError> {
+        let is_in_use = match self.uid() {
+            0 => self.service.tunnels().used_by(0, name).is_some(),
+            uid => self.service.tunnels().own(uid, name).is_some(),
+        };
+        if is_in_use {
+            return self
+                .refuse(&format!("'{}' is connected: `vpnd down` first", harmless(name)), false)
+                .await;
+        }
+        match self.profiles.forget(name) {
+            Ok(()) => {
+                tracing::info!(uid = self.uid(), profile = name, "a user removes a profile");
+                self.writer.send(&ServiceReply::Lines(vec![format!("'{name}' is removed")])).await
+            }
+            Err(error) => self.refuse_profile(&error).await,
+        }
     }
 
     async fn status(&mut self) -> Result<(), FrameError> {
@@ -195,7 +232,7 @@ impl Conversation {
             let why = format!("'{}' can't be a user's name: it has {LOGIN_NAME_RULE}", harmless(name));
             return self.refuse(&why, true).await;
         }
-        let found = match self.service.profiles.find(up.profile.as_deref()) {
+        let found = match self.profiles.find(up.profile.as_deref()) {
             Ok(found) => found,
             Err(error) => return self.refuse_profile(&error).await,
         };
@@ -227,7 +264,7 @@ impl Conversation {
         tracing::info!(uid, profile = found.name, "a user connects");
         let interface = format!("{INTERFACE}{number}");
         let (profile, login) = (found.path.clone(), up.login.clone());
-        let plan = Plan { id, uid, profile, interface, login };
+        let plan = Plan { id, uid, place: self.place.clone(), profile, interface, login };
         running::start(&self.service, plan, ends, attached).map(|()| id).map_err(|error| {
             let why = format!("the client can't be started: {error}");
             self.service.tunnels().end(id, &why, wall_s());

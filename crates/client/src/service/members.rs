@@ -92,18 +92,33 @@ impl Members {
         Ok(Admission { uid, held: Arc::clone(&self.held) })
     }
 
-    /// Whether a user is root or in the group, by the machine's word. The socket's mode says the
-    /// same; a mistake with that lets nobody in. May take long.
+    /// Whether a user is root or in the group, by the machine's word; the name of the directory of
+    /// what is kept for this user. The socket's mode says the same; a mistake with that lets nobody
+    /// in. May take long.
     ///
     /// # Errors
     /// If the user is not.
-    pub(super) fn verify(&self, uid: u32) -> Result<(), NotAdmitted> {
+    pub(super) fn verify(&self, uid: u32) -> Result<String, NotAdmitted> {
         match self.group {
-            _ if uid == 0 => Ok(()),
-            Some(group) if account::is_member(uid, group)? => Ok(()),
-            _ => Err(NotAdmitted::Stranger),
+            _ if uid == 0 => {}
+            Some(group) if account::is_member(uid, group)? => {}
+            _ => return Err(NotAdmitted::Stranger),
+        }
+        Ok(place_of(uid, &account::name_of(uid)?.unwrap_or_default()))
+    }
+}
+
+/// The directory of a user, by number and name: the number may be another person's later, who must
+/// not have this one's keys.
+fn place_of(uid: u32, name: &str) -> String {
+    let mut place = format!("{uid}-");
+    for byte in name.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'_' | b'-' | b'@' => place.push(byte.into()),
+            _ => place.push_str(&format!("%{byte:02x}")),
         }
     }
+    place
 }
 
 impl Admission {
@@ -165,6 +180,19 @@ mod tests {
             assert!(members.verify(0).is_ok());
         }
         assert!(Members::of("no-such-group-of-vpnd").unwrap().group().is_none());
+    }
+
+    #[test]
+    fn what_is_kept_for_a_user_is_not_another_persons_with_that_number() {
+        assert_eq!(place_of(1_000, "ann"), "1000-ann");
+        let places =
+            [(1_000, "ann"), (1_000, "bob"), (1_001, "ann"), (1_000, ""), (1_000, "ann/.."), (100, "0-ann")];
+        let all: std::collections::HashSet<_> = places.map(|(uid, name)| place_of(uid, name)).into();
+        assert_eq!(all.len(), places.len());
+        assert!(all.iter().all(|place| !place.contains('/') && place.len() > 3), "{all:?}");
+        let nobody = UnixUser::of("nobody").unwrap();
+        let place = members(Some(nobody.gid())).verify(nobody.uid()).unwrap();
+        assert_eq!(place, format!("{}-nobody", nobody.uid()));
     }
 
     #[test]

@@ -80,6 +80,8 @@ pub(super) struct Attached {
 pub(super) struct Plan {
     pub(super) id: TunnelId,
     pub(super) uid: u32,
+    /// The directory of what is kept for the user.
+    pub(super) place: PathBuf,
     pub(super) profile: PathBuf,
     pub(super) interface: String,
     pub(super) login: Login,
@@ -171,7 +173,7 @@ fn command(service: &Service, plan: &Plan, channel: StdStream) -> Command {
     command.arg("--for-service").arg(plan.uid.to_string());
     command.arg("--tun").arg(&plan.interface);
     // A user's key is good for that user alone.
-    command.arg("--state-dir").arg(args.state_dir.join("users").join(plan.uid.to_string()));
+    command.arg("--state-dir").arg(&plan.place);
     command.arg("--journal-dir").arg(&args.journal_dir);
     if args.log_format == LogFormat::Json {
         command.args(["--log-format", "json"]);

@@ -33,8 +33,8 @@ const EVE: User = User { uid: 61_503, name: "eve", is_member: false };
 /// A user of client 1's machine.
 #[derive(Clone, Copy)]
 pub(crate) struct User {
-    uid: u32,
-    name: &'static str,
+    pub(crate) uid: u32,
+    pub(crate) name: &'static str,
     is_member: bool,
 }
 
@@ -77,7 +77,7 @@ impl<'l> Machine<'l> {
         self.lab.path("service/socket")
     }
 
-    fn place(&self) -> &Namespace {
+    pub(crate) fn place(&self) -> &Namespace {
         &self.lab.clients[0]
     }
 
@@ -137,7 +137,7 @@ impl<'l> Machine<'l> {
     }
 
     /// The tunnels that this user sees.
-    fn tunnels(&self, user: User) -> Vec<Json> {
+    pub(crate) fn tunnels(&self, user: User) -> Vec<Json> {
         let output = must(self.run(user, &["status", "--json"]));
         let status: Json = serde_json::from_slice(&output.stdout).unwrap();
         status["tunnels"].as_array().unwrap().clone()
@@ -212,7 +212,7 @@ fn start(lab: &Lab, program: &Path) -> Process {
 }
 
 /// Whether a command was refused, with these words, and without playing with the terminal.
-fn refused(output: &Output, words: &str) {
+pub(crate) fn refused(output: &Output, words: &str) {
     let text = process::text(output);
     assert!(!output.status.success() && text.contains(words), "{}: {text}", output.status);
     assert!(!text.contains('\x1b') && text.lines().count() <= 2, "{text:?}");

@@ -205,16 +205,21 @@ fn names_of_other_domains_are_not_for_the_local_name_server() {
 
 /// A router advertisement of high preference, with routes for these networks.
 fn advertise(lab: &Lab, routes: &[(Ipv6Addr, u8)]) {
+    let option = |(network, length): &(Ipv6Addr, u8)| {
+        // Route information: three times eight bytes, the prefix's length, preference "high",
+        // lifetime.
+        [&[24, 3, *length, 0x08, 0, 0, 7, 8][..], &network.octets()].concat()
+    };
+    advertise_options(lab, &routes.iter().flat_map(option).collect::<Vec<u8>>());
+}
+
+/// A router advertisement of high preference, with these options.
+pub(crate) fn advertise_options(lab: &Lab, options: &[u8]) {
     let index = interface_index(&lab.net, &Lab::port(1));
     // Type, code, checksum (by the kernel), hop limit, preference "high", lifetime 1,800 s, two
     // timers.
     let mut packet = vec![134, 0, 0, 0, 64, 0x08, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0];
-    for (network, length) in routes {
-        // Route information: three times eight bytes, the prefix's length, preference "high",
-        // lifetime.
-        packet.extend([24, 3, *length, 0x08, 0, 0, 7, 8]);
-        packet.extend(network.octets());
-    }
+    packet.extend(options);
     lab.net.within(|| {
         let socket = Socket::new(Domain::IPV6, Type::RAW, Some(Protocol::ICMPV6)).expect("root may");
         socket.set_multicast_hops_v6(255).expect("a socket");

@@ -15,7 +15,7 @@ use crate::client_service::{ANN, BOB, Machine};
 use crate::gateway::{Gateway, Login, VPND, edit_toml, must};
 use crate::healing::Form;
 use crate::kill_switch::{Talk, capture, flush, gateway, in_clear, keeper, private_network, remote, rules};
-use crate::lab::{CAMPUS_V4, GATEWAY_V4, Lab, eventually};
+use crate::lab::{CAMPUS_V4, GATEWAY_V4, Lab, UPLINK, eventually};
 use crate::names;
 use crate::process::{self, Process, text};
 use crate::relay::PORT;
@@ -165,7 +165,7 @@ fn a_second_start_cuts_nobody_off_either() {
     let mut command = client::command(&lab, 1, &ann, &[PERSISTENT]);
     command.env("SSH_CONNECTION", format!("{} {} 192.168.1.2 2222", peer.ip(), peer.port()));
     let (code, said) = client::ended(&lab, command);
-    assert!(code == 3 && said.contains("a connection by which you work"), "{code}: {said}");
+    assert!(code == 3 && said.contains("a connection by which you or others work"), "{code}: {said}");
     assert_eq!(rules(&lab).expect("it is still on"), before);
     must(cleanup(&lab, 1));
 }
@@ -239,6 +239,111 @@ fn a_user_without_root_opens_what_her_client_has_left_and_nobody_elses() {
     }
     assert!(text(&must(machine.run_as_root(&["down"]))).contains("the kill switch is off"));
     machine.is_clean();
+}
+
+/// A stranger can open a connection to whatever listens on the machine; somebody who is logged in
+/// has more to lose.
+#[test]
+fn a_strangers_connection_keeps_no_user_from_connecting() {
+    let Some(lab) = Lab::new(1) else { return };
+    let run = process::share_run(&lab, &lab.clients[0], Path::new("/"));
+    let (_gateway, login) = Gateway::for_ann(&lab);
+    let machine = Machine::new(&lab, &login);
+    set_kill_switch(&machine.profile(), "on");
+    private_network(&lab);
+    let (_listener, here, _there) = remote(&lab, 2_222);
+    let peer = here.peer_addr().expect("it is connected");
+    let password = machine.password(ANN, "ann's password");
+    let words = ["up", "--credentials", &password];
+    let refused = |command| {
+        let output = process::run(command);
+        let said = text(&output);
+        assert!(
+            output.status.code() == Some(3) && said.contains("a connection by which you or others"),
+            "{said}"
+        );
+        assert!(said.contains("--kill-switch-inbound 2222") && rules(&lab).is_none(), "{said}");
+    };
+    let mut in_session = machine.command(ANN, &words);
+    in_session.env("SSH_CONNECTION", format!("{} {} 192.168.1.2 2222", peer.ip(), peer.port()));
+    refused(in_session);
+    // An administrator's, of whom the user's command knows nothing.
+    let sessions = run.join("systemd/sessions");
+    fs::create_dir_all(&sessions).expect("the laboratory is ours");
+    let session = format!("UID=0\nSTATE=active\nREMOTE=1\nREMOTE_HOST={}\n", peer.ip());
+    fs::write(sessions.join("1"), session).expect("the laboratory is ours");
+    refused(machine.command(ANN, &words));
+    fs::remove_dir_all(&sessions).expect("the laboratory is ours");
+
+    must(machine.run(ANN, &words));
+    ping_until(&lab.clients[0], CAMPUS_V4.into(), SOON);
+    assert!(rules(&lab).is_some());
+    must(machine.run(ANN, &["down"]));
+    machine.is_clean();
+}
+
+#[test]
+fn the_keeper_lets_the_local_network_pass_by_choice_and_follows_it() {
+    const LOCAL: &str = "192.168.1.0/24";
+    let Some(lab) = Lab::new(1) else { return };
+    let (mut gateway, ann) = gateway(&lab);
+    gateway.start();
+    let machine = &lab.clients[0];
+    private_network(&lab);
+    Client::connect_with(&lab, 1, &ann, &[PERSISTENT, "--kill-switch-allow-local"]).kill();
+    let mut keeper = keeping(&lab);
+    let passes = |passes: bool| {
+        let what =
+            if passes { "the local network passes" } else { "it is closed where the machine is no more" };
+        eventually(what, SOON, || (rules(&lab)?.contains(LOCAL) == passes).then_some(()));
+    };
+    passes(true);
+    ping_until(machine, "192.168.1.1".parse().expect("an address"), SOON);
+    machine.ip_batch(&format!("addr del 192.168.1.2/24 dev {UPLINK}\n"));
+    passes(false);
+    machine.ip_batch(&format!("addr add 192.168.1.2/24 dev {UPLINK}\n"));
+    passes(true);
+    keeper.assert_running();
+    assert!(!keeper.output().contains("another program"), "{}", keeper.output());
+    must(cleanup(&lab, 1));
+    assert!(rules(&lab).is_none());
+    // One without that choice lets none pass.
+    left_by_a_client(&lab, &ann);
+    flush(machine);
+    eventually("the keeper keeps the new one", SOON, || rules(&lab));
+    assert!(rules(&lab).is_some_and(|rules| !rules.contains(LOCAL)));
+    must(cleanup(&lab, 1));
+}
+
+#[test]
+fn where_the_record_is_damaged_the_same_ports_stay_open() {
+    let Some(lab) = Lab::new(1) else { return };
+    let (mut gateway, ann) = gateway(&lab);
+    gateway.start();
+    Client::connect_with(&lab, 1, &ann, &[PERSISTENT, "--kill-switch-inbound", "2222"]).kill();
+    let entries = fs::read_dir(client::journal(&lab, 1)).expect("it is there").flatten();
+    let is_record = |name: &str| name.starts_with("killswitch-") && !name.ends_with("-copy");
+    let records: Vec<_> = entries.filter(|entry| entry.file_name().to_str().is_some_and(is_record)).collect();
+    assert_eq!(records.len(), 1, "{records:?}");
+    fs::write(records[0].path(), "nonsense").expect("the laboratory is ours");
+    flush(&lab.clients[0]);
+    let mut keeper = keeper(&lab);
+    eventually("the keeper puts it back", SOON, || rules(&lab));
+    assert!(rules(&lab).is_some_and(|rules| rules.contains("tcp dport 2222 accept")), "{:?}", rules(&lab));
+    keeper.assert_running();
+    // Both: nothing passes, and a person ends it.
+    keeper.kill();
+    for entry in fs::read_dir(client::journal(&lab, 1)).expect("it is there").flatten() {
+        if entry.file_name().to_str().is_some_and(|name| name.starts_with("killswitch-")) {
+            fs::write(entry.path(), "nonsense").expect("the laboratory is ours");
+        }
+    }
+    flush(&lab.clients[0]);
+    let _keeper = self::keeper(&lab);
+    eventually("the keeper puts it back", SOON, || rules(&lab));
+    assert!(rules(&lab).is_some_and(|rules| !rules.contains("2222")), "{:?}", rules(&lab));
+    must(cleanup(&lab, 1));
+    assert!(rules(&lab).is_none());
 }
 
 fn must_fail(output: &std::process::Output) {

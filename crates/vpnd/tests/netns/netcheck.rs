@@ -4,11 +4,13 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
+use std::path::Path;
 use std::time::Duration;
 
 use serde_json::Value as Json;
 
-use crate::gateway::{Login, edit_toml};
+use crate::client::Client;
+use crate::gateway::{Gateway, Login, edit_toml};
 use crate::lab::{GATEWAY_V4, Lab};
 use crate::names::{self, NAME, PROVIDERS, name_server, name_server_of};
 use crate::over_tcp;
@@ -123,4 +125,20 @@ fn a_network_that_wants_a_login_first_is_recognised() {
     assert!(caught.of("login.page", NAME).1.contains("http://login.cafe.example/"));
     assert!(caught.advice.contains("in a browser"), "{}", caught.advice);
     pages.join().unwrap();
+}
+
+#[test]
+fn a_kill_switch_is_named_and_not_taken_for_the_network() {
+    let Some(lab) = Lab::new(1) else { return };
+    process::share_run(&lab, &lab.clients[0], Path::new("/"));
+    let (_gateway, ann) = Gateway::for_ann(&lab);
+    assert!(netcheck(&lab, &ann).is_good);
+    let mut client = Client::connect_with(&lab, 1, &ann, &["--kill-switch"]);
+    let held = netcheck(&lab, &ann);
+    assert!(!held.is_good && held.findings.len() == 1, "{:#?}", held.findings);
+    let (verdict, found) = held.of("kill_switch", "kill switch on since");
+    assert_eq!(verdict, "problem", "{found}");
+    assert!(held.advice.contains("'vpnd down'") && held.advice.contains("'vpnd cleanup'"), "{}", held.advice);
+    client.interrupt();
+    assert!(netcheck(&lab, &ann).is_good);
 }

@@ -25,11 +25,9 @@ const BACK: Duration = Duration::from_secs(240);
 /// A gateway that clients reach over TCP, too, and a user with a profile that says so.
 pub(crate) fn installation(lab: &Lab) -> (Gateway<'_>, Login) {
     let mut gateway = Gateway::init(lab);
-    let key = rcgen::KeyPair::generate().unwrap();
-    let certificate = rcgen::CertificateParams::new(vec![GATEWAY_V4.to_string()]).unwrap();
-    let certificate = certificate.self_signed(&key).unwrap().pem();
+    let (certificate, key) = certificate(&GATEWAY_V4.to_string());
     fs::write(gateway.file("portal.pem"), &certificate).unwrap();
-    write_secret(&gateway.file("portal-key.pem"), &key.serialize_pem());
+    write_secret(&gateway.file("portal-key.pem"), &key);
     relays(&gateway);
     let ann = gateway.add_user("ann");
     edit_toml(&ann.profile, |profile| {
@@ -46,6 +44,13 @@ pub(crate) fn installation(lab: &Lab) -> (Gateway<'_>, Login) {
         process::run(probe).status.success().then_some(())
     });
     (gateway, ann)
+}
+
+/// A certificate for this name that only itself vouches for, and its key.
+pub(crate) fn certificate(name: &str) -> (String, String) {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let certificate = rcgen::CertificateParams::new(vec![name.to_owned()]).unwrap();
+    (certificate.self_signed(&key).unwrap().pem(), key.serialize_pem())
 }
 
 /// From its start on it carries the tunnel over TCP, with the files of its portal that are there.

@@ -1,17 +1,15 @@
 //! Connections that others have opened to this machine, which a kill switch would cut off.
 //!
-//! It reads what the kernel lists, and the environment of the processes that have started this one;
-//! what can't be read counts as not there. INVARIANT: a session over SSH counts only if the kernel
-//! has its connection in this network namespace.
+//! It reads what the kernel lists; what can't be read counts as not there. INVARIANT: a session
+//! counts only if the kernel has its connection in this network namespace, and a connection of a
+//! stranger, who is not logged in, counts for nothing.
 
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use vpnd_journal::kill_switch::KillSwitchRecord;
 use vpnd_sys::change::is_plausible_local;
 
-/// Processes above this one that are looked at.
-const ANCESTORS: usize = 32;
 const ESTABLISHED: &str = "01";
 const LISTENS: &str = "0A";
 
@@ -27,7 +25,7 @@ pub(super) struct Inbound {
 /// The kill switch would cut off the person who switches it on.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the kill switch would cut off a connection by which you work, from {peer} to TCP port {port} of this machine, and nobody could \
+    "the kill switch would cut off a connection by which you or others work, from {peer} to TCP port {port} of this machine, and nobody could \
      reach it that way any more: --kill-switch-inbound {port}, or kill_switch_inbound in the profile, lets such connections pass; \
      --kill-switch-inbound none if you mean it",
     peer = .0.peer, port = .0.port
@@ -54,29 +52,18 @@ pub(super) fn cut_off<'i>(
     open.iter().filter(move |inbound| !passes(inbound))
 }
 
-/// The one of these by which the person works who has started this process.
-pub(super) fn session<'i>(open: &[&'i Inbound]) -> Option<&'i Inbound> {
-    let named: Vec<(IpAddr, u16)> = sessions().collect();
-    open.iter().find(|inbound| named.contains(&(inbound.peer, inbound.peer_port))).copied()
-}
-
-/// The peers that `SSH_CONNECTION` names, here and in the processes above: sudo takes it out.
-fn sessions() -> impl Iterator<Item = (IpAddr, u16)> {
-    let parent = |pid: &u32| -> Option<u32> {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
-        line.trim().parse().ok().filter(|pid| *pid > 1)
+/// The one of these by which a person works on this machine: one of these sessions, or from where
+/// somebody is logged in.
+pub(super) fn session<'i>(
+    open: &[&'i Inbound],
+    sessions: &[SocketAddr],
+    logged_in: &[IpAddr],
+) -> Option<&'i Inbound> {
+    let is_one = |inbound: &&&Inbound| {
+        let Inbound { peer, peer_port, .. } = **inbound;
+        sessions.contains(&SocketAddr::new(*peer, *peer_port)) || logged_in.contains(peer)
     };
-    let processes = std::iter::successors(Some(std::process::id()), parent).take(ANCESTORS);
-    processes.filter_map(|pid| peer_of(&fs::read(format!("/proc/{pid}/environ")).ok()?))
-}
-
-fn peer_of(environment: &[u8]) -> Option<(IpAddr, u16)> {
-    let entries = environment.split(|byte| *byte == 0);
-    let value = entries.filter_map(|entry| entry.strip_prefix(b"SSH_CONNECTION=")).next()?;
-    let mut words = std::str::from_utf8(value).ok()?.split(' ');
-    let address = words.next()?.split('%').next()?;
-    Some((plain(address.parse().ok()?), words.next()?.parse().ok()?))
+    open.iter().find(is_one).copied()
 }
 
 fn of_tables(tables: &[String]) -> Vec<Inbound> {
@@ -153,18 +140,17 @@ mod tests {
     }
 
     #[test]
-    fn a_session_is_found_by_its_peer() {
-        let environment = b"PATH=/bin\0SSH_CONNECTION=192.0.2.7 50123 192.0.2.1 22\0HOME=/root\0";
-        assert_eq!(peer_of(environment), Some(("192.0.2.7".parse().unwrap(), 50_123)));
-        assert_eq!(
-            peer_of(b"SSH_CONNECTION=fe80::1%eth0 1 fe80::2%eth0 22\0"),
-            Some(("fe80::1".parse().unwrap(), 1))
-        );
-        for none in
-            [&b""[..], b"SSH_CONNECTION=\0", b"SSH_CONNECTION=here 1\0", b"XSSH_CONNECTION=192.0.2.7 1\0"]
-        {
-            assert_eq!(peer_of(none), None);
-        }
+    fn a_strangers_connection_is_no_session() {
+        let peer = |n| IpAddr::from([192, 0, 2, n]);
+        let own = Inbound { peer: peer(7), peer_port: 50_123, port: 22 };
+        let strangers = Inbound { peer: peer(8), ..own.clone() };
+        let other = Inbound { peer_port: 50_124, ..own.clone() };
+        let at = |inbound: &Inbound| SocketAddr::new(inbound.peer, inbound.peer_port);
+        let open = [&strangers, &other, &own];
+        assert_eq!(session(&open, &[], &[]), None);
+        assert_eq!(session(&open, &[at(&own)], &[]), Some(&own));
+        assert_eq!(session(&open, &[], &[peer(8)]), Some(&strangers), "another person's who is logged in");
+        assert_eq!(session(&[&strangers], &[at(&own)], &[peer(7)]), None);
     }
 
     #[test]
