@@ -38,6 +38,8 @@ pub enum NetcheckError {
     Config(#[from] ConfigError),
     #[error("this network stands between you and the gateway: {0}")]
     Blocked(String),
+    #[error("the network can't be looked at: {0}")]
+    HeldBack(String),
     #[error("can't write the report: {0}")]
     Output(#[from] io::Error),
 }
@@ -62,22 +64,41 @@ struct Way {
 /// Looks at the network and writes the report.
 ///
 /// # Errors
-/// [`NetcheckError::Blocked`] if no address of the gateway answers over UDP.
+/// [`NetcheckError::Blocked`] if no address of the gateway answers over UDP, and
+/// [`NetcheckError::HeldBack`] while a kill switch is on.
 pub fn netcheck(args: &NetcheckArgs, out: &mut dyn Write) -> Result<(), NetcheckError> {
     let profile = args.profile.as_deref().map(Profile::load).transpose()?;
+    if let Some(state) = vpnd_client::parent::kill_switch_state() {
+        let report = held_back(&state);
+        write(&report, args.json, out)?;
+        return Err(NetcheckError::HeldBack(report.advice));
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (report, ways) = runtime.block_on(examine(profile.as_ref()));
-    let text = if args.json {
-        serde_json::to_string_pretty(&report).map_err(io::Error::from)? + "\n"
-    } else {
-        render(&report.findings) + "\n" + &report.advice + "\n"
-    };
-    out.write_all(text.as_bytes())?;
+    write(&report, args.json, out)?;
     if profile.is_none() || ways.iter().any(Way::is_usable) {
         Ok(())
     } else {
         Err(NetcheckError::Blocked(report.advice))
     }
+}
+
+fn write(report: &Report, is_json: bool, out: &mut dyn Write) -> Result<(), NetcheckError> {
+    let text = if is_json {
+        serde_json::to_string_pretty(report).map_err(io::Error::from)? + "\n"
+    } else {
+        render(&report.findings) + "\n" + &report.advice + "\n"
+    };
+    Ok(out.write_all(text.as_bytes())?)
+}
+
+/// The report while a kill switch is on: a look would show what that holds back, and not the
+/// network.
+fn held_back(state: &str) -> Report {
+    let advice = "this machine's kill switch holds back what netcheck sends: end it with 'vpnd down', or 'vpnd cleanup' as root, \
+                  then try again";
+    let finding = Finding::problem("kill_switch", state.to_owned(), advice);
+    Report { findings: vec![finding], advice: advice.to_owned() }
 }
 
 async fn examine(profile: Option<&Profile>) -> (Report, Vec<Way>) {
