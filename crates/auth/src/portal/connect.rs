@@ -3,7 +3,8 @@
 //!
 //! Invariants: a grant is made only for a visit whose user has logged in just now, after that user
 //! was asked; it is good once, for [`GRANT_LIFETIME`], for the device that began and with the
-//! verifier that this device alone has, so whoever sees it on its way has nothing. It goes to a port
+//! verifier that this device alone has, so whoever sees it on its way has nothing; it is no longer
+//! good once the visit has ended, as it counts for what that visit is then. It goes to a port
 //! of the browser's own machine and nowhere else; that of a short code was the client's from the
 //! beginning, and counts once the user who has typed the code agrees. Of tickets and grants only
 //! hashes are kept; what is kept is bounded, and networks share it fairly.
@@ -25,7 +26,7 @@ use vpnd_proto::session::DeviceId;
 use vpnd_proto::time::Time;
 
 use super::Portal;
-use super::visits::{Found, Visit};
+use super::visits::{Found, VisitNumber};
 use crate::access::NotAdmitted;
 use crate::authenticator::{Login, LoginOutcome};
 use short_code::{ByCode, Code, Guesses, INTERVAL};
@@ -76,7 +77,7 @@ struct Started {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answered {
-    Yes(Visit),
+    Yes(VisitNumber),
     No,
 }
 
@@ -92,7 +93,7 @@ enum Way {
 /// The result of a grant that a client shows.
 #[derive(Debug, PartialEq, Eq)]
 enum Redeemed {
-    Visit(Visit),
+    Visit(VisitNumber),
     /// The person has not answered: the client may ask again after this time.
     Pending(Duration),
     No,
@@ -170,7 +171,7 @@ impl Connects {
 
     /// Ends the wait of this ticket's login for this user, with a grant if there is a visit that
     /// grants it. Which way the answer goes.
-    fn answer(&mut self, ticket: &Token, user: UserId, visit: Option<Visit>, now: Time) -> Option<Way> {
+    fn answer(&mut self, ticket: &Token, user: UserId, visit: Option<VisitNumber>, now: Time) -> Option<Way> {
         let (key, _) = self.asked_of(ticket, user, now)?;
         let mut login = self.logins.remove(&key)?;
         login.since = now;
@@ -295,7 +296,7 @@ impl Portal {
     pub(crate) fn finish_in_browser(&self, grant: &Grant, login: Login) -> LoginOutcome {
         let redeemed = self.connects().redeem(grant, login.device, now());
         let visit = match redeemed {
-            Redeemed::Visit(visit) => Some(visit),
+            Redeemed::Visit(number) => self.visits().numbered(number, now()),
             Redeemed::Void => None,
             // Neither is an attempt that the audit file has: the first is none, and of the second it
             // has the person's answer.
@@ -309,19 +310,20 @@ impl Portal {
 
     /// The browser's user and visit, if the login was just now, and the user's access profile takes
     /// one of that age: a grant is worth a login.
-    fn just_logged_in(&self, browser: &Browser) -> Result<Option<(User, Visit)>, StoreError> {
+    fn just_logged_in(&self, browser: &Browser) -> Result<Option<(User, VisitNumber)>, StoreError> {
         let Some(user) = self.visitor(browser)? else { return Ok(None) };
         let mut visits = self.visits();
         let is_recent = visits.is_recent(&browser.token, now());
         let Found::Here(visit) = visits.visit(&browser.token, browser.address, now()) else {
             return Ok(None);
         };
+        let Some(number) = visits.number(&browser.token) else { return Ok(None) };
         drop(visits);
         let (auth_time_s, now_s) = (visit.login.auth_time_s, (self.clocks.wall)());
         let admitted = self.access.admit_login(&user, visit.factors, auth_time_s, now_s);
         // Any other reason is the login's to say.
         let is_new = !matches!(admitted, Err(NotAdmitted::OldLogin));
-        Ok((is_recent && is_new).then_some((user, visit)))
+        Ok((is_recent && is_new).then_some((user, number)))
     }
 
     fn question(&self, query: &ConnectQuery) -> Result<ConnectPage, StoreError> {

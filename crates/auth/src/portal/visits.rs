@@ -100,6 +100,9 @@ pub(super) struct Visits {
 
 type TokenHash = [u8; 32];
 
+/// Names a visit to its user and to what came of it, and is no secret.
+pub(super) type VisitNumber = [u8; 16];
+
 #[derive(Clone, Copy)]
 struct Kept<T> {
     content: T,
@@ -107,8 +110,7 @@ struct Kept<T> {
     networks: [Option<Network>; 2],
     began: Time,
     used: Time,
-    /// Names it to its user, and is no secret.
-    number: [u8; 16],
+    number: VisitNumber,
     from: IpAddr,
     kind: BrowserKind,
 }
@@ -222,8 +224,18 @@ impl Visits {
         found.into_iter().map(shown).collect()
     }
 
+    pub(super) fn number(&self, token: &Token) -> Option<VisitNumber> {
+        self.visits.get(&hash(token)).map(|kept| kept.number)
+    }
+
+    /// The visit with this number, as it is now, unless it has ended.
+    pub(super) fn numbered(&self, number: VisitNumber, now: Time) -> Option<Visit> {
+        let is_meant = |kept: &&Kept<Visit>| kept.number == number && is_on(kept, now);
+        self.visits.values().find(is_meant).map(|kept| kept.content)
+    }
+
     /// Ends the visit of a user that has this number: `false` if there is none.
-    pub(super) fn end_one(&mut self, user: UserId, number: [u8; 16]) -> bool {
+    pub(super) fn end_one(&mut self, user: UserId, number: VisitNumber) -> bool {
         let before = self.visits.len();
         self.visits.retain(|_, kept| kept.content.user != user || kept.number != number);
         self.visits.len() < before

@@ -5,10 +5,14 @@ use super::super::desk::tests::Bench;
 use super::super::visits::tests::ANN;
 use super::*;
 use crate::authenticator::Entrance;
+use vpnd_ipc::gateway::portal::visits::EndVisit;
+use vpnd_ipc::gateway::portal::{LogOut, OverviewQuery};
 use vpnd_store::password::Password;
 
 const VERIFIER: [u8; 32] = [7; 32];
 const DEVICE: DeviceId = DeviceId([1; 16]);
+/// A visit of [`ANN`]'s user.
+const VISIT: VisitNumber = [5; 16];
 
 fn connects() -> Connects {
     Connects { address: Some("https://vpn.uni.example".to_owned()), ..Connects::default() }
@@ -33,7 +37,7 @@ fn ticket(connects: &mut Connects) -> Token {
 }
 
 /// Where the browser is sent with this answer.
-fn led(connects: &mut Connects, ticket: &Token, visit: Option<Visit>, now: Time) -> Option<(Url, u16)> {
+fn led(connects: &mut Connects, ticket: &Token, visit: Option<VisitNumber>, now: Time) -> Option<(Url, u16)> {
     match connects.answer(ticket, ANN.user, visit, now)? {
         Way::Browser(url, port) => Some((url, port)),
         Way::Client => panic!("it has no code"),
@@ -43,10 +47,15 @@ fn led(connects: &mut Connects, ticket: &Token, visit: Option<Visit>, now: Time)
 /// A login that a person has agreed to at the beginning of time.
 fn granted(connects: &mut Connects) -> [u8; 32] {
     let ticket = ticket(connects);
-    let (url, port) = led(connects, &ticket, Some(ANN), Time::ZERO).unwrap();
+    let (url, port) = led(connects, &ticket, Some(VISIT), Time::ZERO).unwrap();
+    assert_eq!(port, 40_000);
+    grant_in(&url)
+}
+
+fn grant_in(url: &Url) -> [u8; 32] {
     let query = url.strip_prefix("http://127.0.0.1:40000/?").unwrap();
     let pairs: HashMap<_, _> = form_urlencoded::parse(query.as_bytes()).collect();
-    assert_eq!((port, pairs.len(), &*pairs["iss"]), (40_000, 3, "https://vpn.uni.example"));
+    assert_eq!((pairs.len(), &*pairs["iss"]), (3, "https://vpn.uni.example"));
     assert_eq!(pairs["state"], URL_SAFE_NO_PAD.encode([3; 32]));
     URL_SAFE_NO_PAD.decode(&*pairs["code"]).unwrap().try_into().unwrap()
 }
@@ -59,7 +68,7 @@ fn shown(grant: [u8; 32], verifier: [u8; 32]) -> Grant {
 fn a_grant_is_good_once_in_time_for_the_client_that_began() {
     let (mut connects, zero) = (connects(), Time::ZERO);
     let grant = granted(&mut connects);
-    assert_eq!(connects.redeem(&shown(grant, VERIFIER), DEVICE, zero), Redeemed::Visit(ANN));
+    assert_eq!(connects.redeem(&shown(grant, VERIFIER), DEVICE, zero), Redeemed::Visit(VISIT));
     assert_eq!(connects.redeem(&shown(grant, VERIFIER), DEVICE, zero), Redeemed::Void, "twice");
     let grant = granted(&mut connects);
     let other = connects.redeem(&shown(grant, [8; 32]), DEVICE, zero);
@@ -73,7 +82,7 @@ fn a_grant_is_good_once_in_time_for_the_client_that_began() {
     assert_eq!(late, Redeemed::Void, "too late");
     let grant = granted(&mut connects);
     let last = zero + (GRANT_LIFETIME - Duration::from_nanos(1));
-    assert_eq!(connects.redeem(&shown(grant, VERIFIER), DEVICE, last), Redeemed::Visit(ANN));
+    assert_eq!(connects.redeem(&shown(grant, VERIFIER), DEVICE, last), Redeemed::Visit(VISIT));
     assert_eq!((connects.logins.len(), connects.shares.taken()), (0, 0));
 }
 
@@ -85,13 +94,13 @@ fn a_ticket_is_answered_once_in_time_and_is_no_grant() {
     assert!(connects.asked(&first, zero).is_some(), "it is not used up");
     let (url, _) = led(&mut connects, &first, None, zero).unwrap();
     assert!(url.contains("error=access_denied") && !url.contains("code="), "{url:?}");
-    assert!(led(&mut connects, &first, Some(ANN), zero).is_none(), "it was refused");
+    assert!(led(&mut connects, &first, Some(VISIT), zero).is_none(), "it was refused");
     let second = ticket(&mut connects);
-    assert!(led(&mut connects, &second, Some(ANN), zero + LIFETIME).is_none(), "too late");
+    assert!(led(&mut connects, &second, Some(VISIT), zero + LIFETIME).is_none(), "too late");
     let grant = granted(&mut connects);
     assert!(connects.asked(&Token(grant.into()), zero).is_none(), "a grant is no ticket");
-    assert!(led(&mut connects, &Token(grant.into()), Some(ANN), zero).is_none());
-    assert_eq!(connects.redeem(&shown(grant, VERIFIER), DEVICE, zero), Redeemed::Visit(ANN));
+    assert!(led(&mut connects, &Token(grant.into()), Some(VISIT), zero).is_none());
+    assert_eq!(connects.redeem(&shown(grant, VERIFIER), DEVICE, zero), Redeemed::Visit(VISIT));
 }
 
 #[test]
@@ -136,6 +145,7 @@ fn begun_by_code(connects: &mut Connects) -> ([u8; 32], Code) {
 }
 
 const BOB: UserId = UserId([9; 16]);
+const BOBS_VISIT: VisitNumber = [6; 16];
 
 #[test]
 fn a_code_leads_its_first_user_to_one_answer() {
@@ -155,13 +165,13 @@ fn a_code_leads_its_first_user_to_one_answer() {
         connects.asked_of(&ticket, BOB, zero).is_none()
             && connects.asked_of(&ticket, ANN.user, zero).is_some()
     );
-    assert_eq!(connects.answer(&ticket, BOB, Some(Visit { user: BOB, ..ANN }), zero), None);
+    assert_eq!(connects.answer(&ticket, BOB, Some(BOBS_VISIT), zero), None);
     assert_eq!(connects.redeem(&shown(*ticket.0, VERIFIER), DEVICE, zero), Redeemed::Void, "it is no grant");
     assert!(matches!(ask(&mut connects, grant, zero + INTERVAL), Redeemed::Pending(_)));
-    assert_eq!(connects.answer(&ticket, ANN.user, Some(ANN), zero), Some(Way::Client));
+    assert_eq!(connects.answer(&ticket, ANN.user, Some(VISIT), zero), Some(Way::Client));
     assert_eq!(connects.answer(&ticket, ANN.user, None, zero), None, "it was answered");
     assert!(connects.typed(code, ANN.user, zero).is_none(), "a code is good once");
-    assert_eq!(ask(&mut connects, grant, zero), Redeemed::Visit(ANN));
+    assert_eq!(ask(&mut connects, grant, zero), Redeemed::Visit(VISIT));
     assert_eq!(ask(&mut connects, grant, zero), Redeemed::Void, "twice");
     assert_eq!((connects.logins.len(), connects.shares.taken()), (0, 0));
 }
@@ -179,11 +189,11 @@ fn a_code_is_good_in_time_and_its_grant_for_the_client_that_began() {
     // Typed, and confirmed, after its time.
     let (_, code) = begun_by_code(&mut connects);
     assert!(connects.typed(code, ANN.user, zero + LIFETIME).is_none());
-    let (grant, way) = answered(&mut connects, Some(ANN), zero + LIFETIME);
+    let (grant, way) = answered(&mut connects, Some(VISIT), zero + LIFETIME);
     assert_eq!((way, ask(&mut connects, grant, zero + LIFETIME)), (None, Redeemed::Void));
-    let (grant, way) = answered(&mut connects, Some(ANN), last);
-    assert_eq!((way, ask(&mut connects, grant, last)), (Some(Way::Client), Redeemed::Visit(ANN)));
-    let (grant, _) = answered(&mut connects, Some(ANN), zero);
+    let (grant, way) = answered(&mut connects, Some(VISIT), last);
+    assert_eq!((way, ask(&mut connects, grant, last)), (Some(Way::Client), Redeemed::Visit(VISIT)));
+    let (grant, _) = answered(&mut connects, Some(VISIT), zero);
     assert_eq!(ask(&mut connects, grant, zero + GRANT_LIFETIME), Redeemed::Void, "fetched too late");
     let (grant, _) = answered(&mut connects, None, zero);
     assert_eq!(ask(&mut connects, grant, zero), Redeemed::No);
@@ -193,7 +203,7 @@ fn a_code_is_good_in_time_and_its_grant_for_the_client_that_began() {
         let (grant, _) = begun_by_code(&mut connects);
         assert_eq!(connects.redeem(&shown(grant, verifier), device, zero), Redeemed::Void);
         assert_eq!(ask(&mut connects, grant, zero), Redeemed::Void);
-        let (grant, _) = answered(&mut connects, Some(ANN), zero);
+        let (grant, _) = answered(&mut connects, Some(VISIT), zero);
         assert_eq!(connects.redeem(&shown(grant, verifier), device, zero), Redeemed::Void);
         assert_eq!(ask(&mut connects, grant, zero), Redeemed::Void);
     }
@@ -292,4 +302,52 @@ async fn a_device_gets_in_once_a_user_who_has_just_logged_in_has_compared_it() {
     }
     assert!(matches!(type_code(&gus, &right.code).await, CodeEnd::Wait(60)));
     assert!(matches!(type_code(&ann, &right.code).await, CodeEnd::Found(_)), "others are not kept out");
+}
+
+#[tokio::test]
+async fn a_grant_ends_with_the_visit_that_made_it() {
+    let bench = Bench::new();
+    let portal = &bench.portal;
+    portal.switch(true);
+    portal.serve_at("https://vpn.uni.example");
+    let granted = async |browser: &Browser| {
+        let BrowserLoginReply::At(at) = portal.begin_in_browser(begun("192.0.2.1")) else {
+            panic!("refused")
+        };
+        let (_, ticket) = at.url.rsplit_once('/').unwrap();
+        let ticket: [u8; 32] = URL_SAFE_NO_PAD.decode(ticket).unwrap().try_into().unwrap();
+        let ticket = Token(ticket.into());
+        let answer = AnswerToClient { ticket, browser: browser.clone(), allowed: true, compared: false };
+        let ConnectEnd::To { url, .. } = bench.ask(answer).await else { panic!("not allowed") };
+        shown(grant_in(&url), VERIFIER)
+    };
+    let is_let_in = |grant: &Grant| match portal.finish_in_browser(grant, login()) {
+        LoginOutcome::Granted(user) => user.name == "ann",
+        LoginOutcome::Refused(refused) => {
+            assert_eq!(refused, Refusal::GrantVoid.into());
+            false
+        }
+        other => panic!("{other:?}"),
+    };
+    let first = bench.browser("ann", [198, 51, 100, 7]).await;
+    let other = bench.browser("ann", [198, 51, 100, 7]).await;
+    let (kept, signed_out) = (granted(&first).await, granted(&other).await);
+    bench.ask(LogOut(other)).await;
+    assert!(!is_let_in(&signed_out) && is_let_in(&kept), "that of the visit that goes on");
+
+    // Ended by the user in another browser.
+    let other = bench.browser("ann", [198, 51, 100, 7]).await;
+    let grant = granted(&other).await;
+    bench.ask(EndVisit { browser: first.clone(), visit: None }).await;
+    assert!(!is_let_in(&grant));
+    // By the cookie's use in another network.
+    let stolen = bench.browser("ann", [198, 51, 100, 7]).await;
+    let grant = granted(&stolen).await;
+    let elsewhere = Browser { address: [192, 0, 2, 9].into(), ..stolen };
+    assert!(bench.ask(OverviewQuery(elsewhere)).await.is_none());
+    assert!(!is_let_in(&grant));
+    // By an administrator.
+    let grant = granted(&first).await;
+    portal.kicked(portal.visitors()[0].0);
+    assert!(!is_let_in(&grant));
 }
