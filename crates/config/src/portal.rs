@@ -21,6 +21,8 @@ const ORDERED: [&str; 2] = ["portal.pem", "portal-key.pem"];
 const MAX_NAME: usize = 64;
 /// The most TCP connections of clients.
 const MAX_RELAYS: u64 = 20_000;
+/// The largest file of an image.
+pub const MAX_LOGO_BYTES: u64 = 256 << 10;
 /// Endings of files of images, and their media types. A drawing (SVG) is none: it can hold scripts.
 const IMAGES: [(&str, &str); 4] =
     [("png", "image/png"), ("jpg", "image/jpeg"), ("jpeg", "image/jpeg"), ("webp", "image/webp")];

@@ -52,6 +52,9 @@ pub fn run(stream: UnixStream) -> anyhow::Result<()> {
     vpnd_sys::process::go_behind_others();
     let prepare = |launch: &PortalLaunch| {
         let certificates = Arc::new(Certificates::new(launch.certificate().as_ref())?);
+        if let Err(error) = certificates.answer_by(&launch.proofs) {
+            tracing::error!(%error, "the authority's challenge is not answered");
+        }
         let made = (tls(Arc::clone(&certificates))?, certificates);
         Ok(Preparation { writable: Vec::new(), tcp_ports: Vec::new(), made })
     };

@@ -29,7 +29,6 @@ use vpnd_ipc::gateway::acme::{
     AcmeLaunch, ExternalAccountKey, FromAcme, MAX_ACCOUNT, MAX_CHAIN, MAX_REASON, ORDER_TIMEOUT, Proofs,
     ToAcme,
 };
-use vpnd_ipc::gateway::portal::ToPortal;
 use vpnd_ipc::messages::{Common, SecretBytes};
 use vpnd_ipc::spawn::{self, ChildError, RunningChild};
 use vpnd_pki::leaf::Leaf;
@@ -79,6 +78,8 @@ struct RunningOrder {
     /// A process that was taken over would report accounts without an end.
     has_account: bool,
     answers: Answers,
+    /// Those that the portal was sent.
+    proofs: Proofs,
 }
 
 /// The process that answers the challenges of an order.
@@ -125,6 +126,11 @@ impl Schedule {
     }
 }
 
+/// Whether challenges of this authority arrive at the port of the pages.
+fn arrive_at_pages(config: &ServerConfig, acme: &Acme) -> bool {
+    config.portal.as_ref().is_some_and(|portal| portal.answers_challenges(acme))
+}
+
 /// Whether these are proofs of such names alone.
 fn prove(proofs: &Proofs, names: &[String]) -> bool {
     proofs.iter().all(|proof| names.iter().any(|name| name.eq_ignore_ascii_case(&proof.name)))
@@ -150,10 +156,12 @@ impl Orders {
     }
 
     /// Looks at once whether any is wanted, after a reload. An order for something else is given
-    /// up.
+    /// up, and one whose challenges arrive at the portal no longer.
     pub(super) fn look_now(&mut self, config: &ServerConfig) {
         let is_other = |order: &mut RunningOrder| {
-            Ordered::of(config, order.ordered.owner).as_ref() != Some(&order.ordered)
+            let RunningOrder { ordered, answers, .. } = order;
+            Ordered::of(config, ordered.owner).as_ref() != Some(ordered)
+                || (*answers != Answers::Own && !arrive_at_pages(config, &ordered.acme))
         };
         let gave_up = self.running.take_if(is_other).map(|order| order.ordered.owner);
         let has_failed = self.schedules.iter().any(|schedule| {
@@ -199,6 +207,11 @@ impl Orders {
         !std::mem::replace(&mut order.has_account, true) && account.len() <= MAX_ACCOUNT
     }
 
+    /// The proofs by which the portal answers for the order under way.
+    pub(super) fn proofs(&self) -> Proofs {
+        self.running.as_ref().map_or_else(Proofs::default, |order| order.proofs.clone())
+    }
+
     /// Whether the order under way may have these answered by the portal: once, and for its names
     /// alone.
     fn takes_proofs(&mut self, proofs: &Proofs) -> bool {
@@ -206,6 +219,7 @@ impl Orders {
         let are_good = order.answers == Answers::ByPortal && prove(proofs, &order.ordered.names);
         if are_good {
             order.answers = Answers::Sent;
+            order.proofs = proofs.clone();
         }
         are_good
     }
@@ -255,7 +269,7 @@ impl Gateway {
             }
             Event::Received(Ok(FromAcme::Proofs(proofs))) if self.orders.takes_proofs(&proofs) => {
                 if let Some(portal) = &mut self.portal {
-                    portal.send(&ToPortal::Proofs(proofs), &[]).await;
+                    portal.answer_by(proofs).await;
                 }
             }
             Event::Received(Ok(FromAcme::Account(_) | FromAcme::Proofs(_))) => {
@@ -331,7 +345,8 @@ impl Gateway {
         };
         let deadline = Instant::now() + ORDER_TIMEOUT + GRACE;
         let (child, ordered) = (child?.0.at_work(), ordered.clone());
-        self.orders.running = Some(RunningOrder { child, deadline, ordered, has_account: false, answers });
+        let (has_account, proofs) = (false, Proofs::default());
+        self.orders.running = Some(RunningOrder { child, deadline, ordered, has_account, answers, proofs });
         Ok(())
     }
 
@@ -341,7 +356,7 @@ impl Gateway {
         if let Some(portal) = &mut self.portal
             && order.is_some_and(|order| matches!(order.answers, Answers::Sent | Answers::Told))
         {
-            portal.send(&ToPortal::Proofs(Proofs::default()), &[]).await;
+            portal.answer_by(Proofs::default()).await;
         }
     }
 

@@ -171,6 +171,10 @@ impl Gateway {
                 if to_auth.is_some() || !self.portal.as_ref().is_some_and(Portal::is_running) {
                     self.end_relays().await?;
                 }
+                if to_auth.is_some() {
+                    // The process was started with the proofs.
+                    self.orders.answering().await;
+                }
                 (to_auth, ToAuth::Portal)
             }
             _ => (restarted(self.idp.as_mut().map(Idp::restart)).await, ToAuth::Idp),

@@ -22,10 +22,12 @@ use zeroize::Zeroizing;
 use super::kept_child::{Failure, KeptChild};
 use super::relays::Relays;
 use super::{CHILD_END_TIMEOUT, Gateway};
+use vpnd_config::portal::MAX_LOGO_BYTES;
 use vpnd_config::source::{Source, SourceKind};
 use vpnd_config::{Acme, LogoFile, ServerConfig, Tls};
 use vpnd_ipc::child::ChildRole;
 use vpnd_ipc::gateway::ToAuth;
+use vpnd_ipc::gateway::acme::Proofs;
 use vpnd_ipc::gateway::portal::{
     FromPortal, Logo, MAX_PROVIDERS, PortalCertificate, PortalLaunch, Provider, ToPortal,
 };
@@ -41,8 +43,6 @@ const BACKLOG: i32 = 128;
 /// several failures.
 const RETRY: Duration = Duration::from_secs(10);
 const MAX_RETRY: Duration = Duration::from_secs(3600);
-/// The largest file of an image.
-const MAX_LOGO_BYTES: u64 = 256 << 10;
 
 impl Failure for FromPortal {
     const LOSS: &'static str = "no web pages";
@@ -69,7 +69,7 @@ pub(super) struct Portal {
 impl Portal {
     /// The same at the gateway's start, which is worth more than web pages.
     pub(super) fn prepare_first(program: &Path, config: &ServerConfig, common: &Common) -> Option<Self> {
-        Self::prepare(program, config, common, None).unwrap_or_else(|error| {
+        Self::prepare(program, config, &config.sources, common, None).unwrap_or_else(|error| {
             let error = vpnd_sys::text::format_chain(&error);
             tracing::error!(%error, "no web pages until that is mended and 'vpnd reload' was run");
             None
@@ -77,9 +77,11 @@ impl Portal {
     }
 
     /// Reads its files and opens its socket, where it is switched on. The process is not started.
+    /// `sources` are those of the processes that it leads users to.
     pub(super) fn prepare(
         program: &Path,
         config: &ServerConfig,
+        sources: &[Source],
         common: &Common,
         before: Option<&Self>,
     ) -> anyhow::Result<Option<Self>> {
@@ -108,14 +110,20 @@ impl Portal {
             key: None,
             name: Text::cut(&portal.name),
             logo: portal.logo.as_ref().map(read_logo).transpose()?,
-            providers: providers(config),
+            providers: providers(sources),
             relays: portal.relays,
+            proofs: Proofs::default(),
         }
         .with(certificate);
         let listener = match before.filter(|before| before.config.listen == portal.listen) {
             Some(before) => before.listener.try_clone()?,
             None => listen(portal.listen).with_context(|| {
-                format!("can't serve web pages on {}; choose another `listen` in [portal]", portal.listen)
+                let own =
+                    if before.is_some() { ", or restart the gateway, which has the port itself" } else { "" };
+                format!(
+                    "can't serve web pages on {}; choose another `listen` in [portal]{own}",
+                    portal.listen
+                )
             })?,
         };
         let child = KeptChild::new(program, ChildRole::Portal, launch);
@@ -186,6 +194,13 @@ impl Portal {
         self.send(&ToPortal::Certificate(certificate), &[]).await;
     }
 
+    /// Has the process answer challenges by these proofs, and by none that came before, also when it
+    /// is started again.
+    pub(super) async fn answer_by(&mut self, proofs: Proofs) {
+        self.child.launch.proofs = proofs.clone();
+        self.send(&ToPortal::Proofs(proofs), &[]).await;
+    }
+
     fn certificate(&self) -> Option<PortalCertificate> {
         self.child.launch.certificate()
     }
@@ -202,9 +217,12 @@ impl Portal {
         self.config.answers_challenges(acme)
     }
 
-    /// Whether both are one process, which takes another certificate while it runs.
+    /// Whether both are one process, which takes another certificate and other proofs while it runs.
     fn is_as(&self, other: &Self) -> bool {
-        let launch = |portal: &Self| minicbor::to_vec(portal.child.launch.clone().with(None)).ok();
+        let launch = |portal: &Self| {
+            let proofs = Proofs::default();
+            minicbor::to_vec(PortalLaunch { proofs, ..portal.child.launch.clone().with(None) }).ok()
+        };
         self.config.listen == other.config.listen && launch(self) == launch(other)
     }
 }
@@ -265,8 +283,12 @@ impl Gateway {
         }
     }
 
-    /// Goes on with this portal, if it is another one. Visits are kept by the auth process.
-    pub(super) async fn replace_portal(&mut self, next: Option<Portal>) -> Result<(), ChildError> {
+    /// Goes on with this portal, if it is another one. Visits are kept by the auth process, and the
+    /// answers for an order under way here.
+    pub(super) async fn replace_portal(&mut self, mut next: Option<Portal>) -> Result<(), ChildError> {
+        if let Some(next) = &mut next {
+            next.child.launch.proofs = self.orders.proofs();
+        }
         if let (Some(old), Some(next)) = (&mut self.portal, &next)
             && old.is_as(next)
         {
@@ -274,6 +296,7 @@ impl Gateway {
             if let Some(certificate) = next.certificate() {
                 old.present(certificate).await;
             }
+            old.answer_by(next.child.launch.proofs.clone()).await;
             return self.report_portal_certificate().await;
         }
         self.end_relays().await?;
@@ -285,7 +308,7 @@ impl Gateway {
 }
 
 /// The sources whose users log in elsewhere.
-fn providers(config: &ServerConfig) -> List<Provider, MAX_PROVIDERS> {
+fn providers(sources: &[Source]) -> List<Provider, MAX_PROVIDERS> {
     let provider = |source: &Source| match &source.kind {
         SourceKind::Oidc(oidc) => {
             let label = Text::cut(oidc.label.as_deref().unwrap_or(&source.name));
@@ -293,7 +316,7 @@ fn providers(config: &ServerConfig) -> List<Provider, MAX_PROVIDERS> {
         }
         _ => None,
     };
-    let providers = config.sources.iter().filter_map(provider).take(MAX_PROVIDERS);
+    let providers = sources.iter().filter_map(provider).take(MAX_PROVIDERS);
     List::new(providers.collect()).unwrap_or_default()
 }
 

@@ -57,7 +57,10 @@ impl Gateway {
         if let Err(invalid) = self.check_files(config) {
             return Ok(Err(format!("{invalid}\nnothing was changed")));
         }
-        let portal = match Portal::prepare(&self.program, config, &self.common, self.portal.as_ref()) {
+        // Other sources wait for a restart.
+        let sources = &self.config.sources;
+        let portal = Portal::prepare(&self.program, config, sources, &self.common, self.portal.as_ref());
+        let portal = match portal {
             Ok(portal) => portal,
             Err(error) => {
                 return Ok(Err(format!("{}; nothing was changed", vpnd_sys::text::format_chain(&error))));

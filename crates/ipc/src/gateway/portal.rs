@@ -64,6 +64,9 @@ pub struct PortalLaunch {
     /// Relays at the same time; 0 where there are none.
     #[cbor(n(6), default)]
     pub relays: u32,
+    /// The answers to an authority's challenges, while a certificate is ordered.
+    #[cbor(n(7), default)]
+    pub proofs: Proofs,
 }
 
 impl PortalLaunch {
@@ -457,4 +460,24 @@ pub enum Change {
     /// The browser has no visit.
     #[n(2)]
     NoVisit,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vpnd_sys::logging::LogFormat;
+    use vpnd_sys::sandbox::SandboxMode;
+
+    #[test]
+    fn a_launch_by_a_parent_that_knows_no_relays_and_no_proofs_is_understood() {
+        let common = Common::new("info", LogFormat::Text, SandboxMode::On, None);
+        let common = (&common.log_filter, false, common.sandbox, &common.identity, &common.clock);
+        let chain = Some(ByteVec::from(b"chain".to_vec()));
+        let providers = vec![Provider { source: SourceName::cut("sso"), label: Text::cut("The University") }];
+        let providers: List<_, MAX_PROVIDERS> = List::new(providers).unwrap();
+        let of_0_1 = (common, &chain, None::<SecretBytes>, "VPN", None::<Logo>, &providers);
+        let read: PortalLaunch = minicbor::decode(&minicbor::to_vec(of_0_1).unwrap()).unwrap();
+        assert_eq!((&*read.name, read.chain, read.providers), ("VPN", chain, providers));
+        assert!(read.relays == 0 && read.proofs.is_empty() && read.logo.is_none());
+    }
 }

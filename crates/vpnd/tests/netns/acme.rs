@@ -48,7 +48,7 @@ fn program() -> Option<PathBuf> {
 /// The authority, its name server, and the file with the CA of its directory.
 struct Authority {
     process: Process,
-    _names: Process,
+    names: Process,
     ca: PathBuf,
 }
 
@@ -81,7 +81,7 @@ impl Authority {
             process.assert_running();
             process.output().contains("Listening on").then_some(())
         });
-        Some(Self { process, _names: names, ca })
+        Some(Self { process, names, ca })
     }
 }
 

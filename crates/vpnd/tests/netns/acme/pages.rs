@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use rcgen::{CertificateParams, KeyPair};
+use rustix::process::{Pid, Signal, kill_process};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use rustls_pki_types::{CertificateDer, ServerName};
 
@@ -41,11 +42,28 @@ fn serve_pages(gateway: &Gateway<'_>, host: &str) {
 
 /// A browser's handshake, which trusts the authorities of this chain alone.
 fn connect(lab: &Lab, trusted: &[CertificateDer<'static>]) -> Result<Connection, std::io::Error> {
+    handshake(lab, trusted, Vec::new())
+}
+
+/// Whether an authority that looks for the answer to its challenge is shown one.
+fn is_answered(lab: &Lab, trusted: &[CertificateDer<'static>]) -> bool {
+    let refused = handshake(lab, trusted, vec![b"acme-tls/1".to_vec()]).err();
+    let reason = refused.and_then(|error| error.get_ref()?.downcast_ref::<rustls::Error>().cloned());
+    // No authority has signed it.
+    matches!(reason, Some(rustls::Error::InvalidCertificate(_)))
+}
+
+fn handshake(
+    lab: &Lab,
+    trusted: &[CertificateDer<'static>],
+    protocols: Vec<Vec<u8>>,
+) -> Result<Connection, std::io::Error> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(trusted.iter().cloned());
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-    let config = config.with_root_certificates(roots).with_no_client_auth();
+    let mut config = config.with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = protocols;
     let tcp = lab.net.within(|| TcpStream::connect((GATEWAY_V4, 443)))?;
     tcp.set_read_timeout(Some(10 * SECOND))?;
     let name = ServerName::try_from(NAME).unwrap();
@@ -156,6 +174,39 @@ fn pages_get_their_first_certificate_and_the_next_while_a_connection_goes_on() {
     let found = finding(&gateway, "portal.certificate");
     assert!(found["verdict"] == "warning" && found["found"].as_str().unwrap().contains("failed"), "{found}");
     ping_until(client.namespace(), CAMPUS_V4.into(), 5 * SECOND);
+}
+
+#[test]
+fn an_order_goes_on_while_one_process_of_the_pages_follows_another() {
+    let Some(lab) = Lab::new(1) else { return };
+    let Some(authority) = Authority::start(&lab, false) else { return };
+    let mut gateway = Gateway::init(&lab);
+    configure(&gateway, &authority.ca, &[]);
+    edit_toml(&gateway.config(), |config| {
+        config["acme"].as_table_mut().unwrap().remove("names");
+    });
+    serve_pages(&gateway, NAME);
+    // The authority asks where the name leads before it looks for the answer there.
+    authority.names.signal(Signal::STOP);
+    gateway.start();
+    let trusted = chain(&gateway);
+    let answered_by = |before: Option<Pid>| {
+        eventually("the challenge is answered", 10 * SECOND, || {
+            let portal = Seen::parent(&gateway).child_if_any("portal")?.pid();
+            (Some(portal) != before && is_answered(&lab, &trusted)).then_some(portal)
+        })
+    };
+    let first = answered_by(None);
+    gateway.configure("portal.name", "Another name");
+    must(gateway.ask(&["reload"]));
+    let second = answered_by(Some(first));
+    kill_process(second, Signal::KILL).unwrap();
+    answered_by(Some(second));
+    authority.names.signal(Signal::CONT);
+    let (failed, _) = outcome_in(&gateway, OUTCOME, "");
+    assert_eq!(failed, None, "{}", authority.process.output());
+    assert_eq!(gateway.process().output().matches("ordering a certificate").count(), 1);
+    assert!(!is_answered(&lab, &trusted), "the order is over");
 }
 
 #[test]
