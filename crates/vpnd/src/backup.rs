@@ -16,8 +16,9 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
-use vpnd_config::ServerConfig;
+use vpnd_config::portal::MAX_LOGO_BYTES;
 use vpnd_config::source::{Bind, RadiusTls, SecretPlace, Source, SourceKind, Transport};
+use vpnd_config::{Portal, ServerConfig};
 use vpnd_pki::revocation_list::RevocationList;
 use vpnd_pki::tls;
 use vpnd_sys::secret_file::{PUBLIC_MODE, SECRET_MODE};
@@ -78,6 +79,8 @@ pub(crate) enum FileKind {
     AcmeAccount,
     /// A secret as text; for some sources that is a private key.
     Secret,
+    /// The image on the web pages.
+    Logo,
 }
 
 /// The longest secret of a source, in bytes: a private key in PEM fits.
@@ -87,7 +90,7 @@ impl FileKind {
     /// The mode of such a file.
     pub(crate) fn mode(self) -> u32 {
         match self {
-            Self::Certificates | Self::RevocationLists => PUBLIC_MODE,
+            Self::Certificates | Self::RevocationLists | Self::Logo => PUBLIC_MODE,
             Self::PrivateKey | Self::AcmeAccount | Self::Secret => SECRET_MODE,
         }
     }
@@ -100,8 +103,15 @@ impl FileKind {
             Self::RevocationLists => RevocationList::trusted(bytes).is_ok(),
             Self::AcmeAccount => serde_json::from_slice::<serde_json::Map<_, _>>(bytes).is_ok(),
             Self::Secret => bytes.len() <= MAX_SECRET_BYTES && std::str::from_utf8(bytes).is_ok(),
+            Self::Logo => bytes.len() as u64 <= MAX_LOGO_BYTES && is_image(bytes),
         }
     }
+}
+
+/// Whether it begins as a PNG, JPEG or WebP file does.
+fn is_image(bytes: &[u8]) -> bool {
+    let is_webp = bytes.starts_with(b"RIFF") && bytes.get(8..12) == Some(b"WEBP");
+    is_webp || bytes.starts_with(b"\x89PNG\r\n\x1a\n") || bytes.starts_with(&[0xff, 0xd8, 0xff])
 }
 
 /// A file that a configuration names, and its entry's name.
@@ -154,8 +164,24 @@ pub(crate) fn named_files(config: &ServerConfig) -> Vec<NamedFile> {
     });
     of_tls
         .chain(of_acme)
+        .chain(config.portal.iter().flat_map(of_portal))
         .chain((1..).zip(&config.sources).flat_map(|(number, source)| of_source(number, source)))
         .collect()
+}
+
+/// The files of the web pages. Those of an ordered certificate are made again where they are
+/// missing.
+fn of_portal(portal: &Portal) -> impl Iterator<Item = NamedFile> {
+    let absence = if portal.acme { Absence::Usual } else { Absence::Reported };
+    let logo = portal.logo.as_ref().map(|logo| &logo.path);
+    let files = [
+        ("portal-certificate.pem", Some(&portal.certificate), FileKind::Certificates, absence),
+        ("portal-key.pem", Some(&portal.key), FileKind::PrivateKey, absence),
+        ("portal-logo", logo, FileKind::Logo, Absence::Reported),
+    ];
+    files.into_iter().filter_map(|(entry, path, kind, absence)| {
+        Some(NamedFile { entry: entry.to_owned(), path: path?.clone(), kind, absence })
+    })
 }
 
 /// The files of one source of users, by its number: a name may be anything.

@@ -208,6 +208,39 @@ fn the_secrets_of_sources_of_users_come_along() {
 }
 
 #[test]
+fn the_files_of_web_pages_come_along() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let place = Place::new();
+    place.run(&["init", "--dir", &place.text("one"), "--name", "vpn.example"]).unwrap();
+    let config = fs::read_to_string(place.path("one/server.toml")).unwrap();
+    let pages = "[portal]\nenabled = true\nacme = true\nurl = \"https://vpn.example\"\nlogo = \"logo.png\"\n";
+    let config = config.replacen("[portal]\n", pages, 1);
+    let authority = "[acme]\ndirectory = \"https://ca.example/d\"\nterms_of_service_agreed = true\n";
+    fs::write(place.path("one/server.toml"), config + authority).unwrap();
+    let logo = b"\x89PNG\r\n\x1a\n...";
+    fs::write(place.path("one/logo.png"), logo).unwrap();
+    let said = place.backup("before").unwrap();
+    assert!(!said.contains("portal"), "they are not ordered yet: {said}");
+    // Any certificate and key do.
+    fs::copy(place.path("one/ca.pem"), place.path("one/portal.pem")).unwrap();
+    fs::copy(place.path("one/ca-key.pem"), place.path("one/portal-key.pem")).unwrap();
+    place.backup("file").unwrap();
+    place.restore("two", false).unwrap();
+    let read = |name: &str| fs::read(place.path(name)).unwrap();
+    assert_eq!(read("two/portal.pem"), read("one/ca.pem"));
+    assert_eq!(read("two/portal-key.pem"), read("one/ca-key.pem"));
+    let mode = fs::metadata(place.path("two/portal-key.pem")).unwrap().permissions().mode();
+    assert_eq!((mode & 0o777, read("two/logo.png")), (0o600, logo.to_vec()));
+    for entry in ["portal-certificate.pem", "portal-key.pem", "portal-logo"] {
+        place.forge(|contents| drop(contents.insert(entry.to_owned(), Zeroizing::new(b"* * *".to_vec()))));
+        let error = place.restore("three", false).unwrap_err();
+        assert!(error.contains(entry) && !place.path("three").exists(), "{error}");
+        fs::remove_file(place.path("file")).unwrap();
+        place.backup("file").unwrap();
+    }
+}
+
+#[test]
 fn a_backup_never_replaces_a_file() {
     let place = Place::with_backup();
     let error = place.backup("file").unwrap_err();
