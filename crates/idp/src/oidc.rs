@@ -4,7 +4,9 @@
 //! login that auth began, in a token that the provider has signed for this gateway and that came
 //! from the provider itself; the browser's part names no user. Addresses of the provider come from
 //! its own description, which must be of the configured issuer, and are https. A provider that
-//! lies, is slow or is down costs the one login. Refresh tokens are auth's: none is kept here.
+//! lies, is slow or is down costs the one login. Refresh tokens are auth's: none is kept here, and
+//! what this module holds of tokens and secrets is erased after its use. The buffers of HTTP and TLS
+//! are not.
 
 pub(crate) mod claims;
 mod https;
@@ -18,8 +20,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use form_urlencoded::{Serializer, byte_serialize};
 use hyper::StatusCode;
+use hyper::body::Bytes;
 use hyper::header::HeaderValue;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::Mutex;
 use zeroize::Zeroizing;
@@ -48,8 +51,11 @@ const LOGOUT_TOKEN: [&str; 2] = ["logout+jwt", "jwt"];
 /// Lines of the log about what proves nothing at once, and the time for another one.
 const REFUSALS: u32 = 20;
 const REFUSAL_INTERVAL: Duration = Duration::from_secs(10);
-/// Time after which a token with an unknown key has the keys fetched again.
+/// Time after which keys are fetched again for a token that is signed by none of those, and the
+/// description after a failure.
 const NEXT_FETCH: Duration = Duration::from_secs(2);
+/// Limit for the description: less than for a whole request, which is given up where it stands.
+const DESCRIPTION_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// A provider, ready to be asked.
 pub(super) struct Provider {
@@ -58,18 +64,34 @@ pub(super) struct Provider {
     https: Https,
     /// Lines about what proves nothing: anybody can send that.
     refusals: LogLimit,
-    description: Mutex<Known<Description>>,
+    description: Mutex<Described>,
     keys: RwLock<Known<Keys>>,
     /// When keys were asked for last. Tokens whose key is known do not wait for it.
     asked_for_keys: Mutex<Option<Instant>>,
 }
 
+/// A provider's description of itself.
+#[derive(Default)]
+struct Described {
+    known: Known<Description>,
+    /// When it was asked for last, if that failed.
+    failed: Option<Instant>,
+}
+
 /// The response to a code or a refresh token.
 #[derive(Deserialize)]
 struct Tokens {
-    id_token: Option<String>,
-    access_token: Option<String>,
-    refresh_token: Option<String>,
+    #[serde(default, deserialize_with = "erased")]
+    id_token: Option<Zeroizing<String>>,
+    #[serde(default, deserialize_with = "erased")]
+    access_token: Option<Zeroizing<String>>,
+    #[serde(default, deserialize_with = "erased")]
+    refresh_token: Option<Zeroizing<String>>,
+}
+
+/// A text that is erased when dropped.
+fn erased<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Zeroizing<String>>, D::Error> {
+    Ok(Option::<String>::deserialize(deserializer)?.map(Zeroizing::new))
 }
 
 /// The refusal of a code (RFC 6749 §5.2).
@@ -172,7 +194,7 @@ impl Provider {
             // A provider that lies says nothing about the user.
             Err(reason) => return Err(ServerError::Answer(format!("its answer about a user: {reason}"))),
         };
-        let refresh = tokens.refresh_token.and_then(|token| RefreshToken::new(token).ok());
+        let refresh = tokens.refresh();
         let login = claims::login(&claims, source, &self.settings);
         Ok(login.map(|ProviderLogin { identity, .. }| RefreshedLogin { identity, refresh }))
     }
@@ -240,11 +262,15 @@ impl Provider {
                 return Ok(Err(error.into()));
             }
         }
-        Ok(Ok((claims, tokens.refresh_token.and_then(|token| RefreshToken::new(token).ok()))))
+        Ok(Ok((claims, tokens.refresh())))
     }
 
     /// What the provider gives for a code or a refresh token; `None` if it takes that for none.
-    async fn tokens(&self, description: &Description, form: String) -> Result<Option<Tokens>, ServerError> {
+    async fn tokens(
+        &self,
+        description: &Description,
+        form: Zeroizing<String>,
+    ) -> Result<Option<Tokens>, ServerError> {
         let authorization = if description.takes_basic { Some(self.basic()?) } else { None };
         let endpoint = &description.token_endpoint;
         let response = self.https.post(endpoint, authorization, form).await?;
@@ -262,44 +288,42 @@ impl Provider {
         }
     }
 
-    fn form(&self, description: &Description, redeem: &RedeemCode) -> String {
-        let mut form = Serializer::new(String::new());
-        form.append_pair("grant_type", "authorization_code")
-            .append_pair("code", redeem.code.expose())
-            .append_pair("redirect_uri", &self.settings.redirect)
-            .append_pair("code_verifier", redeem.verifier.expose());
-        self.with_credentials(description, form)
+    fn form(&self, description: &Description, redeem: &RedeemCode) -> Zeroizing<String> {
+        let pairs = [
+            ("grant_type", "authorization_code"),
+            ("code", redeem.code.expose()),
+            ("redirect_uri", &self.settings.redirect),
+            ("code_verifier", redeem.verifier.expose()),
+        ];
+        self.with_credentials(description, &pairs)
     }
 
-    fn refresh_form(&self, description: &Description, token: &RefreshToken) -> String {
-        let mut form = Serializer::new(String::new());
-        form.append_pair("grant_type", "refresh_token").append_pair("refresh_token", token.expose());
-        self.with_credentials(description, form)
+    fn refresh_form(&self, description: &Description, token: &RefreshToken) -> Zeroizing<String> {
+        let pairs = [("grant_type", "refresh_token"), ("refresh_token", token.expose())];
+        self.with_credentials(description, &pairs)
     }
 
-    fn with_credentials(&self, description: &Description, mut form: Serializer<'_, String>) -> String {
-        if !description.takes_basic {
-            form.append_pair("client_id", &self.settings.client_id)
-                .append_pair("client_secret", &self.secret);
-        }
-        form.finish()
+    fn with_credentials(&self, description: &Description, pairs: &[(&str, &str)]) -> Zeroizing<String> {
+        let own = [("client_id", self.settings.client_id.as_str()), ("client_secret", self.secret.as_str())];
+        let own = if description.takes_basic { &[][..] } else { &own };
+        encoded_form(&[pairs, own].concat())
     }
 
     /// The gateway's own credentials (RFC 6749 §2.3.1).
     fn basic(&self) -> Result<HeaderValue, ServerError> {
-        let encoded = |text: &str| byte_serialize(text.as_bytes()).collect::<String>();
-        let pair = Zeroizing::new(format!("{}:{}", encoded(&self.settings.client_id), encoded(&self.secret)));
-        let value = Zeroizing::new(format!("Basic {}", STANDARD.encode(pair.as_bytes())));
-        authorization(&value)
+        let (id, secret) = (encoded(&self.settings.client_id), encoded(&self.secret));
+        let pair = Zeroizing::new([id.as_str(), secret.as_str()].join(":"));
+        authorization("Basic", &Zeroizing::new(STANDARD.encode(pair.as_bytes())))
     }
 
     async fn user_information(&self, endpoint: &HttpsUrl, token: &str) -> Result<Claims, ServerError> {
-        let bearer = authorization(&Zeroizing::new(format!("Bearer {token}")))?;
+        let bearer = authorization("Bearer", token)?;
         self.https.get(endpoint, Some(bearer)).await?.json(endpoint)
     }
 
-    /// The claims of a token. If its key is unknown, the provider may have another now: it is asked
-    /// for its keys once at a time, and seldom, since anybody can send such a token.
+    /// The claims of a token. If its key is unknown, or is not what has signed it, the provider may
+    /// have another now, perhaps by the same name: it is asked for its keys once at a time, and
+    /// seldom, since anybody can send such a token.
     async fn verify(
         &self,
         description: &Description,
@@ -307,18 +331,20 @@ impl Provider {
         types: &[&str],
     ) -> Result<Result<Claims, TokenError>, ServerError> {
         match self.by_known_keys(token, types) {
-            Some(Err(TokenError::UnknownKey)) | None => {}
+            Some(Err(TokenError::UnknownKey | TokenError::Signature)) | None => {}
             Some(verified) => return Ok(verified),
         }
         let mut asked = self.asked_for_keys.lock().await;
         let known = self.by_known_keys(token, types);
         let is_too_soon = asked.is_some_and(|at| at.elapsed() < NEXT_FETCH);
         match known {
-            Some(Err(TokenError::UnknownKey)) if is_too_soon => return Ok(Err(TokenError::UnknownKey)),
+            Some(Err(error @ (TokenError::UnknownKey | TokenError::Signature))) if is_too_soon => {
+                return Ok(Err(error));
+            }
             None if is_too_soon => {
                 return Err(ServerError::Answer(format!("{} had no keys just now", description.jwks_uri)));
             }
-            Some(Err(TokenError::UnknownKey)) | None => {}
+            Some(Err(TokenError::UnknownKey | TokenError::Signature)) | None => {}
             Some(verified) => return Ok(verified),
         }
         *asked = Some(Instant::now());
@@ -365,12 +391,23 @@ impl Provider {
 
     /// The provider's description of itself.
     async fn description(&self) -> Result<Description, ServerError> {
-        let mut known = self.description.lock().await;
-        if let Some(description) = known.current() {
+        let mut described = self.description.lock().await;
+        if let Some(description) = described.known.current() {
             return Ok(description.clone());
         }
-        let fetched = provider::fetch(&self.https, &self.settings).await?;
-        *known = Known::new(fetched.clone(), Instant::now());
+        // Callers that have waited for another's request get the same answer.
+        if described.failed.is_some_and(|at| at.elapsed() < NEXT_FETCH) {
+            return Err(ServerError::Answer(format!(
+                "{} did not describe itself just now",
+                self.settings.issuer
+            )));
+        }
+        let fetched = provider::fetch(&self.https, &self.settings);
+        let fetched = tokio::time::timeout(DESCRIPTION_TIMEOUT, fetched).await;
+        let fetched = fetched.unwrap_or(Err(ServerError::Slow));
+        described.failed = fetched.is_err().then(Instant::now);
+        let fetched = fetched?;
+        described.known = Known::new(fetched.clone(), Instant::now());
         Ok(fetched)
     }
 
@@ -392,8 +429,31 @@ impl Provider {
     }
 }
 
-fn authorization(value: &str) -> Result<HeaderValue, ServerError> {
-    let mut value = HeaderValue::from_str(value)
+impl Tokens {
+    fn refresh(&self) -> Option<RefreshToken> {
+        RefreshToken::new(self.refresh_token.as_ref()?.as_str()).ok()
+    }
+}
+
+/// In memory that is large enough from the beginning: what grows leaves copies behind.
+fn encoded_form(pairs: &[(&str, &str)]) -> Zeroizing<String> {
+    // Encoded, a byte is three, and each pair has two signs.
+    let length = pairs.iter().map(|(name, value)| 3 * (name.len() + value.len()) + 2).sum();
+    let mut form = Zeroizing::new(String::with_capacity(length));
+    Serializer::new(&mut *form).extend_pairs(pairs);
+    form
+}
+
+/// Encodes one text in the same way.
+fn encoded(text: &str) -> Zeroizing<String> {
+    let mut encoded = Zeroizing::new(String::with_capacity(3 * text.len()));
+    encoded.extend(byte_serialize(text.as_bytes()));
+    encoded
+}
+
+fn authorization(scheme: &str, credentials: &str) -> Result<HeaderValue, ServerError> {
+    let value = Zeroizing::new([scheme, credentials].join(" "));
+    let mut value = HeaderValue::from_maybe_shared(Bytes::from_owner(value))
         .map_err(|_| ServerError::Answer("a credential can't be sent in a header".to_owned()))?;
     value.set_sensitive(true);
     Ok(value)
@@ -423,6 +483,32 @@ mod tests {
         }
     }
 
+    #[test]
+    fn forms_and_credentials_are_encoded_in_memory_that_does_not_grow() {
+        let pairs = [("code", "a b&c=ä"), ("client_secret", "\u{7}:/")];
+        let form = encoded_form(&pairs);
+        assert_eq!(&**form, "code=a+b%26c%3D%C3%A4&client_secret=%07%3A%2F");
+        assert_eq!(&**encoded("a:ä"), "a%3A%C3%A4");
+        let long = "ä".repeat(1_000);
+        assert_eq!(encoded_form(&[("ä", &long)]).capacity(), 3 * 2_002 + 2);
+        assert_eq!(encoded(&long).capacity(), 3 * 2_000);
+        let value = authorization("Basic", "YTpi").unwrap();
+        assert!(value == "Basic YTpi" && value.is_sensitive());
+        assert!(authorization("Bearer", "a\nb").is_err());
+    }
+
+    fn provider(settings: Oidc, keys: Keys) -> Provider {
+        Provider {
+            settings,
+            secret: Zeroizing::default(),
+            https: Https::new(SourceTls::trusting(None).unwrap()),
+            refusals: LogLimit::new(REFUSALS, REFUSAL_INTERVAL),
+            description: Mutex::default(),
+            keys: RwLock::new(Known::new(keys, Instant::now())),
+            asked_for_keys: Mutex::default(),
+        }
+    }
+
     #[tokio::test]
     async fn a_token_of_an_unknown_key_has_keys_fetched_seldom_and_keeps_no_other_waiting() {
         let slow = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -438,15 +524,7 @@ mod tests {
         };
         let [own, strange] = [Signer::p256("own"), Signer::p256("strange")];
         let keys = Keys::parse(json!({ "keys": [own.jwk()] }).to_string().as_bytes()).unwrap();
-        let provider = Arc::new(Provider {
-            settings: settings(),
-            secret: Zeroizing::default(),
-            https: Https::new(SourceTls::trusting(None).unwrap()),
-            refusals: LogLimit::new(REFUSALS, REFUSAL_INTERVAL),
-            description: Mutex::default(),
-            keys: RwLock::new(Known::new(keys, Instant::now())),
-            asked_for_keys: Mutex::default(),
-        });
+        let provider = Arc::new(provider(settings(), keys));
         let verify = |token: String| {
             let (provider, description) = (Arc::clone(&provider), description.clone());
             async move { provider.verify(&description, &token, &ID_TOKEN).await }
@@ -459,9 +537,35 @@ mod tests {
         assert!(known.expect("it waits for the provider").unwrap().is_ok());
         drop(connection);
         assert!(waiting.await.unwrap().is_err(), "the provider does not answer");
+        let namesake = Signer::p256("own");
         for _ in 0..10 {
             assert_eq!(verify(strange.sign(&claims)).await.unwrap(), Err(TokenError::UnknownKey));
+            assert_eq!(verify(namesake.sign(&claims)).await.unwrap(), Err(TokenError::Signature));
         }
         assert!(tokio::time::timeout(second / 5, slow.accept()).await.is_err(), "it was asked again");
+        tokio::time::sleep(NEXT_FETCH).await;
+        let waiting = tokio::spawn(verify(namesake.sign(&claims)));
+        let asked = tokio::time::timeout(10 * second, slow.accept()).await;
+        drop(asked.expect("the provider may have another key by that name").unwrap());
+        assert!(waiting.await.unwrap().is_err());
+    }
+
+    #[tokio::test]
+    async fn a_provider_that_has_not_described_itself_is_not_asked_again_at_once() {
+        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let issuer = format!("https://{}", silent.local_addr().unwrap()).parse().unwrap();
+        let provider = Arc::new(provider(Oidc { issuer, ..settings() }, Keys::default()));
+        let describe = || {
+            let provider = Arc::clone(&provider);
+            tokio::spawn(async move { provider.description().await.map(drop) })
+        };
+        let waiting = [describe(), describe()];
+        drop(silent.accept().await.unwrap());
+        for description in waiting {
+            assert!(description.await.unwrap().is_err());
+        }
+        assert!(describe().await.unwrap().is_err());
+        let again = tokio::time::timeout(Duration::from_millis(200), silent.accept()).await;
+        assert!(again.is_err(), "it was asked again");
     }
 }

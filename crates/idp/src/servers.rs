@@ -14,9 +14,13 @@ use tokio::net::TcpStream;
 
 use vpnd_config::source::SourceServer;
 use vpnd_sys::address_race;
+use vpnd_sys::log_limit::LogLimit;
 
 /// Time for which a server that has failed is asked last.
 const DOWN: Duration = Duration::from_secs(30);
+
+/// Lines about servers that have failed: anybody can have them asked.
+static FAILURES: LogLimit = LogLimit::new(100, Duration::from_secs(1));
 
 /// A server has given no answer that counts, and why.
 #[derive(Debug, thiserror::Error)]
@@ -82,7 +86,9 @@ impl Server {
         self.set_failed(answer.is_err().then(Instant::now));
         answer.map_err(|error| {
             let reason = format!("{}: {error}", self.address);
-            tracing::warn!(%reason, "a server of a source has failed");
+            if FAILURES.admits() {
+                tracing::warn!(%reason, "a server of a source has failed");
+            }
             reason
         })
     }

@@ -11,6 +11,7 @@ use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue};
 use hyper::{Method, Request, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
+use zeroize::Zeroizing;
 
 use crate::servers::{Answered, ServerError};
 use vpnd_config::https_url::HttpsUrl;
@@ -47,7 +48,7 @@ impl Https {
         url: &HttpsUrl,
         authorization: Option<HeaderValue>,
     ) -> Result<Response, ServerError> {
-        self.send(Method::GET, url, authorization, String::new()).await
+        self.send(Method::GET, url, authorization, Zeroizing::default()).await
     }
 
     /// The response to a form.
@@ -55,7 +56,7 @@ impl Https {
         &self,
         url: &HttpsUrl,
         authorization: Option<HeaderValue>,
-        form: String,
+        form: Zeroizing<String>,
     ) -> Result<Response, ServerError> {
         self.send(Method::POST, url, authorization, form).await
     }
@@ -65,7 +66,7 @@ impl Https {
         method: Method,
         url: &HttpsUrl,
         authorization: Option<HeaderValue>,
-        body: String,
+        body: Zeroizing<String>,
     ) -> Result<Response, ServerError> {
         let malformed = || ServerError::Answer(format!("{url} is no address"));
         let target: Uri = url.as_str().parse().map_err(|_| malformed())?;
@@ -79,7 +80,7 @@ impl Https {
         if let Some(authorization) = authorization {
             request = request.header(AUTHORIZATION, authorization);
         }
-        let request = request.body(Full::new(Bytes::from(body))).map_err(|_| malformed())?;
+        let request = request.body(Full::new(Bytes::from_owner(body))).map_err(|_| malformed())?;
         let server = SourceServer { host: url.host().to_owned(), port: url.port(), scheme: Scheme::Https };
         let secure = async |tcp| self.tls.secure(tcp, &server.host).await.map_err(ServerError::Tls);
         let stream = self.answered.connect(&server, secure).await?;
