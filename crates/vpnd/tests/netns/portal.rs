@@ -19,6 +19,7 @@ mod policies;
 mod rate;
 mod refreshed;
 mod relays;
+mod saml;
 mod short_codes;
 mod taken_over;
 mod walled;
