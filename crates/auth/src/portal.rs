@@ -30,6 +30,7 @@ use vpnd_proto::control::{ChallengeKind, List, UserName};
 use vpnd_proto::session::DeviceId;
 
 use crate::access::Access;
+use crate::authenticator::allowances::Allowances;
 use crate::authenticator::{Authenticated, Authenticator, Entrance, Login, LoginOutcome};
 use at_provider::AtProvider;
 use connect::Connects;
@@ -59,8 +60,12 @@ use vpnd_sys::log_limit::LogLimit;
 /// Lines of the log about what was refused at once, and the time for another one.
 const REFUSALS: u32 = 100;
 const REFUSAL_INTERVAL: Duration = Duration::from_secs(1);
-/// Requests under way at the same time; logins wait for passwords to be checked.
-const MAX_REQUESTS: usize = 64;
+/// Requests under way at the same time: twice those that wait for something, which are logins,
+/// approvals, logouts and the addresses of providers.
+const MAX_REQUESTS: usize = 256;
+/// Looks at logins that wait for an approval, at the same time: each lasts until there is one, or for
+/// a second.
+static APPROVALS: Semaphore = Semaphore::const_new(32);
 
 /// Answers the portal.
 pub(crate) struct Portal {
@@ -72,6 +77,7 @@ pub(crate) struct Portal {
     visits: Mutex<Visits>,
     heard: Mutex<Heard>,
     offered: Mutex<Option<Arc<Offer>>>,
+    changes: Mutex<Allowances>,
     client_profile: Mutex<Option<Profile>>,
     is_on: AtomicBool,
     /// Processes that are connected: 1, or for a moment another.
@@ -103,6 +109,7 @@ impl Portal {
             visits: Mutex::default(),
             heard: Mutex::default(),
             offered: Mutex::default(),
+            changes: Mutex::new(devices::allowances()),
             client_profile: Mutex::default(),
             is_on: AtomicBool::new(false),
             connected: AtomicUsize::new(0),
@@ -307,10 +314,7 @@ impl Portal {
             return Ok(false);
         }
         let now_s = (self.clocks.wall)();
-        // A WireGuard client comes back by itself, if it may.
-        if self.wireguard_devices(user)?.contains_key(&device.0) {
-            self.store.wall_wireguard_device(device, now_s)?;
-        }
+        self.authenticator.wall_devices(user.id, Some(device), now_s)?;
         self.store.end_device(&LiveUser::of(user), device, cause, now_s)?;
         Ok(true)
     }
@@ -393,6 +397,8 @@ impl Answer<PortalApproval> for Portal {
         let Found::Here(WaitingLogin { number, device }) = found else {
             return Ok(Some(LoginStep::Refused(Refusal::Busy.into())));
         };
+        // The browser looks again.
+        let Ok(_permit) = APPROVALS.try_acquire() else { return Ok(None) };
         let outcome = self.authenticator.approved(number, device, (self.clocks.wall)()).await;
         Ok(outcome.map(|outcome| {
             self.visits().remove_login(&token);

@@ -232,7 +232,10 @@ if (typeof document !== "undefined") {
       form.querySelector("button").disabled = true;
       const pair = await keyPair();
       form.elements.public_key.value = pair.public;
-      const answer = await fetch(form.action, { method: "POST", body: new URLSearchParams(new FormData(form)) });
+      const body = new URLSearchParams(new FormData(form));
+      const answer = await fetch(form.action, { method: "POST", body }).catch(() => null);
+      // The browser says what is wrong, or the list whether the device was added.
+      if (!answer) return location.assign("/devices");
       if (answer.redirected) return location.assign(answer.url);
       show(await answer.text());
       const shown = document.getElementById("configuration");

@@ -2,12 +2,15 @@
 //!
 //! INVARIANT: logins, which wait for passwords to be checked, never take all that may be under way,
 //! and one address never takes all of theirs; a browser that hangs up makes no room before its
-//! login is decided.
+//! login is decided. Logouts that providers send have separate places and wait for one, since providers
+//! don't repeat them.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use vpnd_ipc::channel::{Channel, ChannelError};
 use vpnd_ipc::gateway::portal::PortalRequest;
 use vpnd_ipc::messages::SecretBytes;
@@ -20,11 +23,22 @@ const MAX_LOGINS: usize = 48;
 /// The same from one address.
 const MAX_LOGINS_OF_SOURCE: usize = 6;
 
+/// Logouts of providers that are checked at the same time, those that wait for it, and for how long:
+/// less than a request of a browser may take.
+const MAX_LOGOUTS: usize = 8;
+const MAX_WAITING_LOGOUTS: usize = 256;
+const LOGOUT_TIMEOUT: Duration = Duration::from_secs(15);
+
 /// The way to the auth process.
 pub(crate) struct AuthClient {
     requests: Arc<Requests<PortalRequest>>,
     logins: Arc<Mutex<HashMap<Source, usize>>>,
+    logouts: Arc<Semaphore>,
+    waiting_logouts: Arc<Semaphore>,
 }
+
+/// A logout that is being checked.
+pub(crate) struct LogoutTurn(#[expect(dead_code, reason = "it is held")] OwnedSemaphorePermit);
 
 /// A login that is under way, while it is.
 pub(crate) struct LoginTurn {
@@ -45,7 +59,13 @@ impl AuthClient {
             }
             Ok(())
         };
-        (Self { requests, logins: Arc::default() }, replies)
+        let client = Self {
+            requests,
+            logins: Arc::default(),
+            logouts: Arc::new(Semaphore::new(MAX_LOGOUTS)),
+            waiting_logouts: Arc::new(Semaphore::new(MAX_WAITING_LOGOUTS)),
+        };
+        (client, replies)
     }
 
     /// Sends a request and waits for its reply.
@@ -59,11 +79,15 @@ impl AuthClient {
         logged(self.requests.request(request).await)
     }
 
-    /// Sends a request of a login, which keeps its turn until the reply has come.
+    /// Sends a request of a login or a logout, which keeps its turn until the reply has come.
     ///
     /// # Errors
     /// If the auth process is gone, or could not do it; the reason is in the log.
-    pub(crate) async fn request_in_turn<R>(&self, request: R, turn: LoginTurn) -> Result<R::Reply, NoReply>
+    pub(crate) async fn request_in_turn<R>(
+        &self,
+        request: R,
+        turn: impl Send + 'static,
+    ) -> Result<R::Reply, NoReply>
     where
         R: Request<Message = PortalRequest>,
     {
@@ -74,6 +98,13 @@ impl AuthClient {
             replied
         });
         logged(replied.await.unwrap_or_else(|_| Err(Gone.into())))
+    }
+
+    /// Waits until a logout may be checked; `None` if that takes too long.
+    pub(crate) async fn logout_turn(&self) -> Option<LogoutTurn> {
+        let _waiting = self.waiting_logouts.try_acquire().ok()?;
+        let turn = Arc::clone(&self.logouts).acquire_owned();
+        tokio::time::timeout(LOGOUT_TIMEOUT, turn).await.ok()?.ok().map(LogoutTurn)
     }
 
     /// Lets a login from this address begin, if not too many are under way.
@@ -122,6 +153,17 @@ mod tests {
         turns.push(auth.login_turn(address(1)).expect("one is over"));
         turns.extend((2..200).map_while(|n| auth.login_turn(address(n))));
         assert_eq!(turns.len(), MAX_LOGINS);
+        // Logouts have separate places, for which they wait.
+        let mut logouts = Vec::new();
+        for _ in 0..MAX_LOGOUTS {
+            logouts.push(auth.logout_turn().await.expect("there is room"));
+        }
+        let last = auth.logout_turn();
+        let over = async {
+            tokio::task::yield_now().await;
+            logouts.pop();
+        };
+        assert!(tokio::join!(last, over).0.is_some());
         drop(turns);
         assert!(auth.logins.lock().unwrap().is_empty());
     }

@@ -89,6 +89,8 @@ pub trait WireGuardDevices: Send + Sync {
     ) -> Result<(), StoreError>;
     /// All of them, by public key.
     fn wireguard_devices(&self) -> Result<Vec<WireGuardDevice>, StoreError>;
+    /// Those of a user, by public key.
+    fn wireguard_devices_of(&self, user: UserId) -> Result<Vec<WireGuardDevice>, StoreError>;
     /// The device with this public key.
     fn wireguard_device(&self, public_key: &[u8; 32]) -> Result<Option<WireGuardDevice>, StoreError>;
     /// Its sessions are valid again, for another lifetime: `false` if the user has no such device.

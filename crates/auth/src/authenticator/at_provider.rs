@@ -7,6 +7,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use vpnd_proto::admission::Source;
 use vpnd_proto::session::DeviceId;
 
 use super::external::{ExternalSource, blocking, cause};
@@ -135,9 +136,15 @@ impl Authenticator {
         if self.credentials.lack_certificate(&login, user.as_ref()) {
             return self.not_certified(&login, now_s);
         }
-        // A one-time code may follow, which can be guessed.
         let person = Person::entry(&at.source.name, &identity.subject);
-        match self.admit(&login, person, known, now_s) {
+        // A one-time code would follow, which can be guessed.
+        let has_codes = user.is_some_and(|user| user.totp.is_some());
+        let admitted = if has_codes {
+            self.admit(&login, person, known, now_s)
+        } else {
+            Ok(self.throttle(login.entrance).count_shown(person, Source::from(login.source), known, now_s))
+        };
+        match admitted {
             Ok(guess) => {
                 let at = AtSource::shown(login, guess, at, (*factors, *auth_time_s));
                 self.vouched_for(at, identity, now_s)

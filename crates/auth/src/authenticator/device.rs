@@ -2,7 +2,8 @@
 //! login.
 //!
 //! Invariants: its user must be enabled and not expired, known to their source as far as that is
-//! asked again, and in an access profile that allows WireGuard. Its sessions last no longer than a
+//! asked again, and in an access profile that allows WireGuard. One that has to be renewed reaches
+//! the pages alone, and so does one whose user has to log in at a provider. Its sessions last no longer than a
 //! lifetime of the profile from when it was added or renewed last. Nothing here counts as a guess
 //! or as a login: a device needs neither.
 
@@ -16,9 +17,11 @@ use super::recheck::Outcome;
 use super::{Authenticated, Authenticator, Cause, LoginOutcome};
 use crate::access::NotAdmitted;
 use vpnd_config::factor::Factors;
+use vpnd_config::source::SourceKind;
 use vpnd_ipc::gateway::idp::SourceLimits;
 use vpnd_ipc::gateway::refusal::{Refusal, Refused};
-use vpnd_store::{Device, LOCAL, LiveUser, StoreError, User, WireGuardDevice};
+use vpnd_proto::session::DeviceId;
+use vpnd_store::{Device, LOCAL, LiveUser, StoreError, User, UserId, WireGuardDevice};
 use vpnd_sys::clock::now;
 
 /// Devices for which sources are asked at once, at most. The others try again: were they to wait for
@@ -35,6 +38,23 @@ struct Found {
     user: User,
     /// Whether its session before is not over: the gateway was restarted or upgraded.
     has_session: bool,
+}
+
+/// The answer of the source of a device's user.
+enum Word {
+    /// The user is there.
+    Here(User),
+    /// It can say more when the user has logged in again.
+    LogIn(User),
+    Not(User, Cause, Refusal),
+}
+
+/// Until when a device may have sessions.
+struct Standing {
+    /// Time that is left; `None` without an end.
+    left_s: Option<u64>,
+    /// Whether it has to be renewed first.
+    is_walled: bool,
 }
 
 /// The decision.
@@ -79,22 +99,29 @@ impl Authenticator {
         if let Some(cause) = fault(&user, now_s) {
             return self.refuse_device(&user, &device, outer, cause, Refusal::Credentials, now_s);
         }
-        let user = match self.confirmed(user, has_session).await {
-            Ok(user) => user,
-            Err((user, cause, refusal)) => {
+        // The source is not asked about a device that reaches the pages alone: it may want a login first.
+        let is_walled_here = self.standing(&user, &device, now_s).is_some_and(|standing| standing.is_walled);
+        let word = if is_walled_here { Word::Here(user) } else { self.confirmed(user, has_session).await };
+        let (user, has_to_log_in) = match word {
+            Word::Here(user) => (user, false),
+            Word::LogIn(user) if has_pages => (user, true),
+            Word::LogIn(user) => {
+                let (cause, refusal) = (Cause::SourceUnavailable, Refusal::SourceUnavailable);
+                return self.refuse_device(&user, &device, outer, cause, refusal, now_s);
+            }
+            Word::Not(user, cause, refusal) => {
                 return self.refuse_device(&user, &device, outer, cause, refusal, now_s);
             }
         };
-        let Some(profile) = self.credentials.profile(&user).filter(|profile| profile.wireguard.allowed)
-        else {
+        let Some(Standing { left_s, is_walled }) = self.standing(&user, &device, now_s) else {
             let why = NotAdmitted::NoProfile;
             return self.refuse_device(&user, &device, outer, why.into(), why.into(), now_s);
         };
-        let left_s = match profile.session_lifetime {
-            None => None,
-            Some(lifetime) => Some(device.renewed_s.saturating_add(lifetime.as_secs()).saturating_sub(now_s)),
-        };
-        let is_walled = device.walled_s.is_some() || left_s == Some(0);
+        if has_to_log_in && let Err(error) = self.wall_devices(user.id, Some(device.id), now_s) {
+            tracing::error!(%error, "a WireGuard device could not be checked");
+            return Refusal::Busy.into();
+        }
+        let is_walled = is_walled || has_to_log_in;
         if is_walled && !has_pages {
             return DeviceOutcome::Walled;
         }
@@ -113,6 +140,31 @@ impl Authenticator {
         if is_walled { DeviceOutcome::ToPages(user, device) } else { DeviceOutcome::Granted(user, device) }
     }
 
+    /// Returns how long the sessions of a device of this user may last; `None` if no access profile
+    /// allows any.
+    fn standing(&self, user: &User, device: &WireGuardDevice, now_s: u64) -> Option<Standing> {
+        let profile = self.credentials.profile(user).filter(|profile| profile.wireguard.allowed)?;
+        let left_s = profile
+            .session_lifetime
+            .map(|lifetime| device.renewed_s.saturating_add(lifetime.as_secs()).saturating_sub(now_s));
+        Some(Standing { left_s, is_walled: device.walled_s.is_some() || left_s == Some(0) })
+    }
+
+    /// Has the devices of a user, or this one alone, be renewed before their next sessions: their
+    /// clients come back by themselves. To be done before their sessions end.
+    pub(crate) fn wall_devices(
+        &self,
+        user: UserId,
+        one: Option<DeviceId>,
+        now_s: u64,
+    ) -> Result<(), StoreError> {
+        let own = self.store.wireguard_devices_of(user)?.into_iter();
+        for device in own.filter(|device| one.is_none_or(|one| one == device.id)) {
+            self.store.wall_wireguard_device(device.id, now_s)?;
+        }
+        Ok(())
+    }
+
     fn device(&self, key: &[u8; 32]) -> Result<Option<Found>, StoreError> {
         let Some(device) = self.store.wireguard_device(key)? else { return Ok(None) };
         let Some(user) = self.store.user_by_id(device.user)? else { return Ok(None) };
@@ -122,36 +174,37 @@ impl Authenticator {
     }
 
     /// The user as their source shows them now, if it is one that is asked again.
-    async fn confirmed(
-        self: &Arc<Self>,
-        user: User,
-        has_session: bool,
-    ) -> Result<User, (User, Cause, Refusal)> {
+    async fn confirmed(self: &Arc<Self>, user: User, has_session: bool) -> Word {
         if user.source == LOCAL {
-            return Ok(user);
+            return Word::Here(user);
         }
         let source = self.external.sources.iter().find(|source| source.source.name == user.source);
         let Some(source) = source.map(Arc::clone) else {
-            return Err((user, Cause::NoRecord, Refusal::Credentials));
+            return Word::Not(user, Cause::NoRecord, Refusal::Credentials);
         };
         if has_session || source.source.recheck().is_none() {
-            return Ok(user);
+            return Word::Here(user);
         }
         let Ok(_permit) = ASKED.try_acquire() else {
-            return Err((user, Cause::SourceUnavailable, Refusal::SourceUnavailable));
+            return Word::Not(user, Cause::SourceUnavailable, Refusal::SourceUnavailable);
         };
         match self.recheck_user(&source, &LiveUser::of(&user)).await {
             Outcome::Confirmed => {}
-            Outcome::Over => return Err((user, Cause::Disabled, Refusal::Credentials)),
+            Outcome::Over => return Word::Not(user, Cause::Disabled, Refusal::Credentials),
+            Outcome::NoToken => return Word::LogIn(user),
+            // A provider has the last word at the login.
+            Outcome::Absent if matches!(source.source.kind, SourceKind::Oidc(_)) => {
+                return Word::LogIn(user);
+            }
             Outcome::Absent | Outcome::Groupless(_) | Outcome::NoAnswer => {
-                return Err((user, Cause::SourceUnavailable, Refusal::SourceUnavailable));
+                return Word::Not(user, Cause::SourceUnavailable, Refusal::SourceUnavailable);
             }
         }
         let (this, id) = (Arc::clone(self), user.id);
         match blocking(move || this.store.user_by_id(id)).await {
             // In other groups, perhaps.
-            Ok(Ok(Some(fresh))) if fresh.enabled => Ok(fresh),
-            _ => Err((user, Cause::StoreFailed, Refusal::Busy)),
+            Ok(Ok(Some(fresh))) if fresh.enabled => Word::Here(fresh),
+            _ => Word::Not(user, Cause::StoreFailed, Refusal::Busy),
         }
     }
 

@@ -1,8 +1,10 @@
 //! Requests of RADIUS servers about sessions (RFC 5176), as the idp process passes them on.
 //!
 //! Invariants: a request reaches sessions of the users of its own source alone, however it names
-//! them, and those to which all that it names applies; who was disabled here stays so. They are
-//! done one after the other and not faster than [`INTERVAL`], whatever the idp process sends.
+//! them, and those to which all that it names applies; who was disabled here stays so. WireGuard
+//! devices that are disconnected have to be renewed, since their clients come back by themselves.
+//! Requests are done one after the other and not faster than [`INTERVAL`], whatever the idp process
+//! sends.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -133,6 +135,7 @@ impl Authenticator {
     fn disconnect(&self, user: &User, device: Option<DeviceId>) -> Result<(), StoreError> {
         let live = LiveUser::of(user);
         let cause = RevocationCause::Disconnected;
+        self.wall_devices(user.id, device, wall_s())?;
         match device {
             Some(device) => self.store.end_device(&live, device, cause, wall_s()),
             None => self.store.end_sessions(&live, cause, wall_s()),

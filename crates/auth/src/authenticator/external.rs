@@ -18,6 +18,7 @@ use vpnd_proto::control::{SecretText, UserName};
 use vpnd_proto::time::Time;
 
 use super::absences::Absences;
+use super::refresh::Asking;
 use super::rounds::AtSource;
 use super::throttle::Person;
 use super::token_seal::TokenSeal;
@@ -52,6 +53,7 @@ pub(crate) struct External {
     pub(super) idp: Arc<IdpClient>,
     pub(super) accounting: Arc<Accounting>,
     pub(super) tokens: TokenSeal,
+    pub(super) asking: Asking,
 }
 
 pub(super) struct ExternalSource {
@@ -125,7 +127,7 @@ impl External {
         tokens: TokenSeal,
     ) -> Self {
         let sources = sources.iter().map(|source| Arc::new(ExternalSource::new(source)));
-        Self { sources: sources.collect(), idp, accounting, tokens }
+        Self { sources: sources.collect(), idp, accounting, tokens, asking: Asking::default() }
     }
 
     /// How each source answers.
@@ -276,6 +278,11 @@ impl Authenticator {
         for entrance in [Entrance::Tunnel, Entrance::Portal] {
             self.throttle(entrance).is_entry(&at.login.user, Person::entry(&at.source.source.name, subject));
         }
+    }
+
+    /// Whether logins by this name go to a source.
+    pub(crate) fn has_source_for(&self, name: &str) -> bool {
+        self.external.source_of(name).is_some()
     }
 
     /// Whether the name, as it is, belongs to this source.

@@ -55,6 +55,8 @@ pub(super) enum Outcome {
     /// The source shows the user, and none of the groups that there were.
     Groupless(Box<Identity>),
     NoAnswer,
+    /// There is nothing to ask the provider by, until the user logs in again.
+    NoToken,
 }
 
 impl Authenticator {
@@ -255,6 +257,8 @@ impl Round {
             Outcome::NoAnswer => {
                 self.failures.fetch_add(1, Ordering::Relaxed);
             }
+            // No server was asked.
+            Outcome::NoToken => {}
             // One entry that servers can't deliver says nothing about the others.
             Outcome::Confirmed | Outcome::Over | Outcome::Absent | Outcome::Groupless(_) => {
                 self.failures.store(0, Ordering::Relaxed);
@@ -280,13 +284,15 @@ impl Turn {
             }
             Outcome::Over => Some(RevocationCause::Source),
             // Whoever is absent and not gone counts as one about whom there is no answer.
-            Outcome::NoAnswer | Outcome::Absent | Outcome::Groupless(_)
+            Outcome::NoAnswer | Outcome::NoToken | Outcome::Absent | Outcome::Groupless(_)
                 if at.since(self.confirmed) < recheck.every + recheck.grace =>
             {
                 self.due = at + recheck.every.min(RETRY);
                 None
             }
-            Outcome::NoAnswer | Outcome::Absent | Outcome::Groupless(_) => Some(RevocationCause::Unconfirmed),
+            Outcome::NoAnswer | Outcome::NoToken | Outcome::Absent | Outcome::Groupless(_) => {
+                Some(RevocationCause::Unconfirmed)
+            }
         }
     }
 }
@@ -385,6 +391,8 @@ mod tests {
             assert!(!round.is_without_answers());
             round.note(&Outcome::Confirmed);
         }
+        (0..AT_ONCE).for_each(|_| round.note(&Outcome::NoToken));
+        assert!(!round.is_without_answers(), "users who can't be asked about say nothing of it");
         (0..AT_ONCE).for_each(|_| round.note(&Outcome::NoAnswer));
         assert!(round.is_without_answers());
     }

@@ -2,9 +2,15 @@
 //!
 //! Invariants: a token is in the store, sealed, and on its way to idp, and nowhere else; the one that
 //! a provider gives in place of another is kept before anything else becomes of the answer, unless a
-//! login or a logout has come in between.
+//! login or a logout has come in between. A token may be good once: a user is asked about once at a
+//! time, and a token that was sent without an answer is perhaps used up, so that its refusal says
+//! nothing of the user.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Mutex as AsyncMutex;
 
 use super::Authenticator;
 use super::external::ExternalSource;
@@ -14,6 +20,37 @@ use vpnd_config::source::LOGIN_TIMEOUT;
 use vpnd_ipc::gateway::idp::{RefreshLogin, RefreshToken, RefreshedLogin, SourceName};
 use vpnd_store::{LiveUser, RefreshToken as Sealed, StoreError, UserId};
 use vpnd_sys::clock::now;
+use vpnd_sys::log_limit::LogLimit;
+
+static WITHOUT_TOKEN: LogLimit = LogLimit::new(1, Duration::from_secs(3_600));
+
+/// The token of a user that was sent last without an answer.
+type Unanswered = Arc<AsyncMutex<Option<Sealed>>>;
+
+/// The users about whom providers are being asked, or have not answered.
+#[derive(Default)]
+pub(super) struct Asking(Mutex<HashMap<UserId, Unanswered>>);
+
+impl Asking {
+    fn of(&self, user: UserId) -> Unanswered {
+        Arc::clone(self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(user).or_default())
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    /// Forgets a user about whom no other request waits, and of whom nothing is to be kept.
+    fn leave(&self, user: UserId, turn: Unanswered) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // The map's own, and this one.
+        let is_last = Arc::strong_count(&turn) == 2;
+        if is_last && turn.try_lock().is_ok_and(|unanswered| unanswered.is_none()) {
+            all.remove(&user);
+        }
+    }
+}
 
 impl Authenticator {
     /// Asks the provider about a user.
@@ -22,15 +59,32 @@ impl Authenticator {
         source: &ExternalSource,
         user: &LiveUser,
     ) -> Outcome {
+        let turn = self.external.asking.of(user.id);
+        let outcome = self.ask_in_turn(source, user, &mut *turn.lock().await).await;
+        self.external.asking.leave(user.id, turn);
+        outcome
+    }
+
+    async fn ask_in_turn(
+        self: &Arc<Self>,
+        source: &ExternalSource,
+        user: &LiveUser,
+        unanswered: &mut Option<Sealed>,
+    ) -> Outcome {
         let name = &source.source.name;
+        let before = unanswered.take();
         let Some((sealed, token)) = self.refresh_token(user.id).await else {
-            tracing::debug!(
-                source = name,
-                user = user.name,
-                "there is no refresh token for the user, or none that can be opened"
-            );
-            return Outcome::NoAnswer;
+            if WITHOUT_TOKEN.admits() {
+                tracing::warn!(
+                    source = name,
+                    user = user.name,
+                    "there is no refresh token for a user, or none that can be opened, so the provider can't be asked: the \
+                     session ends when it was not confirmed for too long"
+                );
+            }
+            return Outcome::NoToken;
         };
+        let was_unanswered = before.as_ref() == Some(&sealed);
         let asked = RefreshLogin { source: SourceName::cut(name), token };
         let reply = self.external.idp.request(asked, LOGIN_TIMEOUT + REPLY_MARGIN).await;
         source.replied(reply.is_ok(), now());
@@ -41,8 +95,13 @@ impl Authenticator {
                 }
                 self.shown_again(source, user, identity).await
             }
+            Ok(Err(_)) if was_unanswered => {
+                *unanswered = Some(sealed);
+                Outcome::NoToken
+            }
             Ok(Err(_)) => Outcome::Absent,
             Err(why) => {
+                *unanswered = Some(sealed);
                 self.record.source_failed(name, &why);
                 Outcome::NoAnswer
             }

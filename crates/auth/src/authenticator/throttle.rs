@@ -175,6 +175,13 @@ impl Throttle {
         }
     }
 
+    /// Counts a login by which nothing can be guessed until it is over. It waits for nothing, or
+    /// strangers' failures would keep people out whose source has shown who they are.
+    pub(super) fn count_shown(&mut self, person: Person, from: Source, known: bool, now_s: u64) -> Guess {
+        let person = self.resolve(person);
+        self.count(person, from, known, now_s)
+    }
+
     /// Seconds until the next guess is admitted; `None` if it is now.
     pub(super) fn wait_s(&mut self, person: &Person, from: Source, known: bool, now_s: u64) -> Option<u64> {
         let person = self.resolve(person.clone());

@@ -4,7 +4,7 @@
 //! Invariants: a state is good once and for [`LIFETIME`], for the provider that it was made for and
 //! for the browser that began the login, which shows a token of its own; nonce and verifier are
 //! this process's and idp's, so a portal that was taken over can redeem no code; what is kept is
-//! bounded, and networks share it fairly.
+//! bounded, and networks share it fairly; a provider that does not answer keeps nothing else waiting.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -14,6 +14,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use sha2::{Digest as _, Sha256};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use vpnd_proto::admission::Source;
 use vpnd_proto::admission::shares::{Displaced, Division, Entered, PermitId, Shares, Standing};
 use vpnd_proto::control::SecretText;
@@ -37,6 +38,11 @@ const DISPLACE_AFTER: Duration = Duration::from_secs(60);
 /// Logins at most.
 const LIMIT: usize = 4_096;
 
+/// Requests for the address of a provider's login page at once, and for that of one provider: they
+/// only last where a provider has not described itself lately.
+const ASKED: usize = 32;
+const ASKED_OF_ONE: usize = 8;
+
 type Hash = [u8; 32];
 
 /// The logins that are under way.
@@ -44,6 +50,32 @@ pub(super) struct AtProvider {
     shares: Shares,
     /// By the hash of the state.
     waiting: HashMap<Hash, Waiting>,
+    asking: Asking,
+}
+
+/// The providers whose addresses are being asked for.
+struct Asking {
+    all: Arc<Semaphore>,
+    of_one: HashMap<String, Arc<Semaphore>>,
+}
+
+/// A request for such an address, while it lasts.
+pub(super) type Asked = [OwnedSemaphorePermit; 2];
+
+impl Default for Asking {
+    fn default() -> Self {
+        Self { all: Arc::new(Semaphore::new(ASKED)), of_one: HashMap::new() }
+    }
+}
+
+impl Asking {
+    /// Lets a configured provider be asked, if not too many requests are under way.
+    fn begin(&mut self, source: &str) -> Option<Asked> {
+        let new = || Arc::new(Semaphore::new(ASKED_OF_ONE));
+        let of_one = self.of_one.entry(source.to_owned()).or_insert_with(new);
+        let of_one = Arc::clone(of_one).try_acquire_owned().ok()?;
+        Some([Arc::clone(&self.all).try_acquire_owned().ok()?, of_one])
+    }
 }
 
 struct Waiting {
@@ -74,7 +106,7 @@ impl Default for AtProvider {
     fn default() -> Self {
         let division =
             Division { limit: LIMIT, displace_after: DISPLACE_AFTER, displaced: Displaced::Oldest };
-        Self { shares: Shares::new(division), waiting: HashMap::new() }
+        Self { shares: Shares::new(division), waiting: HashMap::new(), asking: Asking::default() }
     }
 }
 
@@ -148,6 +180,12 @@ impl Answer<StartAtProvider> for Portal {
         let StartAtProvider { source, address, again } = start;
         let ages = [again.then_some(AGAIN), self.access.shortest_login_age()];
         let max_age_s = ages.into_iter().flatten().min().map(|age| age.as_secs());
+        if !self.authenticator.is_provider(&source) {
+            return Ok(ProviderStart::Refused(Refusal::NotConfirmed.into()));
+        }
+        let Some(_asked) = self.at_provider().asking.begin(&source) else {
+            return Ok(ProviderStart::Refused(Refusal::SourceUnavailable.into()));
+        };
         let begun = self.at_provider().begin(&source, address, max_age_s, now());
         let Some(Begun { token, state, nonce, challenge }) = begun else {
             return Ok(ProviderStart::Refused(Refusal::WaitingFull.into()));
@@ -212,6 +250,19 @@ mod tests {
         let late = begin(&mut logins);
         assert!(logins.finish(&late.state, "uni", &late.token, Time::ZERO + LIFETIME).is_none());
         assert!(logins.finish("", "uni", &late.token, Time::ZERO).is_none());
+    }
+
+    #[test]
+    fn a_provider_that_does_not_answer_takes_no_more_than_its_part() {
+        let mut asking = Asking::default();
+        let slow: Vec<_> = std::iter::from_fn(|| asking.begin("slow")).collect();
+        assert_eq!(slow.len(), ASKED_OF_ONE);
+        let good = asking.begin("good").expect("others are asked");
+        drop(slow);
+        assert!(asking.begin("slow").is_some());
+        drop(good);
+        let all: Vec<_> = (0..100).filter_map(|number: u8| asking.begin(&(number / 8).to_string())).collect();
+        assert_eq!(all.len(), ASKED);
     }
 
     #[test]

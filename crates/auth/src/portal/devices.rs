@@ -2,13 +2,17 @@
 //!
 //! Invariants: a device is one of the visit's user or none. A WireGuard device shows nothing but its
 //! key, so to add or renew one takes a login of the last ten minutes, and what an administrator's
-//! command refuses is refused here. This process never has a device's private key.
+//! command refuses is refused here; a user does so seldom, since each writes to the store, has all
+//! devices read again for handshakes, and is in the audit file. This process never has a device's
+//! private key.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::{Portal, first, now};
 use crate::access::Decided;
+use crate::authenticator::allowances::Allowances;
 use crate::wireguard::WireGuard;
 use crate::wireguard::configuration::{Configuration, Endpoint};
 use crate::wireguard::new_device;
@@ -23,6 +27,15 @@ use vpnd_proto::session::DeviceId;
 use vpnd_store::{Device, NewWireGuardDevice, StoreError, User, WireGuardDevice};
 use vpnd_wireguard::PublicKey;
 
+/// Devices that a user may add and renew at once, and the time for another one.
+const CHANGES: u32 = 20;
+const CHANGE_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Limits what users change of their devices.
+pub(super) fn allowances() -> Allowances {
+    Allowances::new(CHANGES, CHANGE_INTERVAL)
+}
+
 /// What it takes to make a WireGuard client's configuration.
 pub(crate) struct Offer {
     pub(crate) wireguard: Arc<WireGuard>,
@@ -34,6 +47,10 @@ impl Portal {
     /// Users may add WireGuard devices from now on.
     pub(crate) fn offer(&self, offer: Offer) {
         *self.offered.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(offer));
+    }
+
+    fn changes(&self) -> MutexGuard<'_, Allowances> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn offered(&self) -> Option<Arc<Offer>> {
@@ -55,6 +72,7 @@ impl Portal {
         Ok(match profile {
             None => Err(DeviceChange::NotAllowed),
             Some(_) if !self.visits().is_recent(&browser.token, now()) => Err(DeviceChange::LogInAgain),
+            Some(_) if self.changes().take(user.id, now()).is_err() => Err(DeviceChange::TooOften),
             Some(profile) => Ok((user, profile)),
         })
     }
@@ -64,8 +82,8 @@ impl Portal {
         &self,
         user: &User,
     ) -> Result<BTreeMap<[u8; 16], WireGuardDevice>, StoreError> {
-        let all = self.store.wireguard_devices()?.into_iter();
-        Ok(all.filter(|device| device.user == user.id).map(|device| (device.id.0, device)).collect())
+        let own = self.store.wireguard_devices_of(user.id)?.into_iter();
+        Ok(own.map(|device| (device.id.0, device)).collect())
     }
 
     /// The devices of a user, as they are shown.

@@ -13,7 +13,6 @@ use vpnd_config::revocation_cause::RevocationCause;
 use vpnd_ipc::gateway::idp::{ProviderLogout, ReadLogout};
 use vpnd_ipc::gateway::portal::LoggedOutAtProvider;
 use vpnd_ipc::request::{Answer, Reason};
-use vpnd_proto::session::DeviceId;
 use vpnd_proto::time::Time;
 use vpnd_store::{LiveUser, StoreError};
 
@@ -21,25 +20,28 @@ use super::{Portal, now};
 
 /// How long a token is remembered: longer than one counts.
 const REMEMBERED: Duration = Duration::from_secs(15 * 60);
-/// Tokens that are remembered.
+/// Tokens of one provider that are remembered.
 const LIMIT: usize = 16_384;
 
-/// The tokens that have counted.
+/// The tokens that have counted, of each provider: none takes the room of another.
 #[derive(Default)]
-pub(super) struct Seen(HashMap<(String, [u8; 32]), Time>);
+pub(super) struct Seen(HashMap<String, HashMap<[u8; 32], Time>>);
 
 impl Seen {
     /// Whether this one is new, and there is room to remember it.
     fn is_new(&mut self, source: &str, id: [u8; 32], now: Time) -> bool {
-        if self.0.len() >= LIMIT {
-            self.0.retain(|_, at| now.since(*at) < REMEMBERED);
+        let seen = self.0.entry(source.to_owned()).or_default();
+        if seen.len() >= LIMIT {
+            seen.retain(|_, at| now.since(*at) < REMEMBERED);
         }
-        self.0.len() < LIMIT && self.0.insert((source.to_owned(), id), now).is_none()
+        seen.len() < LIMIT && seen.insert(id, now).is_none()
     }
 
     /// Lets this one count again: the provider repeats it.
     fn forget(&mut self, source: &str, id: [u8; 32]) {
-        self.0.remove(&(source.to_owned(), id));
+        if let Some(seen) = self.0.get_mut(source) {
+            seen.remove(&id);
+        }
     }
 }
 
@@ -54,10 +56,7 @@ impl Portal {
             return Ok(());
         };
         let now_s = (self.clocks.wall)();
-        // A WireGuard client comes back by itself, if it may.
-        for device in self.wireguard_devices(&user)?.into_keys() {
-            self.store.wall_wireguard_device(DeviceId(device), now_s)?;
-        }
+        self.authenticator.wall_devices(user.id, None, now_s)?;
         self.store.end_sessions(&LiveUser::of(&user), RevocationCause::Disconnected, now_s)?;
         self.store.keep_refresh_token(user.id, None)?;
         self.visits().end_of(user.id);
@@ -107,9 +106,10 @@ mod tests {
             id[..8].copy_from_slice(&(number as u64).to_le_bytes());
             seen.is_new("uni", id, Time::ZERO);
         }
-        assert_eq!(seen.0.len(), LIMIT);
+        assert_eq!(seen.0["uni"].len(), LIMIT);
         assert!(!seen.is_new("uni", [3; 32], Time::ZERO), "one that can't be remembered does not count");
+        assert!(seen.is_new("other", [3; 32], Time::ZERO), "another provider has room of its own");
         assert!(!seen.is_new("uni", [1; 32], Time::ZERO + (REMEMBERED - Duration::from_secs(1))));
-        assert!(seen.is_new("uni", [3; 32], Time::ZERO + REMEMBERED) && seen.0.len() == 1);
+        assert!(seen.is_new("uni", [3; 32], Time::ZERO + REMEMBERED) && seen.0["uni"].len() == 1);
     }
 }

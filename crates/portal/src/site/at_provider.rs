@@ -5,6 +5,7 @@
 //! cookie of a visit stays as it is until a login has succeeded.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::{Form, Path, RawQuery, State};
 use axum::http::StatusCode;
@@ -21,6 +22,10 @@ use vpnd_ipc::gateway::portal::{
 };
 use vpnd_ipc::gateway::refusal::Refusal;
 use vpnd_proto::control::Text;
+use vpnd_sys::log_limit::LogLimit;
+
+/// Lines about logouts that were not followed.
+static DROPPED: LogLimit = LogLimit::new(20, Duration::from_secs(10));
 
 /// The query of a login that follows another.
 const AGAIN: &str = "again";
@@ -94,7 +99,16 @@ pub(super) async fn logged_out(
         return StatusCode::NOT_FOUND;
     };
     let Ok(token) = LogoutToken::new(logout_token) else { return StatusCode::BAD_REQUEST };
-    let Some(turn) = site.auth.login_turn(visitor.address) else { return StatusCode::TOO_MANY_REQUESTS };
+    let Some(turn) = site.auth.logout_turn().await else {
+        if DROPPED.admits() {
+            tracing::warn!(
+                source = &*known.source,
+                address = %visitor.address,
+                "a provider's logout is not followed, because too many wait: end the user's sessions by 'vpnd kick'"
+            );
+        }
+        return StatusCode::SERVICE_UNAVAILABLE;
+    };
     let said = LoggedOutAtProvider { source: known.source.clone(), token, address: visitor.address };
     match site.auth.request_in_turn(said, turn).await {
         Ok(true) => StatusCode::OK,

@@ -181,5 +181,9 @@ async fn changed(site: &Site, visitor: Visitor, name: &str, change: DeviceChange
         DeviceChange::Full => {
             add_form(site, &visitor, StatusCode::CONFLICT, name, Some(texts.devices.full)).await
         }
+        DeviceChange::TooOften => {
+            let problem = Some(texts.devices.too_often);
+            add_form(site, &visitor, StatusCode::TOO_MANY_REQUESTS, name, problem).await
+        }
     }
 }

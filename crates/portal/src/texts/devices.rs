@@ -42,6 +42,7 @@ pub(crate) struct DeviceTexts {
     pub(crate) not_allowed: &'static str,
     pub(crate) unusable: &'static str,
     pub(crate) full: &'static str,
+    pub(crate) too_often: &'static str,
     pub(crate) log_in_again: &'static str,
     /// It is let in for so many seconds yet, or without end.
     pub(crate) left: fn(Option<u64>) -> String,
@@ -88,6 +89,7 @@ pub(super) const ENGLISH: DeviceTexts = DeviceTexts {
     not_allowed: "Your account can't have WireGuard devices. Use the client of this VPN, or ask the help desk.",
     unusable: "This key or this name can't be used: a device has it already, or it is no public key of WireGuard.",
     full: "You have as many devices as there may be, or no VPN address is free. Remove a device, or ask the help desk.",
+    too_often: "You have added and renewed many devices in a short time. Try again in a few minutes.",
     log_in_again: "Devices can be added and renewed within ten minutes of a login. Log out, and log in again.",
     left: |left_s| match left_s {
         None => "Allowed without end".to_owned(),
@@ -138,6 +140,7 @@ pub(super) const GERMAN: DeviceTexts = DeviceTexts {
     not_allowed: "Ihr Konto kann keine WireGuard-Geräte haben. Verwenden Sie den Client dieses VPN, oder fragen Sie den Helpdesk.",
     unusable: "Dieser Schlüssel oder dieser Name geht nicht: Ein Gerät hat ihn schon, oder es ist kein öffentlicher Schlüssel von WireGuard.",
     full: "Sie haben so viele Geräte, wie möglich sind, oder keine VPN-Adresse ist frei. Entfernen Sie ein Gerät, oder fragen Sie den Helpdesk.",
+    too_often: "Sie haben in kurzer Zeit viele Geräte hinzugefügt und erneuert. Versuchen Sie es in einigen Minuten wieder.",
     log_in_again: "Geräte lassen sich in den ersten zehn Minuten nach einer Anmeldung hinzufügen und erneuern. Melden Sie sich ab und neu an.",
     left: |left_s| match left_s {
         None => "Ohne Ende zugelassen".to_owned(),

@@ -53,6 +53,12 @@ pub(crate) fn a_wireguard_device_is_one_users_and_comes_back_whole(stand: &dyn S
     assert!(matches!(taken, Err(StoreError::AddressTaken { .. })));
     assert!(matches!(store.add_wireguard_device("eve", &phone(3), 1), Err(StoreError::NoSuchUser { .. })));
     assert_eq!(store.wireguard_devices().unwrap(), [wanted], "what was refused has changed nothing");
+    store.add_wireguard_device("bob", &phone(4), 1).unwrap();
+    let keys_of = |name: &str| {
+        let devices = store.wireguard_devices_of(store.user(name).unwrap().unwrap().id).unwrap();
+        devices.into_iter().map(|device| device.public_key[0]).collect::<Vec<_>>()
+    };
+    assert_eq!((keys_of("ann"), keys_of("bob")), (vec![2], vec![4]));
 }
 
 pub(crate) fn timestamps_of_handshakes_only_become_later(stand: &dyn Stand) {

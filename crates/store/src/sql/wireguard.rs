@@ -32,6 +32,10 @@ impl<D: Database> WireGuardDevices for D {
         self.read(all)
     }
 
+    fn wireguard_devices_of(&self, user: UserId) -> Result<Vec<WireGuardDevice>, StoreError> {
+        self.read(|c| of_user(c, user))
+    }
+
     fn wireguard_device(&self, public_key: &[u8; 32]) -> Result<Option<WireGuardDevice>, StoreError> {
         self.read(|c| by_key(c, public_key))
     }
@@ -90,6 +94,11 @@ fn add(t: &Transaction<'_>, name: &str, device: &NewWireGuardDevice, now_s: u64)
 fn all(c: &Connection) -> Result<Vec<WireGuardDevice>> {
     let sql = format!("SELECT {COLUMNS} ORDER BY d.public_key");
     c.statement(&sql).query_all((), from_row)
+}
+
+fn of_user(c: &Connection, user: UserId) -> Result<Vec<WireGuardDevice>> {
+    let sql = format!("SELECT {COLUMNS} WHERE d.user_id = ? ORDER BY d.public_key");
+    c.statement(&sql).query_all([user.0], from_row)
 }
 
 fn by_key(c: &Connection, public_key: &[u8; 32]) -> Result<Option<WireGuardDevice>> {

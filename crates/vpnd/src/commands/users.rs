@@ -71,6 +71,10 @@ pub enum UserError {
     /// The profile with another certificate could not be written.
     #[error("{0}; run it again with another place")]
     NewProfile(WriteError),
+    #[error(
+        "logins by the name '{name}' go to the source '{owner}', and never to a user of the gateway; choose another name"
+    )]
+    OfSource { name: String, owner: String },
     #[error("'{name}' would be a guest without an end; add --expires DATE")]
     EndlessGuest { name: String },
     /// A file with mistakes. Nothing was changed.
@@ -160,6 +164,9 @@ fn add(args: &UserAddArgs, stores: &dyn Stores, now_s: u64, out: &mut dyn Write)
     let config = ServerConfig::load(&args.store.config)?;
     if let Some(path) = args.profile_out.as_ref().filter(|path| path.exists()) {
         return Err(UserError::Profile(WriteError::Exists { path: path.clone() }));
+    }
+    if let Some((_, source)) = config.source_of(&args.name) {
+        return Err(UserError::OfSource { name: args.name.clone(), owner: source.name.clone() });
     }
     let pages = args.password.invite.then(|| passwords::pages(&config)).transpose()?;
     let mut store = stores.open(&config, Opening::Create)?;

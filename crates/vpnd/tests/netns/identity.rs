@@ -80,6 +80,15 @@ pub(crate) fn add_source(gateway: &Gateway<'_>, text: &str) {
     });
 }
 
+/// Adds one after those that the configuration has.
+pub(crate) fn add_further_source(gateway: &Gateway<'_>, text: &str) {
+    let source: toml::Table = text.parse().expect("it is TOML");
+    edit_toml(&gateway.config(), |table| {
+        let sources = table.get_mut("source").and_then(Value::as_array_mut).expect("there are some");
+        sources.push(Value::Table(source));
+    });
+}
+
 /// The idp process of the gateway with this number.
 fn idp(gateway: u32) -> Option<u32> {
     let children = fs::read_to_string(format!("/proc/{gateway}/task/{gateway}/children")).ok()?;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use rcgen::{CertificateParams, KeyPair};
 
 use crate::gateway::{Gateway, must, write_secret};
-use crate::identity::add_source;
+use crate::identity::{add_further_source, add_source};
 use crate::lab::{GATEWAY_V4, Lab, eventually};
 use crate::names::PROVIDERS;
 use crate::namespace::Namespace;
@@ -18,6 +18,7 @@ use crate::process::{self, Process};
 
 const SOON: Duration = Duration::from_secs(60);
 const PORT: u16 = 8443;
+const OTHER_PORT: u16 = 8444;
 const SECRET: &str = "the secret of the gateway, as long as it has to be";
 
 /// Its packages, as `./x setup` installs them.
@@ -37,6 +38,9 @@ pub(crate) struct OpenId<'l> {
     lab: &'l Lab,
     packages: PathBuf,
     process: Option<Process>,
+    /// Of the source that it is.
+    name: &'static str,
+    port: u16,
 }
 
 impl<'l> OpenId<'l> {
@@ -47,21 +51,40 @@ impl<'l> OpenId<'l> {
         let own = CertificateParams::new(vec![PROVIDERS.to_owned()]).unwrap().self_signed(&key).unwrap();
         fs::write(lab.path("provider.pem"), own.pem()).unwrap();
         fs::write(lab.path("provider-key.pem"), key.serialize_pem()).unwrap();
-        let mut provider = Self { lab, packages, process: None };
+        Some(Self::begin(lab, packages, "uni", PORT, groups))
+    }
+
+    /// Starts another one besides, for the source `other`.
+    pub(crate) fn start_other(&self, groups: &serde_json::Value) -> Self {
+        Self::begin(self.lab, self.packages.clone(), "other", OTHER_PORT, groups)
+    }
+
+    fn begin(
+        lab: &'l Lab,
+        packages: PathBuf,
+        name: &'static str,
+        port: u16,
+        groups: &serde_json::Value,
+    ) -> Self {
+        let mut provider = Self { lab, packages, process: None, name, port };
         provider.groups(groups);
         provider.mode("as it should be");
         provider.restart();
-        Some(provider)
+        provider
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.lab.path(format!("{}-{name}", self.name))
     }
 
     /// The users with their groups from now on.
     pub(crate) fn groups(&self, groups: &serde_json::Value) {
-        replace(&self.lab.path("provider-groups.json"), &groups.to_string());
+        replace(&self.file("groups.json"), &groups.to_string());
     }
 
     /// What it says otherwise from now on (`openid/provider.mjs`).
     pub(crate) fn mode(&self, mode: &str) {
-        replace(&self.lab.path("provider-mode"), mode);
+        replace(&self.file("mode"), mode);
     }
 
     pub(crate) fn stop(&mut self) {
@@ -72,13 +95,13 @@ impl<'l> OpenId<'l> {
         let lab = self.lab;
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/netns/openid/provider.mjs");
         let mut command = process::command(lab, &lab.net, "node");
-        command.arg(script).env("ISSUER", format!("https://{PROVIDERS}:{PORT}"));
-        command.env("REDIRECT", format!("https://{GATEWAY_V4}/oidc/callback/uni"));
+        command.arg(script).env("ISSUER", format!("https://{PROVIDERS}:{}", self.port));
+        command.env("REDIRECT", format!("https://{GATEWAY_V4}/oidc/callback/{}", self.name));
         command.env("CERTIFICATE", lab.path("provider.pem")).env("KEY", lab.path("provider-key.pem"));
-        command.env("LOGOUT", format!("https://{GATEWAY_V4}/oidc/logout/uni"));
+        command.env("LOGOUT", format!("https://{GATEWAY_V4}/oidc/logout/{}", self.name));
         command.env("NODE_EXTRA_CA_CERTS", lab.path("trusted-portal.pem"));
         command.env("PACKAGES", &self.packages).env("NODE_NO_WARNINGS", "1");
-        command.env("MODE", lab.path("provider-mode")).env("GROUPS", lab.path("provider-groups.json"));
+        command.env("MODE", self.file("mode")).env("GROUPS", self.file("groups.json"));
         let mut process = Process::start(lab, "oidc-provider", command);
         eventually("the provider listens", SOON, || {
             process.assert_running();
@@ -91,12 +114,16 @@ impl<'l> OpenId<'l> {
     pub(crate) fn configure(&self, gateway: &Gateway<'_>, more: &str) {
         write_secret(&gateway.file("oidc.secret"), SECRET);
         gateway.configure("portal.url", format!("https://{GATEWAY_V4}"));
+        let Self { name, port, .. } = self;
         let source = format!(
-            "name = 'uni'\nkind = 'oidc'\nrealm = 'uni.example'\nissuer = 'https://{PROVIDERS}:{PORT}'\n\
+            "name = '{name}'\nkind = 'oidc'\nrealm = '{name}.example'\nissuer = 'https://{PROVIDERS}:{port}'\n\
              client_id = 'vpn'\nclient_secret_file = 'oidc.secret'\nlabel = 'The <University>'\nca = {:?}\n{more}",
             self.lab.path("provider.pem")
         );
-        add_source(gateway, &source);
+        match self.port {
+            PORT => add_source(gateway, &source),
+            _ => add_further_source(gateway, &source),
+        }
     }
 }
 
@@ -175,7 +202,12 @@ impl<'l> Traveller<'l> {
 
     /// Goes there from the login page with this query.
     fn at_provider_from(&self, query: &str, user: &str) -> String {
-        let mut page = self.step(&format!("https://{GATEWAY_V4}/oidc/start/uni{query}"));
+        self.at("uni", query, user)
+    }
+
+    /// The same to this provider.
+    pub(crate) fn at(&self, provider: &str, query: &str, user: &str) -> String {
+        let mut page = self.step(&format!("https://{GATEWAY_V4}/oidc/start/{provider}{query}"));
         let credentials = [("login", user), ("password", "x")];
         // A browser that has logged in there before is sent back at once.
         let mut steps = [("login", &credentials[..]), ("consent", &[])].into_iter();
@@ -189,7 +221,8 @@ impl<'l> Traveller<'l> {
                 self.request(form.unwrap(), &fields, false)
             };
         }
-        assert!(page.status == 303 && page.address.contains("/oidc/callback/uni?"), "{page:?}");
+        let back = format!("/oidc/callback/{provider}?");
+        assert!(page.status == 303 && page.address.contains(&back), "{page:?}");
         page.address
     }
 

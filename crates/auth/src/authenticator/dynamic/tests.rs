@@ -19,8 +19,8 @@ use vpnd_store::audit::testing::Recorded;
 use vpnd_store::password::Hasher;
 use vpnd_store::sqlite::Sqlite;
 use vpnd_store::{
-    Lease, LeaseOwner, Leases as _, NewUser, Revocations as _, SessionChange, SessionRecord, Sessions as _,
-    Users as _,
+    Lease, LeaseOwner, Leases as _, NewUser, NewWireGuardDevice, Revocations as _, SessionChange,
+    SessionRecord, Sessions as _, Users as _, WireGuardDevices as _,
 };
 
 struct Bench {
@@ -176,6 +176,31 @@ fn a_request_ends_what_all_of_its_attributes_name() {
     assert!(bench.store.user("ann@guests.example").unwrap().unwrap().enabled, "she may log in again");
     let audit = bench.audit.newest();
     assert_eq!(audit.iter().filter(|entry| entry.event == "disconnected").count(), 2);
+}
+
+#[test]
+fn wireguard_devices_that_are_disconnected_have_to_be_renewed() {
+    let bench = bench();
+    let names = [(1, "ann@guests.example"), (2, "ann@guests.example"), (3, "bob@guests.example")];
+    for (device, name) in names {
+        let device = NewWireGuardDevice {
+            public_key: [device; 32],
+            id: DeviceId([device; 16]),
+            name: String::new(),
+            preshared: None,
+            addresses: vec![[10, 86, 1, device].into()],
+        };
+        bench.store.add_wireguard_device(name, &device, 1).unwrap();
+    }
+    let walled = || {
+        let is_walled =
+            |device: &u8| bench.store.wireguard_device(&[*device; 32]).unwrap().unwrap().walled_s.is_some();
+        (1..=3).filter(is_walled).collect::<Vec<u8>>()
+    };
+    assert_eq!(bench.disconnect("guests", at(1)), None);
+    assert_eq!(walled(), [1], "the one device");
+    assert_eq!(bench.disconnect("guests", of_user("ann")), None);
+    assert_eq!(walled(), [1, 2], "all of hers, and nobody else's");
 }
 
 #[test]

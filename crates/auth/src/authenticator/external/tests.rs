@@ -27,9 +27,11 @@ use vpnd_store::audit::testing::Recorded;
 use vpnd_store::password::{Hasher, Password};
 use vpnd_store::sqlite::Sqlite;
 use vpnd_store::{
-    LiveUser, NewUser, RefreshTokens as _, Revocations as _, SessionChange, SessionRecord, Sessions as _,
-    TotpSecret, User, UserChange, UserId, Users as _,
+    LiveUser, NewUser, NewWireGuardDevice, RefreshTokens as _, Revocations as _, SessionChange,
+    SessionRecord, Sessions as _, TotpSecret, User, UserChange, UserId, Users as _, WireGuardDevices as _,
 };
+
+mod provider;
 
 const NOW: u64 = 1_700_000_000;
 
@@ -45,6 +47,7 @@ struct Bench {
     asked: Asked,
     /// A reply to a request that begins with "held" needs one of these.
     held: Arc<Semaphore>,
+    replies: Replies,
     _directory: tempfile::TempDir,
 }
 
@@ -98,20 +101,27 @@ impl Bench {
         idp.connect(ours.into()).unwrap();
         let asked = Asked::default();
         let replies = replies.iter().map(|(user, reply)| ((*user).to_owned(), reply.clone())).collect();
+        let replies: Replies = Arc::new(Mutex::new(replies));
         let held = Arc::new(Semaphore::new(0));
         let channel = Channel::new(theirs, MAX_FRAME).unwrap();
-        let told = Arc::new(ToldIdp { replies, asked: Arc::clone(&asked), held: Arc::clone(&held) });
+        let told = Arc::new(ToldIdp {
+            replies: Arc::clone(&replies),
+            asked: Arc::clone(&asked),
+            held: Arc::clone(&held),
+        });
         let permits = Arc::new(Semaphore::new(Semaphore::MAX_PERMITS));
         tokio::spawn(request::serve::<IdpRequest, _>(channel, told, permits));
         let audit = Recorded::default();
-        let auth = auth.with_audit(audit.recorder());
+        let profiles = vpnd_config::testing::smallest("[wireguard]\nenabled = true\n").profiles;
+        let access = crate::access::Access::new(profiles, &vpnd_config::Tunnel::default());
+        let auth = auth.with_access(Arc::new(access)).with_audit(audit.recorder());
         let auth = Arc::new(auth.with_external(External::new(
             &sources(),
             idp,
             Arc::default(),
             TokenSeal::default(),
         )));
-        Self { auth, store, audit, asked, held, _directory: directory }
+        Self { auth, store, audit, asked, held, replies, _directory: directory }
     }
 
     async fn log_in(&self, user: &str, password: &str) -> LoginOutcome {
@@ -144,10 +154,11 @@ fn login(user: &str, password: &str) -> Login {
 }
 
 type Reply = Result<Verdict, Reason>;
+type Replies = Arc<Mutex<BTreeMap<String, Reply>>>;
 
 /// An idp process that answers as it is told.
 struct ToldIdp {
-    replies: BTreeMap<String, Reply>,
+    replies: Replies,
     asked: Asked,
     held: Arc<Semaphore>,
 }
@@ -158,8 +169,9 @@ impl ToldIdp {
         if key.starts_with("held") {
             self.held.acquire().await.unwrap().forget();
         }
-        match self.replies.get(&key) {
-            Some(reply) => reply.clone(),
+        let reply = self.replies.lock().unwrap().get(&key).cloned();
+        match reply {
+            Some(reply) => reply,
             None => std::future::pending().await,
         }
     }
@@ -898,45 +910,6 @@ async fn whoever_has_left_is_out_of_the_pages_without_a_session() {
     bench.auth.recheck_due(&staff, recheck, &mut turns, users).await;
     assert!(bench.store.user_by_id(id).unwrap().unwrap().generation > generation, "which ends her visits");
     assert!(found("staff", bench.live()).is_empty(), "a visit that is over is asked about no more");
-}
-
-#[tokio::test]
-async fn a_provider_is_asked_by_the_token_of_the_login_and_then_by_the_next_one() {
-    use crate::authenticator::recheck::Outcome;
-    let bench = Bench::new(&[
-        ("ann's", accepted_as("ann@sso.example", "1", &["staff"])),
-        ("first", accepted_as("ann@sso.example", "1", &["vpn"])),
-        ("first+", accepted_as("ann@sso.example", "another", &["staff"])),
-        ("first++", Err(Reason::cut("down"))),
-        ("void", Ok(Verdict::Refused(SourceRefusal::UnknownUser))),
-    ]);
-    let address = "192.0.2.1".parse().unwrap();
-    bench.auth.log_in_at_provider(redeem("ann's"), address, DeviceId([1; 16]), NOW).await;
-    let user = || bench.store.user("ann@sso.example").unwrap().unwrap();
-    let seal = &bench.auth.external.tokens;
-    let token = || {
-        let sealed = bench.store.refresh_token(user().id).unwrap()?;
-        assert_eq!(seal.open(UserId([9; 16]), &sealed), None, "it is in clear, or anybody's");
-        seal.open(user().id, &sealed).map(|token| token.to_string())
-    };
-    assert_eq!(token().as_deref(), Some("first"));
-    let uni = bench.auth.external.sources.iter().find(|at| at.source.name == "uni").map(Arc::clone).unwrap();
-    let recheck = async || bench.auth.recheck_user(&uni, &LiveUser::of(&user())).await;
-    assert_eq!(recheck().await, Outcome::Confirmed);
-    assert_eq!((token().as_deref(), &user().groups[..]), (Some("first+"), &["vpn".to_owned()][..]));
-    assert_eq!(recheck().await, Outcome::Absent, "somebody else has her token");
-    assert_eq!(token().as_deref(), Some("first++"), "the next one is kept in any case");
-    assert_eq!(recheck().await, Outcome::NoAnswer);
-    let keep = |text: &str| {
-        bench.store.keep_refresh_token(user().id, Some(&seal.seal(user().id, text))).unwrap();
-    };
-    keep("void");
-    assert_eq!(recheck().await, Outcome::Absent, "the provider lets her in no more");
-    let clear = vpnd_store::RefreshToken::new("first".to_owned());
-    bench.store.keep_refresh_token(user().id, Some(&clear)).unwrap();
-    assert_eq!(recheck().await, Outcome::NoAnswer, "one that the gateway has not sealed is none");
-    bench.store.keep_refresh_token(user().id, None).unwrap();
-    assert_eq!(recheck().await, Outcome::NoAnswer, "without a token nobody can be asked");
 }
 
 #[tokio::test]

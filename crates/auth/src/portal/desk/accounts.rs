@@ -40,7 +40,13 @@ pub(super) fn add<'a>(
     // A guest has an end.
     let is_endless_guest = sponsor.is_some() && expires_s.is_none();
     let is_over = expires_s.is_some_and(|expires_s| expires_s <= now_s);
-    if !is_user_name(name) || is_endless_guest || is_over || note.chars().any(char::is_control) {
+    // A login by such a name goes to its source, and never here.
+    if portal.authenticator.has_source_for(name)
+        || !is_user_name(name)
+        || is_endless_guest
+        || is_over
+        || note.chars().any(char::is_control)
+    {
         return Ok(Err(DeskRefusal::Unusable));
     }
     let Some(password) = password else { return Ok(Err(DeskRefusal::TooOften)) };

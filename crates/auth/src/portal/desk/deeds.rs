@@ -4,6 +4,7 @@
 
 use super::authority::{is_for_people, may_change};
 use super::{Actor, Portal, accounts};
+use vpnd_config::factor::Requirement;
 use vpnd_config::revocation_cause::RevocationCause;
 use vpnd_ipc::gateway::portal::desk::{ChangeUser, Deed, DeskRefusal, Link, Replied};
 use vpnd_proto::session::DeviceId;
@@ -90,6 +91,11 @@ impl Portal {
         Ok(done)
     }
 
+    fn needs_code(&self, user: &User) -> bool {
+        let profile = self.access.of(user);
+        profile.is_some_and(|profile| profile.require.contains(&Requirement::OneTimeCode))
+    }
+
     /// Finds what a deed takes, and whether it fits the user.
     fn plan<'a>(&'a self, actor: &'a Actor, user: &'a User, deed: &Deed) -> Replied<Planned<'a>> {
         let (name, now_s) = (user.name.as_str(), (self.clocks.wall)());
@@ -103,6 +109,8 @@ impl Portal {
             }
             Deed::Disable => Planned::new("user-disabled", String::new(), set_enabled(false)),
             Deed::Enable => Planned::new("user-enabled", String::new(), set_enabled(true)),
+            // Without a code such a user can't log in, not even to set another app up.
+            Deed::ResetCodes if self.needs_code(user) => return Err(DeskRefusal::Unusable),
             Deed::ResetCodes if user.source == LOCAL && user.totp.is_some() => {
                 let change = UserChange { totp: Some(None), ..UserChange::default() };
                 Planned::modify(self, user, "totp: none".to_owned(), change, now_s)
@@ -139,10 +147,7 @@ impl Portal {
             }
         } else {
             let now_s = (self.clocks.wall)();
-            // WireGuard clients come back by themselves otherwise.
-            for device in self.wireguard_devices(user)?.into_values() {
-                self.store.wall_wireguard_device(device.id, now_s)?;
-            }
+            self.authenticator.wall_devices(user.id, None, now_s)?;
             self.store.end_sessions(&LiveUser::of(user), RevocationCause::Kicked, now_s)?;
         }
         self.kicked(user.id);

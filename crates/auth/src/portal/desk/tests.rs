@@ -35,6 +35,10 @@ pub(in crate::portal) struct Bench {
 
 impl Bench {
     pub(in crate::portal) fn new() -> Self {
+        Self::with_profiles(vpnd_config::AccessProfiles::of_everybody())
+    }
+
+    fn with_profiles(profiles: vpnd_config::AccessProfiles) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let store = Arc::new(Sqlite::open_or_create(&directory.path().join("vpnd.db")).unwrap());
         let hasher = Hasher::with_cost(8, 1);
@@ -46,7 +50,7 @@ impl Bench {
         let state_dir = directory.path().display();
         let config =
             vpnd_config::testing::smallest(&format!("[server]\nstate_dir = '{state_dir}'\n{PORTAL}"));
-        let access = Arc::new(Access::new(vpnd_config::AccessProfiles::of_everybody(), &Tunnel::default()));
+        let access = Arc::new(Access::new(profiles, &Tunnel::default()));
         let settings =
             Settings { workers: 1, queue: 4, longest_wait: QUEUE_TIMEOUT, require_certificate: false };
         let authenticator = Authenticator::new(Arc::clone(&store) as _, hasher, settings).unwrap();
@@ -141,6 +145,20 @@ async fn each_role_does_what_it_may_and_says_why() {
     let change = UserChange { groups: Some(vec!["viewers".to_owned()]), ..UserChange::default() };
     bench.store.modify_user("ann", &change, 9).unwrap();
     assert!(disable(&ann, "gus", "because").await.is_err());
+}
+
+#[tokio::test]
+async fn codes_stay_where_nobody_is_let_in_without_one() {
+    let profiles = "[[profile]]\nname = 'strict'\ngroups = ['guests']\nrequire = ['otp']\n\
+                    [[profile]]\nname = 'rest'\n";
+    let bench = Bench::with_profiles(vpnd_config::testing::smallest(profiles).profiles);
+    let ann = bench.browser("ann", INSIDE).await;
+    let totp = UserChange { totp: Some(Some(TotpSecret::new(vec![7; 20]))), ..UserChange::default() };
+    for (user, expected) in [("gus", Err(DeskRefusal::Unusable)), ("vic", Ok(()))] {
+        bench.store.modify_user(user, &totp, 9).unwrap();
+        assert_eq!(bench.change(&ann, user, Deed::ResetCodes, "call 4711").await, expected, "{user}");
+        assert_eq!(bench.user(user).totp.is_some(), expected.is_err(), "{user}");
+    }
 }
 
 #[tokio::test]

@@ -138,4 +138,7 @@ pub enum DeviceChange {
     /// There are as many as may be, or no address is free.
     #[n(7)]
     Full,
+    /// The user has changed too much of late.
+    #[n(8)]
+    TooOften,
 }

@@ -125,6 +125,44 @@ fn what_comes_back_with_another_browser_or_twice_lets_nobody_in() {
 }
 
 #[test]
+fn what_one_provider_gives_is_nothing_to_another() {
+    let Some(lab) = Lab::new(1) else { return };
+    let users = json!({"ann": ["staff"]});
+    let Some(provider) = OpenId::start(&lab, &users) else { return };
+    let other = provider.start_other(&users);
+    let mut gateway = Gateway::init(&lab);
+    configure(&gateway);
+    provider.configure(&gateway, "");
+    other.configure(&gateway, "");
+    gateway.start();
+    let portal = gateway.file("portal.pem");
+    let traveller = || Traveller::new(&lab, &lab.clients[0], &portal);
+    serves(&Browser::new(&lab, &lab.clients[0], &gateway));
+    for (name, another) in [("uni", "other"), ("other", "uni")] {
+        // The answer of one at the address of the other.
+        let back = traveller();
+        let answer = back.at(name, "", "ann");
+        let path = |name: &str| format!("/oidc/callback/{name}?");
+        refused_with(&back.get(&answer.replace(&path(name), &path(another))), "has not confirmed");
+        refused_with(&back.get(&answer), "has not confirmed");
+        // Its code in a login that has begun at the other.
+        let parameter = |address: &str, name: &str| {
+            let rest = address.split(&format!("{name}=")).nth(1).unwrap();
+            rest.split('&').next().unwrap().to_owned()
+        };
+        let first = back.at(name, "", "ann");
+        let second = back.at(another, "", "ann");
+        let mixed = second.replace(&parameter(&second, "code"), &parameter(&first, "code"));
+        refused_with(&back.get(&mixed), "has not confirmed");
+        assert!(back.overview().is_none());
+        // Two users of one name.
+        let good = traveller();
+        let page = good.get(&good.at(name, "", "ann"));
+        assert!(page.body.contains(&format!("ann@{name}.example")), "{page:?}");
+    }
+}
+
+#[test]
 fn a_provider_that_lies_changes_its_keys_or_is_gone() {
     let Some(lab) = Lab::new(1) else { return };
     let Some((mut provider, gateway)) = with_provider(&lab, "") else { return };

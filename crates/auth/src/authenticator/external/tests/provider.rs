@@ -1,0 +1,150 @@
+//! Users of OpenID providers: their refresh tokens, their devices, and what strangers can do to them.
+
+use super::*;
+
+#[tokio::test]
+async fn failures_of_strangers_keep_nobody_out_whom_a_provider_has_shown() {
+    let bench = Bench::new(&[
+        ("ann's", accepted_as("ann@sso.example", "1", &["staff"])),
+        ("bob's", accepted_as("bob@sso.example", "2", &["staff"])),
+    ]);
+    let log_in = async |code: &str| {
+        bench.auth.log_in_at_provider(redeem(code), [192, 0, 2, 1].into(), DeviceId([1; 16]), NOW).await
+    };
+    // Bob has codes here, and came from elsewhere.
+    let bob = ExternalUser {
+        source: "uni".to_owned(),
+        subject: "2".to_owned(),
+        name: "bob@sso.example".to_owned(),
+        groups: Vec::new(),
+    };
+    bench.store.refresh_external(&bob, NOW).unwrap();
+    let totp = UserChange { totp: Some(Some(TotpSecret::new(vec![7; 20]))), ..UserChange::default() };
+    bench.store.modify_user(&bob.name, &totp, NOW).unwrap();
+    let stranger = |number: u32| {
+        let from = Network::from(std::net::IpAddr::from((number << 12).to_be_bytes()));
+        bench.auth.throttle(Entrance::Portal).admit(Person::Named(number.to_string()), from, false, NOW)
+    };
+    assert_eq!((1..5_000).filter(|number| stranger(*number).is_ok()).count(), 1_600);
+    assert!(matches!(log_in("ann's").await, LoginOutcome::Granted(_)));
+    let LoginOutcome::Refused(refused) = log_in("bob's").await else { panic!("his code can be guessed") };
+    assert_eq!(refused.refusal, Refusal::Throttled);
+}
+
+#[tokio::test]
+async fn a_provider_is_asked_by_the_token_of_the_login_and_then_by_the_next_one() {
+    use crate::authenticator::recheck::Outcome;
+    let bench = Bench::new(&[
+        ("ann's", accepted_as("ann@sso.example", "1", &["staff"])),
+        ("first", accepted_as("ann@sso.example", "1", &["vpn"])),
+        ("first+", accepted_as("ann@sso.example", "another", &["staff"])),
+        ("first++", Err(Reason::cut("down"))),
+        ("void", Ok(Verdict::Refused(SourceRefusal::UnknownUser))),
+        ("held", Ok(Verdict::Refused(SourceRefusal::UnknownUser))),
+    ]);
+    let address = "192.0.2.1".parse().unwrap();
+    bench.auth.log_in_at_provider(redeem("ann's"), address, DeviceId([1; 16]), NOW).await;
+    let user = || bench.store.user("ann@sso.example").unwrap().unwrap();
+    let seal = &bench.auth.external.tokens;
+    let token = || {
+        let sealed = bench.store.refresh_token(user().id).unwrap()?;
+        assert_eq!(seal.open(UserId([9; 16]), &sealed), None, "it is in clear, or anybody's");
+        seal.open(user().id, &sealed).map(|token| token.to_string())
+    };
+    assert_eq!(token().as_deref(), Some("first"));
+    let uni = bench.auth.external.sources.iter().find(|at| at.source.name == "uni").map(Arc::clone).unwrap();
+    let recheck = async || bench.auth.recheck_user(&uni, &LiveUser::of(&user())).await;
+    assert_eq!(recheck().await, Outcome::Confirmed);
+    assert_eq!((token().as_deref(), &user().groups[..]), (Some("first+"), &["vpn".to_owned()][..]));
+    assert_eq!(recheck().await, Outcome::Absent, "somebody else has her token");
+    assert_eq!(token().as_deref(), Some("first++"), "the next one is kept in any case");
+    assert_eq!(recheck().await, Outcome::NoAnswer);
+    let keep = |text: &str| {
+        bench.store.keep_refresh_token(user().id, Some(&seal.seal(user().id, text))).unwrap();
+    };
+    keep("void");
+    assert_eq!(recheck().await, Outcome::Absent, "the provider lets her in no more");
+    let clear = vpnd_store::RefreshToken::new("first".to_owned());
+    bench.store.keep_refresh_token(user().id, Some(&clear)).unwrap();
+    assert_eq!(recheck().await, Outcome::NoToken, "one that the gateway has not sealed is none");
+    bench.store.keep_refresh_token(user().id, None).unwrap();
+    assert_eq!(recheck().await, Outcome::NoToken, "without a token nobody can be asked");
+    let asked = || bench.asked.lock().unwrap().iter().filter(|(_, token)| token == "held").count();
+    assert!(bench.auth.external.asking.is_empty(), "nothing is left to be remembered");
+    keep("held");
+    let two = async { tokio::join!(recheck(), recheck()) };
+    let meanwhile = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert_eq!(asked(), 1, "the second one waits");
+        bench.held.add_permits(2);
+    };
+    assert_eq!(tokio::join!(two, meanwhile).0, (Outcome::Absent, Outcome::Absent));
+    assert_eq!(asked(), 2);
+}
+
+#[tokio::test]
+async fn a_token_that_was_perhaps_used_up_says_nothing_of_its_user() {
+    use crate::authenticator::recheck::Outcome;
+    let bench = Bench::new(&[("ann's", accepted_as("ann@sso.example", "1", &["staff"]))]);
+    let address = "192.0.2.1".parse().unwrap();
+    bench.auth.log_in_at_provider(redeem("ann's"), address, DeviceId([1; 16]), NOW).await;
+    let user = bench.store.user("ann@sso.example").unwrap().unwrap();
+    let uni = bench.auth.external.sources.iter().find(|at| at.source.name == "uni").map(Arc::clone).unwrap();
+    let recheck = async || bench.auth.recheck_user(&uni, &LiveUser::of(&user)).await;
+    let say = |reply: Reply| drop(bench.replies.lock().unwrap().insert("first".to_owned(), reply));
+    let refused = || Ok(Verdict::Refused(SourceRefusal::UnknownUser));
+    say(Err(Reason::cut("no answer in time")));
+    assert_eq!(recheck().await, Outcome::NoAnswer);
+    say(refused());
+    assert_eq!(recheck().await, Outcome::NoToken);
+    assert_eq!(recheck().await, Outcome::NoToken, "however often");
+    // Another login has another one.
+    let seal = &bench.auth.external.tokens;
+    bench.store.keep_refresh_token(user.id, Some(&seal.seal(user.id, "first"))).unwrap();
+    assert_eq!(recheck().await, Outcome::Absent);
+    assert!(bench.auth.external.asking.is_empty());
+}
+
+#[tokio::test]
+async fn a_device_whose_user_has_to_log_in_at_the_provider_reaches_the_pages() {
+    use crate::authenticator::device::DeviceOutcome;
+    let bench = Bench::new(&[
+        ("ann's", accepted_as("ann@sso.example", "1", &["staff"])),
+        ("down", Err(Reason::cut("down"))),
+        ("void", Ok(Verdict::Refused(SourceRefusal::UnknownUser))),
+    ]);
+    let address = "192.0.2.1".parse().unwrap();
+    bench.auth.log_in_at_provider(redeem("ann's"), address, DeviceId([1; 16]), NOW).await;
+    let user = bench.store.user("ann@sso.example").unwrap().unwrap();
+    let (key, id) = ([7; 32], DeviceId([7; 16]));
+    let device = NewWireGuardDevice {
+        public_key: key,
+        id,
+        name: "phone".to_owned(),
+        preshared: None,
+        addresses: vec![[10, 86, 0, 5].into()],
+    };
+    bench.store.add_wireguard_device(&user.name, &device, NOW).unwrap();
+    let admit = async |has_pages| bench.auth.admit_device(key, address, has_pages, NOW).await;
+    let seal = &bench.auth.external.tokens;
+    let keep = |text: &str| {
+        bench.store.keep_refresh_token(user.id, Some(&seal.seal(user.id, text))).unwrap();
+    };
+    let is_walled = || bench.store.wireguard_device(&key).unwrap().unwrap().walled_s.is_some();
+    let asked = || bench.asked.lock().unwrap().len();
+    keep("down");
+    assert!(matches!(admit(true).await, DeviceOutcome::Refused(_)));
+    for token in [Some("void"), None] {
+        match token {
+            Some(token) => keep(token),
+            None => bench.store.keep_refresh_token(user.id, None).unwrap(),
+        }
+        assert!(matches!(admit(false).await, DeviceOutcome::Refused(_)), "there are no pages");
+        assert!(!is_walled());
+        assert!(matches!(admit(true).await, DeviceOutcome::ToPages(..)), "{token:?}");
+        let before = asked();
+        assert!(is_walled() && matches!(admit(true).await, DeviceOutcome::ToPages(..)));
+        assert_eq!(asked(), before, "the provider is asked no more");
+        assert!(bench.store.renew_wireguard_device(&user.name, id, NOW).unwrap());
+    }
+}
