@@ -37,6 +37,7 @@ use crate::mac::Mac1Key;
 use crate::message::CookieReply;
 use crate::timers::{Due, JITTER, REKEY_AFTER_TIME, REKEY_ON_RECEIVE, Timers};
 use crate::transport::{Opened, Opener, REKEY_AFTER_MESSAGES, Sealer};
+pub use handshake::MAX_WAITING;
 use handshake::Pending;
 use indexes::Indexes;
 use session::{Role, Session, Sessions};
@@ -179,8 +180,10 @@ pub struct Peers {
     indexes: Indexes,
     timers: TimerQueue<PeerId>,
     pending: BTreeMap<RequestId, Pending>,
-    /// Messages of peers among them.
-    waiting: usize,
+    /// First messages of peers among them.
+    responding: usize,
+    /// Responses of peers among them.
+    finishing: usize,
     outputs: VecDeque<Output>,
     next_peer: u64,
     next_request: u64,
@@ -199,7 +202,8 @@ impl Peers {
             indexes: Indexes::default(),
             timers: TimerQueue::new(),
             pending: BTreeMap::new(),
-            waiting: 0,
+            responding: 0,
+            finishing: 0,
             outputs: VecDeque::new(),
             next_peer: 0,
             next_request: 0,

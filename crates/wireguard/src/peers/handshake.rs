@@ -17,9 +17,10 @@ use crate::message::{Initiation, Message, Response};
 use crate::noise::SessionKeys;
 use crate::transport::{Opener, Sealer};
 
-/// Messages of peers that wait for a reply at once; more are dropped, and sent again by their
-/// peers. Handshakes of ours are not among them: each peer has one at most.
-const MAX_WAITING: usize = 256;
+/// First messages of peers that wait for a reply at once, and responses; more are dropped, and their
+/// peers begin again after 5 s. Handshakes of ours are not among them: each peer has one at most. Who
+/// begins many at once has to leave room for the responses.
+pub const MAX_WAITING: usize = 256;
 /// Responses to one message of ours that need not pass the gate: its index is random, so few others
 /// can answer it. Without this the devices behind one NAT could not all answer a gateway that has
 /// restarted.
@@ -113,10 +114,14 @@ impl Peers {
     }
 
     fn pass_on(&mut self, request: Request, pending: Pending) -> Result<(), Dropped> {
-        if self.waiting >= MAX_WAITING {
+        let waiting = match &request {
+            Request::Finish(..) => &mut self.finishing,
+            Request::Respond(_) | Request::Initiate(_) => &mut self.responding,
+        };
+        if *waiting >= MAX_WAITING {
             return Err(Dropped::Busy);
         }
-        self.waiting += 1;
+        *waiting += 1;
         self.ask(request, pending);
         Ok(())
     }
@@ -145,6 +150,12 @@ impl Peers {
         }
     }
 
+    /// Responses to messages of ours that wait for a reply, of [`MAX_WAITING`].
+    #[must_use]
+    pub fn finishing(&self) -> usize {
+        self.finishing
+    }
+
     /// Where the message came from for which a request was made.
     #[must_use]
     pub fn source(&self, id: RequestId) -> Option<Endpoint> {
@@ -156,7 +167,7 @@ impl Peers {
 
     /// The peer with which a handshake is to be ended.
     #[must_use]
-    pub fn finishing(&self, id: RequestId) -> Option<PublicKey> {
+    pub fn finishes_with(&self, id: RequestId) -> Option<PublicKey> {
         match self.pending.get(&id)? {
             Pending::Finish { peer, .. } => self.key(*peer),
             Pending::Respond { .. } | Pending::Initiate(_) => None,
@@ -176,7 +187,8 @@ impl Peers {
                     peer.is_asked = false;
                 }
             }
-            Pending::Respond { .. } | Pending::Finish { .. } => self.waiting -= 1,
+            Pending::Respond { .. } => self.responding -= 1,
+            Pending::Finish { .. } => self.finishing -= 1,
         }
         Some(pending)
     }

@@ -311,6 +311,25 @@ fn work_that_waits_for_the_static_key_is_bounded() {
 }
 
 #[test]
+fn responses_have_room_of_their_own() {
+    let (mut client, mut gateway) = pair(1);
+    shake(&mut client, &mut gateway, s(2));
+    let of_gateway = gateway.begin(s(20));
+    client.datagram(s(20), at(2), &of_gateway).expect("it is for the client");
+    let (response, first) = (client.take_sent(), client.begin(s(20)));
+    let from = |number: u32| {
+        let ip = std::net::Ipv4Addr::from_bits(0x0A00_0000 + number * 256);
+        Endpoint { remote: (ip, 1).into(), local: None }
+    };
+    // First messages fill their room; the process with the static key does not reply meanwhile.
+    let flood = (0..400).map(|number| gateway.peers.on_datagram(s(20), from(number), &first));
+    assert_eq!(flood.filter(|done| *done == Err(Dropped::Busy)).count(), 400 - 256);
+    assert_eq!(gateway.peers.finishing(), 0);
+    gateway.peers.on_datagram(s(20), at(1), &response).expect("there is room for it");
+    assert_eq!(gateway.peers.finishing(), 1);
+}
+
+#[test]
 fn two_handshakes_at_once_leave_both_ends_a_session() {
     let (mut client, mut gateway) = pair(1);
     shake(&mut client, &mut gateway, s(2));

@@ -40,7 +40,7 @@ impl WireGuard {
 
     /// Asks the auth process what has its turn.
     pub(super) fn take_turns(&mut self) {
-        while let Some(step) = self.turns.next_step(now()) {
+        while let Some(step) = self.turns.next_step(now(), self.peers.finishing()) {
             let (auth, answer) = (self.auth.clone(), self.answer.clone());
             tokio::spawn(async move {
                 let reply = auth.request(Handshake::from(&step.request)).await.ok();
@@ -62,7 +62,7 @@ impl WireGuard {
     fn take_step(&mut self, request: RequestId, reply: Reply) {
         let key = match &reply {
             Reply::Responded(responded) => responded.peer,
-            Reply::Finished(_) => match self.peers.finishing(request) {
+            Reply::Finished(_) => match self.peers.finishes_with(request) {
                 Some(key) => key,
                 None => return,
             },

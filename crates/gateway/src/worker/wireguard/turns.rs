@@ -4,9 +4,13 @@
 //! of handshakes and refuses what does not fit; a device that is refused waits for seconds. So the
 //! questions wait here, and each answer makes room for the next one.
 //!
+//! Devices answer within moments, and what waits of theirs is bounded too: an answer that is dropped
+//! costs its device 5 s. So no more handshakes are begun than answers can be taken.
+//!
 //! Invariants: no more are under way than the auth process has room for, and logins have turns
-//! beside them. What peers have sent and what the gateway begins take turns: a flood of the one does
-//! not keep the other waiting.
+//! beside them. What peers have sent first and the gateway's own handshakes take turns: a flood of
+//! the one does not keep the other waiting. A handshake that was answered is ended before another is
+//! begun.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,7 +19,7 @@ use vpnd_proto::plane::Endpoint;
 use vpnd_proto::time::Time;
 use vpnd_wireguard::PublicKey;
 use vpnd_wireguard::handshakes::{Refused, Reply, Request};
-use vpnd_wireguard::peers::RequestId;
+use vpnd_wireguard::peers::{MAX_WAITING, RequestId};
 
 /// Steps of handshakes under way; the auth process lets 32 wait.
 const STEPS: usize = 24;
@@ -23,6 +27,8 @@ const STEPS: usize = 24;
 const ADMISSIONS: usize = 24;
 /// Time until a busy auth process is asked for a handshake again.
 const PAUSE: Duration = Duration::from_millis(25);
+/// Time after which a device that has not answered makes room for the next one.
+const ANSWER: Duration = Duration::from_millis(500);
 
 /// A step of a handshake that the auth process is to make.
 #[derive(Debug)]
@@ -36,10 +42,14 @@ pub(in crate::worker) struct Step {
 pub(super) struct Turns {
     /// First messages of peers, which send again.
     received: VecDeque<Step>,
-    /// Handshakes that the gateway has begun.
+    /// Answers of devices with which the gateway has begun a handshake.
+    answered: VecDeque<Step>,
+    /// Handshakes for the gateway to begin.
     begun: VecDeque<Step>,
+    /// When a place is free again of each handshake that was begun and is not answered.
+    unanswered: VecDeque<Time>,
     steps: usize,
-    is_turn_of_begun: bool,
+    is_turn_of_own: bool,
     /// No step is asked for before.
     pause: Option<Time>,
     admissions: VecDeque<(PublicKey, Endpoint)>,
@@ -51,23 +61,34 @@ impl Turns {
     pub(super) fn add_step(&mut self, step: Step) {
         match step.request {
             Request::Respond(_) => self.received.push_back(step),
-            Request::Initiate(_) | Request::Finish(..) => self.begun.push_back(step),
+            Request::Finish(..) => {
+                self.unanswered.pop_front();
+                self.answered.push_back(step);
+            }
+            Request::Initiate(_) => self.begun.push_back(step),
         }
     }
 
-    /// The next step to ask for.
-    pub(super) fn next_step(&mut self, now: Time) -> Option<Step> {
+    /// The next step to ask for; so many `answers` of devices wait for the end of their handshakes.
+    pub(super) fn next_step(&mut self, now: Time, answers: usize) -> Option<Step> {
+        while self.unanswered.front().is_some_and(|until| *until <= now) {
+            self.unanswered.pop_front();
+        }
         if self.steps >= STEPS || self.pause.is_some_and(|until| now < until) {
             return None;
         }
         self.pause = None;
-        let queues = if self.is_turn_of_begun {
-            [&mut self.begun, &mut self.received]
-        } else {
-            [&mut self.received, &mut self.begun]
+        let has_room = answers + self.unanswered.len() < MAX_WAITING;
+        let own = match self.answered.is_empty() && has_room {
+            true => &mut self.begun,
+            false => &mut self.answered,
         };
+        let queues = if self.is_turn_of_own { [own, &mut self.received] } else { [&mut self.received, own] };
         let step = queues.into_iter().find_map(VecDeque::pop_front)?;
-        self.is_turn_of_begun = matches!(step.request, Request::Respond(_));
+        self.is_turn_of_own = matches!(step.request, Request::Respond(_));
+        if let Request::Initiate(_) = step.request {
+            self.unanswered.push_back(now + ANSWER);
+        }
         self.steps += 1;
         Some(step)
     }
@@ -80,16 +101,22 @@ impl Turns {
             return Some((step.id, reply));
         }
         self.pause = Some(now + PAUSE);
-        if let Request::Respond(_) = step.request {
-            return Some((step.id, reply));
+        match step.request {
+            Request::Respond(_) => return Some((step.id, reply)),
+            Request::Finish(..) => self.answered.push_front(step),
+            Request::Initiate(_) => {
+                self.unanswered.pop_back();
+                self.begun.push_front(step);
+            }
         }
-        self.begun.push_front(step);
         None
     }
 
-    /// When a step may be asked for again.
+    /// When a step may be asked for that was not before.
     pub(super) fn poll_timeout(&self) -> Option<Time> {
-        self.pause.filter(|_| !(self.received.is_empty() && self.begun.is_empty()))
+        let is_idle = self.received.is_empty() && self.answered.is_empty() && self.begun.is_empty();
+        let room = self.unanswered.front().copied().filter(|_| !self.begun.is_empty());
+        self.pause.filter(|_| !is_idle).into_iter().chain(room).min()
     }
 
     /// The admission of this peer waits for its turn.
@@ -119,6 +146,7 @@ mod tests {
     use vpnd_wireguard::Handshakes;
     use vpnd_wireguard::handshakes::Known;
     use vpnd_wireguard::key::StaticKey;
+    use vpnd_wireguard::message::Message;
     use vpnd_wireguard::peers::{Config, Output};
     use vpnd_wireguard::{Peers, gate::Limits};
 
@@ -165,35 +193,77 @@ mod tests {
         sent
     }
 
+    /// A device's answer.
+    fn answer(id: RequestId) -> Step {
+        let mut bytes = [0; 92];
+        bytes[0] = 2;
+        let Ok(Message::Response(response)) = Message::parse(&bytes) else { panic!("it is a response") };
+        Step { id, request: Request::Finish(key(1).public(), *response) }
+    }
+
     #[test]
     fn thousands_of_handshakes_are_begun_without_more_under_way_than_have_room() {
-        const PEERS: u64 = 3_000;
-        let (mut worker, mut auth, mut turns) = started(PEERS);
-        let (mut now, mut sent, mut refused) = (START, 0, 0);
-        while sent < PEERS as usize {
+        const PEERS: usize = 3_000;
+        let (mut worker, mut auth, mut turns) = started(PEERS as u64);
+        let (mut now, mut sent, mut done, mut refused) = (START, settle(&mut worker, &mut turns), 0, 0);
+        let id = turns.begun[0].id;
+        // Answers that auth has read, and whose devices wait for a session.
+        let (mut admitting, mut under_way) = (0, Vec::new());
+        while done < PEERS {
             worker.on_timeout(now);
-            sent += settle(&mut worker, &mut turns);
-            let asked: Vec<Step> = std::iter::from_fn(|| turns.next_step(now)).collect();
-            assert!(asked.len() <= STEPS, "more than have room");
-            if asked.is_empty() && sent < PEERS as usize {
-                now = turns.poll_timeout().expect("the rest waits for something");
-            }
-            for (place, step) in asked.into_iter().enumerate() {
-                // Others take the room of the last of them now and then.
-                let is_busy = place == STEPS - 1 && sent % 7 == 0;
+            let begun = settle(&mut worker, &mut turns);
+            sent += begun;
+            // Each is there, and answers at once.
+            (0..begun).for_each(|_| turns.add_step(answer(id)));
+            let answers = admitting + turns.answered.len();
+            assert!(answers <= MAX_WAITING, "answers would be dropped");
+            let mut asked = 0;
+            while let Some(step) = turns.next_step(now, answers) {
+                asked += 1;
+                assert!(asked <= STEPS, "more than have room");
+                // Others take the room of one of them now and then.
+                let is_busy = asked == STEPS && sent % 7 == 0;
                 refused += usize::from(is_busy);
+                let is_answer = matches!(step.request, Request::Finish(..));
+                under_way.push((step, is_busy, is_answer));
+            }
+            for (step, is_busy, is_answer) in under_way.drain(..) {
                 let reply = match is_busy {
                     true => Reply::Refused(Refused::Busy),
                     false => auth.handle(now, Duration::ZERO, &step.request),
                 };
-                if let Some((id, reply)) = turns.step_done(now, step, reply) {
-                    worker.on_reply(now, id, reply);
-                }
+                let Some((id, reply)) = turns.step_done(now, step, reply) else { continue };
+                admitting += usize::from(is_answer);
+                worker.on_reply(now, id, reply);
             }
+            // The store takes a while for each.
+            let admitted = usize::from(admitting > 0);
+            (admitting, done) = (admitting - admitted, done + admitted);
+            now = now + Duration::from_millis(1);
         }
         assert!(refused > 0, "some had to wait for another turn");
-        assert_eq!(sent, PEERS as usize, "each is begun once");
-        assert!(now < START + Duration::from_secs(5), "before the first of them is sent again");
+        assert_eq!(sent, PEERS, "each is begun once");
+        assert!(now < START + Duration::from_secs(5), "nearly as fast as the store takes them: {now:?}");
+    }
+
+    #[test]
+    fn devices_that_are_not_there_make_room_for_others() {
+        let (mut worker, mut auth, mut turns) = started(1_000);
+        let (mut now, mut sent) = (START, 0);
+        while sent < 1_000 {
+            sent += settle(&mut worker, &mut turns);
+            assert!(turns.unanswered.len() <= MAX_WAITING);
+            let asked: Vec<Step> = std::iter::from_fn(|| turns.next_step(now, 0)).collect();
+            if asked.is_empty() && sent < 1_000 {
+                now = turns.poll_timeout().expect("the rest waits for something");
+            }
+            for step in asked {
+                let reply = auth.handle(now, Duration::ZERO, &step.request);
+                let (id, reply) = turns.step_done(now, step, reply).unwrap();
+                worker.on_reply(now, id, reply);
+            }
+        }
+        assert!(now <= START + 3 * ANSWER, "{now:?}");
     }
 
     #[test]
@@ -204,8 +274,8 @@ mod tests {
             worker.on_timeout(START + Duration::from_secs(second));
             settle(&mut worker, &mut turns);
         }
-        assert!(turns.next_step(START).is_some());
-        assert!(turns.next_step(START).is_none());
+        assert!(turns.next_step(START, 0).is_some());
+        assert!(turns.next_step(START, 0).is_none());
     }
 
     #[test]
@@ -221,7 +291,7 @@ mod tests {
         for _ in 0..40 {
             turns.add_step(Step { id, request: Request::Respond(message) });
         }
-        let asked: Vec<Step> = std::iter::from_fn(|| turns.next_step(START)).collect();
+        let asked: Vec<Step> = std::iter::from_fn(|| turns.next_step(START, 0)).collect();
         let begun = asked.iter().filter(|step| matches!(step.request, Request::Initiate(_))).count();
         assert_eq!((asked.len(), begun), (STEPS, STEPS / 2));
     }
