@@ -83,6 +83,8 @@ struct Grant {
     /// In the form that was checked here.
     factors: Factors,
     auth_time_s: u64,
+    /// Sessions of the process before that end when this one is kept: they have its addresses.
+    before: Vec<SessionId>,
     /// For the audit file. INVARIANT: nothing of it comes from the worker but the outer address.
     start: SessionStart,
 }
@@ -163,8 +165,17 @@ impl Service {
         let name = if is_walled { Some(WALLED) } else { profile.name.as_deref() };
         let start = recording::start(session, user, name, (device, outer), expires_s);
         let generation = user.generation;
-        let grant =
-            Grant { user: user.id, device, generation, started_s, expires_s, factors, auth_time_s, start };
+        let grant = Grant {
+            user: user.id,
+            device,
+            generation,
+            started_s,
+            expires_s,
+            factors,
+            auth_time_s,
+            before: Vec::new(),
+            start,
+        };
         if !self.grant(session, grant, profile.max_sessions_per_user) {
             return refused(Refusal::Busy);
         }
@@ -215,7 +226,7 @@ impl Service {
         let Some((session, user)) = self.usable(id)? else { return Ok(None) };
         let Leased { ipv4: v4, ipv6: v6 } = session.addresses;
         self.accounting().restored(id, &user, Addresses { v4, v6 });
-        self.absent().remove(&id);
+        self.absent().remove(id);
         Ok(Some(session))
     }
 
@@ -271,12 +282,13 @@ impl Service {
     }
 
     /// Does all writes, in one step if that is possible.
-    fn commit(&self, writes: Vec<Write>) -> Result<Committed, Reason> {
+    fn commit(&self, mut writes: Vec<Write>) -> Result<Committed, Reason> {
         if writes.len() > MAX_WRITES {
             return Err(Reason::cut("too many writes at once"));
         }
         let now_s = (self.clocks.steady)();
         self.note_devices(&writes, now_s);
+        writes.extend(self.ends(self.replaced_by(&writes), Code::Token));
         let mut starts = Vec::new();
         let changes: Vec<_> =
             writes.iter().filter_map(|write| self.change(write.clone(), now_s, &mut starts)).collect();
@@ -308,6 +320,7 @@ impl Service {
                         factors,
                         auth_time_s,
                         start,
+                        ..
                     }) => {
                         if let Some(outer) = start.outer {
                             self.portal.heard().began(id, user, device, outer);
@@ -421,6 +434,10 @@ impl Service {
         self.store.forget_revocations(seen);
         let (mut seen, mut found, mut group_bytes) = (seen, Vec::new(), 0);
         for revocation in self.store.revocations_since(seen)?.into_iter().take(MAX_REVOCATIONS) {
+            // Other groups may permit WireGuard, and the peers go by the user's name.
+            if matches!(revocation.cause, RevocationCause::Groups | RevocationCause::Renamed) {
+                self.forget_peers();
+            }
             let revoked = self.revoked(&revocation)?;
             group_bytes += revoked.groups.iter().flatten().map(|group| group.len() + 8).sum::<usize>();
             seen = revocation.seq;

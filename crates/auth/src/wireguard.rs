@@ -9,6 +9,7 @@
 pub mod configuration;
 pub mod key_file;
 pub mod new_device;
+mod outer;
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,6 +17,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::{mpsc, oneshot};
 use vpnd_crypto::Secret;
+use vpnd_proto::plane::Endpoint;
 use vpnd_proto::session::DeviceId;
 use vpnd_proto::time::Time;
 use vpnd_wireguard::handshakes::{Known, Refused, Reply, Request};
@@ -52,6 +54,7 @@ pub(crate) struct WireGuard {
     /// Held while the store is read, so that callers that need the state alone do not wait for it.
     reading: Mutex<()>,
     queue: mpsc::Sender<Waiting>,
+    outer: outer::Keeper,
 }
 
 struct State {
@@ -96,8 +99,9 @@ impl WireGuard {
             devices: HashSet::new(),
             changes: 0,
         };
-        let this =
-            Arc::new(Self { store, access, state: Mutex::new(state), reading: Mutex::default(), queue });
+        let (state, reading) = (Mutex::new(state), Mutex::default());
+        let outer = outer::Keeper::start(Arc::clone(&store));
+        let this = Arc::new(Self { store, access, state, reading, queue, outer });
         this.refresh()?;
         tokio::spawn(Arc::clone(&this).make_handshakes(waiting));
         Ok(this)
@@ -156,6 +160,11 @@ impl WireGuard {
         shown.is_some_and(|at| now().since(at) < SHOWN_LIFETIME)
     }
 
+    /// Keeps where devices are, soon: nobody waits for it.
+    pub(crate) fn keep_outer(&self, heard: Vec<(DeviceId, Option<Endpoint>)>) {
+        self.outer.keep(heard);
+    }
+
     /// Those of one turn are durable together; never returns.
     async fn make_handshakes(self: Arc<Self>, mut waiting: mpsc::Receiver<Waiting>) {
         let mut turn = Vec::with_capacity(QUEUE);
@@ -203,8 +212,10 @@ impl WireGuard {
         kept.is_ok()
     }
 
+    /// The same, unless another reads them: who only wants to go on goes on with those of before.
     fn refresh_or_log(&self) {
-        if let Err(error) = self.refresh()
+        let Ok(_reading) = self.reading.try_lock() else { return };
+        if let Err(error) = self.read()
             && STORE_FAILURES.admits()
         {
             tracing::error!(%error, "WireGuard devices can't be read; those of before stay");
@@ -214,6 +225,11 @@ impl WireGuard {
     /// Brings the peers up to what the store has.
     fn refresh(&self) -> Result<(), StoreError> {
         let _reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
+        self.read()
+    }
+
+    /// Only one at a time may read.
+    fn read(&self) -> Result<(), StoreError> {
         let version = self.store.wireguard_version()?;
         let profiles = {
             let state = self.state();

@@ -58,7 +58,8 @@ pub use users::{
 };
 pub use vpnd_config::revocation_cause::RevocationCause;
 pub use wireguard::{
-    HandshakeShown, HandshakeTime, NewWireGuardDevice, PresharedKey, WireGuardDevice, WireGuardDevices,
+    FoundDevice, HandshakeShown, HandshakeTime, NewWireGuardDevice, PresharedKey, WireGuardDevice,
+    WireGuardDevices,
 };
 
 /// The name of a user that never changes: random, so that gateways need not agree on it.

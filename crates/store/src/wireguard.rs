@@ -6,7 +6,7 @@ use vpnd_proto::plane::Endpoint;
 use vpnd_proto::session::DeviceId;
 use zeroize::Zeroizing;
 
-use crate::{StoreError, UserId};
+use crate::{StoreError, User, UserId};
 
 /// Bytes of a timestamp of WireGuard (TAI64N), which compare as times do.
 pub type HandshakeTime = [u8; 12];
@@ -66,6 +66,15 @@ pub struct WireGuardDevice {
     pub may_connect: bool,
 }
 
+/// A device with its user.
+#[derive(Debug)]
+pub struct FoundDevice {
+    pub device: WireGuardDevice,
+    pub user: User,
+    /// Whether it has a session that is not over.
+    pub has_session: bool,
+}
+
 /// A timestamp that was shown, or is about to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandshakeShown {
@@ -91,8 +100,12 @@ pub trait WireGuardDevices: Send + Sync {
     fn wireguard_devices(&self) -> Result<Vec<WireGuardDevice>, StoreError>;
     /// Those of a user, by public key.
     fn wireguard_devices_of(&self, user: UserId) -> Result<Vec<WireGuardDevice>, StoreError>;
-    /// The device with this public key.
-    fn wireguard_device(&self, public_key: &[u8; 32]) -> Result<Option<WireGuardDevice>, StoreError>;
+    /// The device with this public key, at this time of sessions.
+    fn find_wireguard_device(
+        &self,
+        public_key: &[u8; 32],
+        now_s: u64,
+    ) -> Result<Option<FoundDevice>, StoreError>;
     /// Its sessions are valid again, for another lifetime: `false` if the user has no such device.
     fn renew_wireguard_device(&self, name: &str, id: DeviceId, now_s: u64) -> Result<bool, StoreError>;
     /// Its sessions are not valid from now on, until it is renewed.

@@ -18,7 +18,7 @@ mod session;
 mod tests;
 
 use core::time::Duration;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use vpnd_crypto::Backend;
@@ -180,6 +180,8 @@ pub struct Peers {
     indexes: Indexes,
     timers: TimerQueue<PeerId>,
     pending: BTreeMap<RequestId, Pending>,
+    /// Those among them that wait for others than the process with the static key.
+    aside: BTreeSet<RequestId>,
     /// First messages of peers among them.
     responding: usize,
     /// Responses of peers among them.
@@ -204,6 +206,7 @@ impl Peers {
             pending: BTreeMap::new(),
             responding: 0,
             finishing: 0,
+            aside: BTreeSet::new(),
             outputs: VecDeque::new(),
             next_peer: 0,
             next_request: 0,

@@ -21,24 +21,17 @@ use vpnd_config::source::SourceKind;
 use vpnd_ipc::gateway::idp::SourceLimits;
 use vpnd_ipc::gateway::refusal::{Refusal, Refused};
 use vpnd_proto::session::DeviceId;
-use vpnd_store::{Device, LOCAL, LiveUser, StoreError, User, UserId, WireGuardDevice};
+use vpnd_store::{FoundDevice, LOCAL, LiveUser, StoreError, User, UserId, WireGuardDevice};
 use vpnd_sys::clock::now;
 
 /// Devices for which sources are asked at once, at most. The others try again: were they to wait for
 /// a slow source, they would take the place of logins and of all else that the worker asks for.
-static ASKED: Semaphore = Semaphore::const_new(32);
+/// The worker has 24 devices decided at once.
+static ASKED: Semaphore = Semaphore::const_new(8);
 
 /// The longest session of a device that reaches nothing but the portal's pages. It begins another one
-/// by itself.
-const WALLED_S: u64 = 3_600;
-
-/// A device as the store has it.
-struct Found {
-    device: WireGuardDevice,
-    user: User,
-    /// Whether its session before is not over: the gateway was restarted or upgraded.
-    has_session: bool,
-}
+/// by itself, and is decided about again: clocks and groups may be others by then.
+const WALLED_S: u64 = 600;
 
 /// The answer of the source of a device's user.
 enum Word {
@@ -77,16 +70,17 @@ impl From<Refusal> for DeviceOutcome {
 
 impl Authenticator {
     /// Decides about the device with this key; `has_pages` is whether there is a portal. One whose
-    /// session is not over goes on: its user is asked about again like others with sessions.
+    /// session is not over goes on: its user is asked about again like others with sessions. The
+    /// times are those of people and of sessions.
     pub(crate) async fn admit_device(
         self: &Arc<Self>,
         key: [u8; 32],
         outer: IpAddr,
         has_pages: bool,
-        now_s: u64,
+        (now_s, steady_s): (u64, u64),
     ) -> DeviceOutcome {
         let this = Arc::clone(self);
-        let found = match blocking(move || this.device(&key)).await {
+        let found = match blocking(move || this.store.find_wireguard_device(&key, steady_s)).await {
             Ok(Ok(found)) => found,
             Ok(Err(error)) => {
                 tracing::error!(%error, "a WireGuard device could not be checked");
@@ -95,7 +89,10 @@ impl Authenticator {
             Err(LoginOutcome::Refused(refused)) => return DeviceOutcome::Refused(refused),
             Err(_) => return Refusal::Internal.into(),
         };
-        let Some(Found { device, user, has_session }) = found else { return Refusal::Credentials.into() };
+        // After a restart its session before may not be over.
+        let Some(FoundDevice { device, user, has_session }) = found else {
+            return Refusal::Credentials.into();
+        };
         if let Some(cause) = fault(&user, now_s) {
             return self.refuse_device(&user, &device, outer, cause, Refusal::Credentials, now_s);
         }
@@ -163,14 +160,6 @@ impl Authenticator {
             self.store.wall_wireguard_device(device.id, now_s)?;
         }
         Ok(())
-    }
-
-    fn device(&self, key: &[u8; 32]) -> Result<Option<Found>, StoreError> {
-        let Some(device) = self.store.wireguard_device(key)? else { return Ok(None) };
-        let Some(user) = self.store.user_by_id(device.user)? else { return Ok(None) };
-        let is_it = |other: &Device| other.id == device.id && other.session_since_s.is_some();
-        let has_session = self.store.devices(device.user)?.iter().any(is_it);
-        Ok(Some(Found { device, user, has_session }))
     }
 
     /// The user as their source shows them now, if it is one that is asked again.

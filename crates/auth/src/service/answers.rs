@@ -70,6 +70,8 @@ impl Answer<Abandon> for Service {
 impl Answer<Carried> for Service {
     async fn answer(self: &Arc<Self>, Carried(sessions): Carried) -> Result<(), Reason> {
         self.are_there(sessions.into_iter().take(MAX_WRITES).map(|id| SessionId(id.into())));
+        // The process before has answered handshakes until now, after this one read the devices.
+        self.forget_peers();
         Ok(())
     }
 }

@@ -21,9 +21,38 @@ use super::{GRANT_LIFETIME_S, Service};
 use vpnd_ipc::gateway::auth::{MAX_WRITES, Traffic, Write, id};
 use vpnd_store::StoreError;
 
-/// Sessions of the process before that nobody has taken up yet: whose they are, and on which device.
-/// Anybody's client may claim the id of another's device.
-pub(super) type Absent = HashMap<SessionId, (String, DeviceId)>;
+/// The user and the device of a session. Anybody's client may claim the id of another's device.
+type Holder = (String, DeviceId);
+
+/// Sessions of the process before that nobody has taken up yet.
+#[derive(Default)]
+pub(super) struct Absent {
+    holders: HashMap<SessionId, Holder>,
+    by_holder: HashMap<Holder, Vec<SessionId>>,
+}
+
+impl Absent {
+    fn add(&mut self, session: SessionId, holder: Holder) {
+        if self.holders.insert(session, holder.clone()).is_none() {
+            self.by_holder.entry(holder).or_default().push(session);
+        }
+    }
+
+    pub(super) fn remove(&mut self, session: SessionId) {
+        let Some(holder) = self.holders.remove(&session) else { return };
+        if let Some(sessions) = self.by_holder.get_mut(&holder) {
+            sessions.retain(|other| *other != session);
+            if sessions.is_empty() {
+                self.by_holder.remove(&holder);
+            }
+        }
+    }
+
+    /// The sessions of this user on this device.
+    pub(super) fn of(&self, user: &str, device: DeviceId) -> Vec<SessionId> {
+        self.by_holder.get(&(user.to_owned(), device)).cloned().unwrap_or_default()
+    }
+}
 
 const INTERVAL: Duration = Duration::from_secs(10);
 /// Time for a gateway to end a session that the store has no more, seconds.
@@ -40,7 +69,8 @@ impl Service {
             self.end_orphans(&mut HashMap::new(), 0)?;
         }
         let live = self.store.live_sessions((self.clocks.steady)())?;
-        self.absent().extend(live.into_iter().map(|session| (session.id, (session.user, session.device))));
+        let mut absent = self.absent();
+        live.into_iter().for_each(|session| absent.add(session.id, (session.user, session.device)));
         Ok(())
     }
 
@@ -48,7 +78,7 @@ impl Service {
     pub(super) fn are_there(&self, sessions: impl Iterator<Item = SessionId>) {
         let mut absent = self.absent();
         for session in sessions {
-            absent.remove(&session);
+            absent.remove(session);
         }
     }
 
@@ -62,7 +92,7 @@ impl Service {
 
     /// Ends those absent sessions to which no client could attach.
     pub(super) fn end_misfits(&self) {
-        let mut absent: Vec<SessionId> = self.absent().keys().copied().collect();
+        let mut absent: Vec<SessionId> = self.absent().holders.keys().copied().collect();
         // Those that the store can't say anything about stay.
         absent.retain(|session| matches!(self.usable(*session), Ok(None)));
         self.end(absent, Code::Token);
@@ -99,7 +129,7 @@ impl Service {
     /// Ends the sessions of before whose clients have not attached.
     pub(super) fn end_absent(&self) {
         let absent = std::mem::take(&mut *self.absent());
-        self.end(absent.into_keys(), Code::Idle);
+        self.end(absent.holders.into_keys(), Code::Idle);
     }
 
     /// Ends leases without a session that were found for `after_s` seconds; `since` says from when
@@ -125,16 +155,21 @@ impl Service {
     }
 
     pub(super) fn end(&self, sessions: impl IntoIterator<Item = SessionId>, code: Code) {
-        let traffic = Traffic::default();
-        let writes = sessions.into_iter().flat_map(|session| {
-            self.absent().remove(&session);
-            [Write::Ended { session: id(session), code, traffic }, Write::End(id(session))]
-        });
-        let writes: Vec<Write> = writes.collect();
+        let writes = self.ends(sessions, code);
         for part in writes.chunks(MAX_WRITES) {
             // What the store does not take is logged there, and found again.
             let _ = self.commit(part.to_vec());
         }
+    }
+
+    /// The writes that end sessions which no gateway carries.
+    pub(super) fn ends(&self, sessions: impl IntoIterator<Item = SessionId>, code: Code) -> Vec<Write> {
+        let traffic = Traffic::default();
+        let end = |session| {
+            self.absent().remove(session);
+            [Write::Ended { session: id(session), code, traffic }, Write::End(id(session))]
+        };
+        sessions.into_iter().flat_map(end).collect()
     }
 
     pub(super) fn absent(&self) -> std::sync::MutexGuard<'_, Absent> {

@@ -47,7 +47,8 @@ impl Answer<AdmitDevice> for Service {
             return Ok(Admission::Refused(Refusal::Credentials.into()));
         }
         let has_pages = self.portal().is_on();
-        let outcome = self.authenticator.admit_device(peer.into(), outer, has_pages, self.now_s()).await;
+        let (now_s, steady_s) = (self.now_s(), (self.clocks.steady)());
+        let outcome = self.authenticator.admit_device(peer.into(), outer, has_pages, (now_s, steady_s)).await;
         let (user, device, is_walled) = match outcome {
             DeviceOutcome::Granted(user, device) => (user, device, false),
             DeviceOutcome::ToPages(user, device) => (user, device, true),
@@ -57,8 +58,9 @@ impl Answer<AdmitDevice> for Service {
         let (id, name, renewed_s) = (device.id, device.name, device.renewed_s);
         let reply = self
             .blocking(move |service| {
-                service.end_before(&user.name, id);
-                service.admit(&user, id, Some(outer), is_walled)
+                let reply = service.admit(&user, id, Some(outer), is_walled)?;
+                service.replace_before(&reply, &user.name, id);
+                Ok(reply)
             })
             .await?;
         Ok(match reply {
@@ -100,15 +102,24 @@ impl Service {
         }
     }
 
-    /// Ends what the process before this one has left of the device's sessions: a WireGuard client
-    /// attaches to none.
-    fn end_before(&self, user: &str, device: DeviceId) {
-        let before: Vec<SessionId> = {
-            let absent = self.absent();
-            let of_device = absent.iter().filter(|(_, (of, on))| (of.as_str(), *on) == (user, device));
-            of_device.map(|(session, _)| *session).collect()
-        };
-        self.end(before, Code::Token);
+    /// Notes that what the process before this one has left of the device's sessions is over once the
+    /// new one is kept: a WireGuard client attaches to none.
+    fn replace_before(&self, reply: &LoginReply, user: &str, device: DeviceId) {
+        let LoginReply::Granted(granted) = reply else { return };
+        let before = self.absent().of(user, device);
+        if let Some(grant) = self.grants().get_mut(&SessionId(granted.session.into())) {
+            grant.before = before;
+        }
+    }
+
+    /// The sessions whose place those take that are to be kept.
+    pub(super) fn replaced_by(&self, writes: &[Write]) -> Vec<SessionId> {
+        let grants = self.grants();
+        let kept = writes.iter().filter_map(|write| match write {
+            Write::Keep { session, .. } => grants.get(&SessionId((*session).into())),
+            _ => None,
+        });
+        kept.flat_map(|grant| grant.before.iter().copied()).collect()
     }
 
     /// Keeps what writes say of WireGuard devices: where they are until their sessions end, and that
@@ -146,9 +157,7 @@ impl Service {
                 _ => {}
             }
         }
-        if !heard.is_empty() {
-            self.logged(self.store.keep_outer(&heard));
-        }
+        wireguard.keep_outer(heard);
     }
 
     fn record_two_devices(&self, of: &SessionRecord, outer: IpAddr) -> Result<(), StoreError> {

@@ -28,7 +28,7 @@ use vpnd_proto::session::{LocalSuite, SessionId};
 use vpnd_proto::time::Time;
 use vpnd_proto::wire::Index;
 use vpnd_wireguard::gate::Limits;
-use vpnd_wireguard::handshakes::Reply;
+use vpnd_wireguard::handshakes::{Reply, Request};
 use vpnd_wireguard::peers::{Config, Event, Output, PeerId, RequestId};
 use vpnd_wireguard::transport::Opener;
 use vpnd_wireguard::{Peers, PublicKey};
@@ -110,6 +110,8 @@ pub(crate) struct WireGuard {
     refusals: Refusals,
     counts: Counts,
     decisions: VecDeque<Decision>,
+    /// Whether peers get sessions.
+    admits: bool,
     /// The number of the last change of peers at the start.
     seen: u64,
     relayed: Relayed,
@@ -165,6 +167,7 @@ impl WireGuard {
             refusals: Refusals::default(),
             counts: Counts::default(),
             decisions: VecDeque::new(),
+            admits: true,
             seen: list.seen(),
             relayed: Relayed::default(),
         };
@@ -177,6 +180,11 @@ impl WireGuard {
     /// The same with clients whose datagrams are relayed.
     pub(super) fn relayed(self, relayed: &Relayed) -> Self {
         Self { relayed: relayed.clone(), ..self }
+    }
+
+    /// Whether peers get sessions from now on.
+    pub(super) fn admit(&mut self, admits: bool) {
+        self.admits = admits;
     }
 
     /// The next input.
@@ -371,7 +379,11 @@ impl WireGuard {
                     continue;
                 }
                 Output::Ask(id, request) => {
-                    self.turns.add_step(Step { id, request: *request });
+                    let has_session = match &*request {
+                        Request::Initiate(key) => self.has_session(key),
+                        Request::Respond(_) | Request::Finish(..) => false,
+                    };
+                    self.turns.add_step(Step { id, request: *request }, has_session);
                     continue;
                 }
                 Output::Event(event) => match self.note(event) {
@@ -405,6 +417,10 @@ impl WireGuard {
                 commands.into_iter().map(|(shard, command)| (shard, Command::WireGuard(command))).collect(),
             );
         }
+    }
+
+    fn has_session(&self, key: &PublicKey) -> bool {
+        self.peers.by_key(key).is_some_and(|peer| self.sessions.contains_key(&peer))
     }
 
     fn open(&mut self, peer: PeerId, index: Index, opener: Box<Opener>) -> Vec<(usize, WireGuardCommand)> {

@@ -167,14 +167,30 @@ impl Gateway {
         if before.is_some_and(|before| is_walled(&who.principal) || !is_walled(&before.record.principal)) {
             return Ok(());
         }
-        let away = self.alike(who).any(Session::is_detached);
-        if self.is_full_for(who) && !away { Err(Code::TooMany) } else { Ok(()) }
+        if self.is_full_for(who) && self.least_needed(who).is_none() { Err(Code::TooMany) } else { Ok(()) }
     }
 
     fn is_full_for(&self, who: &Authenticated) -> bool {
+        self.is_user_full(who) || self.table.len() >= self.config.max_sessions
+    }
+
+    fn is_user_full(&self, who: &Authenticated) -> bool {
         let most = self.settings_of(&who.principal).map_or(0, |settings| settings.max_sessions_per_user);
-        let is_user_full = !is_walled(&who.principal) && self.alike(who).count() >= most;
-        is_user_full || self.table.len() >= self.config.max_sessions
+        !is_walled(&who.principal) && self.alike(who).count() >= most
+    }
+
+    /// The session that makes room for another one of this user. If they have as many as they may, it
+    /// is one whose device is away. If all users together have, it may be that of any device
+    /// that reaches the portal alone.
+    fn least_needed(&self, who: &Authenticated) -> Option<Slot> {
+        let away = self.alike(who).filter(|session| session.is_detached());
+        let oldest = away.min_by_key(|session| session.last_heard());
+        let walled = || {
+            let walled = self.table.iter().filter(|session| is_walled(&session.record.principal));
+            walled.min_by_key(|session| session.last_heard())
+        };
+        let may_be_anyones = !is_walled(&who.principal) && !self.is_user_full(who);
+        oldest.or_else(|| if may_be_anyones { walled() } else { None }).map(|session| session.slot)
     }
 
     /// The user's sessions, of which those of walled devices are others.
@@ -194,14 +210,12 @@ impl Gateway {
     }
 
     /// A user at the limit loses a session whose device is away, rather than being locked out until
-    /// that one's lifetime is over.
+    /// that one's lifetime is over, and devices that reach the portal alone keep nobody out.
     fn make_room(&mut self, who: &Authenticated) {
         if !self.is_full_for(who) {
             return;
         }
-        let away = self.alike(who).filter(|session| session.is_detached());
-        let oldest = away.min_by_key(|session| session.last_heard()).map(|session| session.slot);
-        if let Some(slot) = oldest {
+        if let Some(slot) = self.least_needed(who) {
             self.end_session(slot, Code::Superseded, Code::Superseded.explanation());
         }
     }

@@ -332,6 +332,29 @@ fn sessions_of_walled_devices_are_none_of_the_users() {
 }
 
 #[test]
+fn walled_devices_keep_nobody_out_of_a_full_gateway() {
+    let mut gateway = gateway(Config { max_sessions: 2, ..config(1) });
+    let settings = ProfileSettings { network: Network::default(), max_sessions_per_user: 2 };
+    let mut profiles = settings.clone().alone();
+    profiles.insert(ProfileId::WALLED, ProfileSettings { max_sessions_per_user: 0, ..settings });
+    gateway.set_profiles(&Arc::new(Policy::default()), profiles, |_| Principal::default());
+    let walled = |device| {
+        let who = who("ada", device);
+        let principal = who.principal.clone().in_profile(ProfileId::WALLED);
+        Authenticated { principal, ..who }
+    };
+    gateway.admit_wireguard(NOW, walled(1), 1280).unwrap();
+    gateway.admit_wireguard(NOW, walled(2), 1280).unwrap();
+    assert_eq!(gateway.admit_wireguard(NOW, walled(3), 1280), Err(Code::TooMany));
+    login(&mut gateway, 1, "bob", 4);
+    login(&mut gateway, 2, "eve", 5);
+    let users = gateway.sessions().filter(|session| *session.user != *"ada").count();
+    assert_eq!((users, gateway.sessions().count()), (2, 2));
+    let refused = gateway.login(NOW, ConnectionId(3), who("sue", 6), &offer(1), secret());
+    assert_eq!(refused, Err(Code::TooMany), "none of these makes room");
+}
+
+#[test]
 fn sessions_are_limited() {
     let mut gateway = gateway(config(1));
     login(&mut gateway, 1, "ada", 1);

@@ -19,7 +19,7 @@ fn phone(number: u8) -> NewWireGuardDevice {
 }
 
 fn device(store: &dyn Store, number: u8) -> Option<WireGuardDevice> {
-    store.wireguard_device(&[number; 32]).unwrap()
+    store.find_wireguard_device(&[number; 32], 0).unwrap().map(|found| found.device)
 }
 
 pub(crate) fn a_wireguard_device_is_one_users_and_comes_back_whole(stand: &dyn Stand) {

@@ -390,7 +390,7 @@ fn sessions_go_on_while_the_database_is_away() {
     }
     let stored = cluster.sql(&database.name, "SELECT epoch FROM vpnd.sessions ORDER BY id");
     assert_eq!(stored, "19", "and what was put off is there");
-    assert_eq!(store.wireguard_device(&[4; 32]).unwrap().unwrap().latest, Some([7; 12]));
+    assert_eq!(store.find_wireguard_device(&[4; 32], 0).unwrap().unwrap().device.latest, Some([7; 12]));
     store.add_session(&session_of(id, 4), 0).unwrap();
 }
 

@@ -7,8 +7,8 @@ use super::columns::{bytes, optional_bytes};
 use super::users::{self, StoreResult};
 use super::{Connection, Database, Optional as _, Result, Row, Transaction, digest, fixed_addresses, params};
 use crate::{
-    AddressChange, HandshakeShown, NewWireGuardDevice, PresharedKey, StoreError, UserId, WireGuardDevice,
-    WireGuardDevices,
+    AddressChange, FoundDevice, HandshakeShown, NewWireGuardDevice, PresharedKey, StoreError, UserId,
+    WireGuardDevice, WireGuardDevices,
 };
 
 const COLUMNS: &str =
@@ -36,8 +36,12 @@ impl<D: Database> WireGuardDevices for D {
         self.read(|c| of_user(c, user))
     }
 
-    fn wireguard_device(&self, public_key: &[u8; 32]) -> Result<Option<WireGuardDevice>, StoreError> {
-        self.read(|c| by_key(c, public_key))
+    fn find_wireguard_device(
+        &self,
+        public_key: &[u8; 32],
+        now_s: u64,
+    ) -> Result<Option<FoundDevice>, StoreError> {
+        self.read(|c| by_key(c, public_key, now_s))
     }
 
     fn renew_wireguard_device(&self, name: &str, id: DeviceId, now_s: u64) -> Result<bool, StoreError> {
@@ -101,13 +105,15 @@ fn of_user(c: &Connection, user: UserId) -> Result<Vec<WireGuardDevice>> {
     c.statement(&sql).query_all([user.0], from_row)
 }
 
-fn by_key(c: &Connection, public_key: &[u8; 32]) -> Result<Option<WireGuardDevice>> {
+fn by_key(c: &Connection, public_key: &[u8; 32], now_s: u64) -> Result<Option<FoundDevice>> {
     let sql = format!("SELECT {COLUMNS} WHERE d.public_key = ?");
-    let device = c.statement(&sql).query_row([public_key], from_row).optional()?;
-    if let Some(device) = &device {
-        digest::verify(c, device.user)?;
-    }
-    Ok(device)
+    let device: Option<WireGuardDevice> = c.statement(&sql).query_row([public_key], from_row).optional()?;
+    let Some(device) = device else { return Ok(None) };
+    // Verifies the device with its user.
+    let Some(user) = users::by_id(c, device.user)? else { return Ok(None) };
+    let sql = "SELECT 1 FROM sessions WHERE user_id = ? AND device = ? AND expires_s > ?";
+    let has_session = c.statement(sql).exists(params![user.id.0, device.id.0, now_s])?;
+    Ok(Some(FoundDevice { device, user, has_session }))
 }
 
 fn renew(t: &Transaction<'_>, name: &str, device: DeviceId, now_s: u64) -> StoreResult<bool> {

@@ -205,6 +205,10 @@ impl State {
         if let Some(group) = &self.open {
             return Ok(Arc::clone(&group.outcome));
         }
+        if !self.connection.is_autocommit() {
+            // A transaction that could not be rolled back when it failed: its changes are not made.
+            self.connection.execute_batch("ROLLBACK")?;
+        }
         self.connection.busy_timeout(until.saturating_duration_since(Instant::now()))?;
         self.connection.execute_batch("BEGIN IMMEDIATE")?;
         Ok(Arc::clone(&self.open.insert(Group::default()).outcome))

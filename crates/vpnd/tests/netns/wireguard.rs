@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod drained;
 pub(crate) mod fleet;
 mod hostile;
 mod paths;

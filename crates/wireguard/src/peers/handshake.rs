@@ -17,9 +17,9 @@ use crate::message::{Initiation, Message, Response};
 use crate::noise::SessionKeys;
 use crate::transport::{Opener, Sealer};
 
-/// First messages of peers that wait for a reply at once, and responses; more are dropped, and their
-/// peers begin again after 5 s. Handshakes of ours are not among them: each peer has one at most. Who
-/// begins many at once has to leave room for the responses.
+/// First messages of peers that wait for the process with the static key at once, and responses; more
+/// are dropped, and their peers begin again after 5 s. Handshakes of ours are not among them: each
+/// peer has one at most. Who begins many at once has to leave room for the responses.
 pub const MAX_WAITING: usize = 256;
 /// Responses to one message of ours that need not pass the gate: its index is random, so few others
 /// can answer it. Without this the devices behind one NAT could not all answer a gateway that has
@@ -150,7 +150,8 @@ impl Peers {
         }
     }
 
-    /// Responses to messages of ours that wait for a reply, of [`MAX_WAITING`].
+    /// Responses to messages of ours that wait for the process with the static key, of
+    /// [`MAX_WAITING`].
     #[must_use]
     pub fn finishing(&self) -> usize {
         self.finishing
@@ -174,6 +175,23 @@ impl Peers {
         }
     }
 
+    /// The request waits for others than the process with the static key, perhaps for long: it takes
+    /// no room from messages of other peers. The caller bounds their number.
+    pub fn set_aside(&mut self, id: RequestId) {
+        let Some(pending) = self.pending.get(&id).copied() else { return };
+        if self.aside.insert(id) {
+            self.make_room(pending);
+        }
+    }
+
+    fn make_room(&mut self, pending: Pending) {
+        match pending {
+            Pending::Initiate(_) => {}
+            Pending::Respond { .. } => self.responding -= 1,
+            Pending::Finish { .. } => self.finishing -= 1,
+        }
+    }
+
     /// Nothing comes of a request, whatever the reply was.
     pub fn give_up(&mut self, id: RequestId) {
         self.take_pending(id);
@@ -181,14 +199,13 @@ impl Peers {
 
     fn take_pending(&mut self, id: RequestId) -> Option<Pending> {
         let pending = self.pending.remove(&id)?;
-        match pending {
-            Pending::Initiate(peer) => {
-                if let Some(peer) = self.peers.get_mut(&peer) {
-                    peer.is_asked = false;
-                }
-            }
-            Pending::Respond { .. } => self.responding -= 1,
-            Pending::Finish { .. } => self.finishing -= 1,
+        if let Pending::Initiate(peer) = pending
+            && let Some(peer) = self.peers.get_mut(&peer)
+        {
+            peer.is_asked = false;
+        }
+        if !self.aside.remove(&id) {
+            self.make_room(pending);
         }
         Some(pending)
     }

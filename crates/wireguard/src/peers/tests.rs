@@ -327,6 +327,17 @@ fn responses_have_room_of_their_own() {
     assert_eq!(gateway.peers.finishing(), 0);
     gateway.peers.on_datagram(s(20), at(1), &response).expect("there is room for it");
     assert_eq!(gateway.peers.finishing(), 1);
+    // What waits for others than that process makes room, once.
+    let asked: Vec<_> = core::iter::from_fn(|| gateway.peers.poll_output())
+        .filter_map(|output| if let Output::Ask(id, _) = output { Some(id) } else { None })
+        .collect();
+    for id in asked.iter().chain(&asked) {
+        gateway.peers.set_aside(*id);
+    }
+    assert_eq!((gateway.peers.finishing(), gateway.peers.responding), (0, 0));
+    gateway.peers.on_datagram(s(20), from(1_000), &first).expect("there is room again");
+    asked.into_iter().for_each(|id| gateway.peers.give_up(id));
+    assert_eq!((gateway.peers.finishing(), gateway.peers.responding), (0, 1));
 }
 
 #[test]

@@ -193,8 +193,9 @@ fn wireguard_devices_that_are_disconnected_have_to_be_renewed() {
         bench.store.add_wireguard_device(name, &device, 1).unwrap();
     }
     let walled = || {
-        let is_walled =
-            |device: &u8| bench.store.wireguard_device(&[*device; 32]).unwrap().unwrap().walled_s.is_some();
+        let is_walled = |device: &u8| {
+            bench.store.find_wireguard_device(&[*device; 32], 0).unwrap().unwrap().device.walled_s.is_some()
+        };
         (1..=3).filter(is_walled).collect::<Vec<u8>>()
     };
     assert_eq!(bench.disconnect("guests", at(1)), None);

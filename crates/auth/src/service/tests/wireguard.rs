@@ -1,5 +1,7 @@
 //! WireGuard devices: a phone with its own half of the protocol, and the worker's requests.
 
+use std::time::Instant;
+
 use vpnd_crypto::Secret;
 use vpnd_ipc::gateway::wireguard::{
     Admission, AdmitDevice, DeviceGrant, Handshake, HandshakeReply, PeersQuery,
@@ -96,6 +98,15 @@ impl Bench {
         assert_eq!(*changes.own, self.own.0);
         changes.changed.iter().filter(|change| change.peer.is_some()).count()
     }
+
+    /// Waits until the store has the phone there.
+    fn is_at(&self, outer: Option<Endpoint>) {
+        let until = Instant::now() + Duration::from_secs(10);
+        while self.service.store.wireguard_devices().unwrap()[0].outer != outer {
+            assert!(Instant::now() < until, "the phone is somewhere else");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
 }
 
 fn started(directory: &tempfile::TempDir, extra: &str) -> (Arc<Service>, PublicKey) {
@@ -122,7 +133,8 @@ async fn a_handshake_is_answered_once_also_after_a_restart() {
         panic!("the phone does not take the answer")
     };
     assert_eq!(keys.send.expose(), responded.keys.receive.expose());
-    let stored = bench.service.store.wireguard_device(&bench.phone.public().0).unwrap().unwrap();
+    let stored =
+        bench.service.store.find_wireguard_device(&bench.phone.public().0, 0).unwrap().unwrap().device;
     assert_eq!(stored.latest, Some(responded.timestamp.to_bytes()), "before the answer came");
     bench.restart("");
     assert!(matches!(bench.make(&first).await, Reply::Refused(NoHandshake::Replayed(_))));
@@ -130,7 +142,8 @@ async fn a_handshake_is_answered_once_also_after_a_restart() {
     assert!(matches!(bench.make(&first).await, Reply::Responded(_)), "an administrator has permitted it");
     // What was shown to the phone is durable, too.
     let Reply::Initiated(_, own) = bench.make(&Step::Initiate(bench.phone.public())).await else { panic!() };
-    let stored = bench.service.store.wireguard_device(&bench.phone.public().0).unwrap().unwrap();
+    let stored =
+        bench.service.store.find_wireguard_device(&bench.phone.public().0, 0).unwrap().unwrap().device;
     assert_eq!(stored.latest_own, Some(own.to_bytes()));
 }
 
@@ -147,11 +160,12 @@ async fn a_device_is_granted_what_a_login_is() {
     let outer = Endpoint { remote: "198.51.100.1:4000".parse().unwrap(), local: Some([192, 0, 2, 1].into()) };
     let moved = Write::Moved { session: grant.session, outer, lane: 0, left_out: 0 };
     assert_eq!(failed(&bench.service, Commit(vec![moved])).await, 0);
-    assert_eq!(bench.service.store.wireguard_devices().unwrap()[0].outer, Some(outer));
+    bench.is_at(Some(outer));
     let traffic = vpnd_ipc::gateway::auth::Traffic::default();
     let ended = Write::Ended { session: grant.session, code: Code::Idle, traffic };
     assert_eq!(failed(&bench.service, Commit(vec![ended, Write::End(grant.session)])).await, 0);
-    assert_eq!(bench.service.store.wireguard_devices().unwrap()[0].outer, None, "its session is over");
+    // Its session is over.
+    bench.is_at(None);
 }
 
 #[tokio::test]
@@ -230,6 +244,20 @@ async fn who_may_not_log_in_has_no_device_either() {
 }
 
 #[tokio::test]
+async fn who_gets_into_a_group_that_permits_wireguard_may_use_it_at_once() {
+    let extra = "[[profile]]\nname = 'guests'\ngroups = ['guests']\n\
+                 [[profile]]\nname = 'others'\nwireguard = false\n";
+    let mut bench = Bench::new(extra);
+    assert_eq!(bench.peers().await, 0);
+    let seen = ask(&bench.service, RevocationQuery { seen: None, history: None }).await.seen;
+    let change = UserChange { groups: Some(vec!["guests".to_owned()]), ..UserChange::default() };
+    bench.service.store.modify_user("ann", &change, 2).unwrap();
+    ask(&bench.service, RevocationQuery { seen: Some(seen), history: None }).await;
+    assert_eq!(bench.peers().await, 1);
+    bench.granted().await;
+}
+
+#[tokio::test]
 async fn a_profile_that_requires_a_factor_admits_no_key_alone() {
     let mut bench = Bench::new("[[profile]]\nname = 'a'\nrequire = ['otp']\n");
     assert_eq!(bench.peers().await, 0);
@@ -280,7 +308,7 @@ async fn a_device_whose_session_is_over_is_let_in_to_the_portal_alone() {
     assert!(store.renew_wireguard_device("ann", PHONE, (clocks.wall)() - lifetime).unwrap());
     let before = changes(&bench).await;
     let DeviceGrant { is_walled, grant, .. } = bench.granted().await;
-    assert_eq!((is_walled, grant.expires_s - grant.started_s), (true, 3_600));
+    assert_eq!((is_walled, grant.expires_s - grant.started_s), (true, 600));
     assert_eq!(grant.profile.as_deref(), Some(vpnd_config::access_profile::WALLED));
     assert!(store.renew_wireguard_device("ann", PHONE, (clocks.wall)()).unwrap());
     assert!(changes(&bench).await > before, "the worker hears of it");

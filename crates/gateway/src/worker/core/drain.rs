@@ -1,12 +1,15 @@
 //! Emptying the gateway before it stops: nobody is let in, clients are asked to move, and those
 //! that are left are closed at a time.
 //!
-//! INVARIANT: sessions that are closed by it stay in the store, as when the gateway goes down.
+//! INVARIANT: sessions that are closed by it stay in the store, as when the gateway goes down, but
+//! for those of WireGuard devices.
 
 use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
 use vpnd_proto::control::Code;
+use vpnd_proto::gateway::Selector;
+use vpnd_proto::session::SessionId;
 use vpnd_proto::time::Time;
 
 use super::CoreTask;
@@ -74,11 +77,13 @@ impl CoreTask {
             DrainRequest::Begin { within } => {
                 self.gateway.drain();
                 self.drain.begin(within);
+                self.admit_peers(false);
                 let (in_use, within_s) = (self.gateway.in_use(), within.map(|within| within.as_secs()));
                 tracing::warn!(in_use, within_s, "the gateway is draining: logins are refused");
             }
             DrainRequest::Cancel => {
                 self.gateway.end_drain();
+                self.admit_peers(true);
                 if self.drain.cancel() {
                     tracing::warn!("the gateway is no longer draining: logins are accepted again");
                 }
@@ -98,10 +103,27 @@ impl CoreTask {
         if in_use == 0 || draining.until.is_some_and(|until| now >= until) {
             draining.over = true;
             tracing::warn!(closed = in_use, "the gateway is drained: no client is connected");
+            self.end_peers();
             self.close_all();
         } else if now >= draining.next_notice {
             draining.next_notice = now + NOTICE_INTERVAL;
             self.gateway.drain();
+        }
+    }
+
+    fn admit_peers(&mut self, admits: bool) {
+        if let Some(wireguard) = &mut self.wireguard {
+            wireguard.admit(admits);
+        }
+    }
+
+    /// Ends the sessions of WireGuard devices, which attach to none: they get new ones elsewhere, or
+    /// here if the drain is cancelled.
+    fn end_peers(&mut self) {
+        let Some(wireguard) = &self.wireguard else { return };
+        let sessions: Vec<SessionId> = wireguard.sessions().collect();
+        for session in sessions {
+            self.gateway.end(&Selector::Session(session), Code::Drain, "");
         }
     }
 

@@ -40,7 +40,7 @@ impl WireGuard {
 
     /// Asks the auth process what has its turn.
     pub(super) fn take_turns(&mut self) {
-        while let Some(step) = self.turns.next_step(now(), self.peers.finishing()) {
+        while let Some(step) = self.turns.next_step(now(), self.peers.finishing(), self.waiting.len()) {
             let (auth, answer) = (self.auth.clone(), self.answer.clone());
             tokio::spawn(async move {
                 let reply = auth.request(Handshake::from(&step.request)).await.ok();
@@ -69,15 +69,16 @@ impl WireGuard {
             Reply::Initiated(..) | Reply::Refused(_) => return self.peers.on_reply(now(), request, reply),
         };
         // A session that has begun may not be in force yet: then the peer's last reply waits for it.
-        let has_session = self.peers.by_key(&key).is_some_and(|peer| self.sessions.contains_key(&peer));
-        let is_answered = has_session && !self.waiting.contains_key(&key);
+        let is_answered = self.has_session(&key) && !self.waiting.contains_key(&key);
         let outer = self.peers.source(request);
         let Some(outer) = outer.filter(|_| !is_answered) else {
             return self.peers.on_reply(now(), request, reply);
         };
-        if self.refusals.is_recent(now(), &key) {
+        if !self.admits || self.refusals.is_recent(now(), &key) {
             return self.peers.give_up(request);
         }
+        // It may take a directory long to say whether the device is let in.
+        self.peers.set_aside(request);
         match self.waiting.insert(key, (request, reply)) {
             Some((before, _)) => self.peers.give_up(before),
             None => self.turns.add_admission(key, outer),

@@ -44,7 +44,9 @@ pub(super) struct Turns {
     received: VecDeque<Step>,
     /// Answers of devices with which the gateway has begun a handshake.
     answered: VecDeque<Step>,
-    /// Handshakes for the gateway to begin.
+    /// Handshakes for the gateway to begin with peers that have sessions: no admission follows.
+    rekeys: VecDeque<Step>,
+    /// Handshakes for the gateway to begin with the others.
     begun: VecDeque<Step>,
     /// When a place is free again of each handshake that was begun and is not answered.
     unanswered: VecDeque<Time>,
@@ -57,20 +59,22 @@ pub(super) struct Turns {
 }
 
 impl Turns {
-    /// This step waits for its turn.
-    pub(super) fn add_step(&mut self, step: Step) {
+    /// This step waits for its turn; `has_session` is whether its peer has one.
+    pub(super) fn add_step(&mut self, step: Step, has_session: bool) {
         match step.request {
             Request::Respond(_) => self.received.push_back(step),
             Request::Finish(..) => {
                 self.unanswered.pop_front();
                 self.answered.push_back(step);
             }
+            Request::Initiate(_) if has_session => self.rekeys.push_back(step),
             Request::Initiate(_) => self.begun.push_back(step),
         }
     }
 
-    /// The next step to ask for; so many `answers` of devices wait for the end of their handshakes.
-    pub(super) fn next_step(&mut self, now: Time, answers: usize) -> Option<Step> {
+    /// The next step to ask for. So many `answers` of devices wait for auth, and so many devices for
+    /// their sessions, to be `admitted`.
+    pub(super) fn next_step(&mut self, now: Time, answers: usize, admitted: usize) -> Option<Step> {
         while self.unanswered.front().is_some_and(|until| *until <= now) {
             self.unanswered.pop_front();
         }
@@ -78,10 +82,13 @@ impl Turns {
             return None;
         }
         self.pause = None;
-        let has_room = answers + self.unanswered.len() < MAX_WAITING;
-        let own = match self.answered.is_empty() && has_room {
-            true => &mut self.begun,
-            false => &mut self.answered,
+        let under_way = answers + self.unanswered.len();
+        let own = if !self.answered.is_empty() || under_way >= MAX_WAITING {
+            &mut self.answered
+        } else if !self.rekeys.is_empty() || under_way + admitted >= MAX_WAITING {
+            &mut self.rekeys
+        } else {
+            &mut self.begun
         };
         let queues = if self.is_turn_of_own { [own, &mut self.received] } else { [&mut self.received, own] };
         let step = queues.into_iter().find_map(VecDeque::pop_front)?;
@@ -106,7 +113,8 @@ impl Turns {
             Request::Finish(..) => self.answered.push_front(step),
             Request::Initiate(_) => {
                 self.unanswered.pop_back();
-                self.begun.push_front(step);
+                // With priority, whether it has a session or not: it has waited once.
+                self.rekeys.push_front(step);
             }
         }
         None
@@ -114,8 +122,9 @@ impl Turns {
 
     /// When a step may be asked for that was not before.
     pub(super) fn poll_timeout(&self) -> Option<Time> {
-        let is_idle = self.received.is_empty() && self.answered.is_empty() && self.begun.is_empty();
-        let room = self.unanswered.front().copied().filter(|_| !self.begun.is_empty());
+        let is_beginning = !(self.rekeys.is_empty() && self.begun.is_empty());
+        let is_idle = self.received.is_empty() && self.answered.is_empty() && !is_beginning;
+        let room = self.unanswered.front().copied().filter(|_| is_beginning);
         self.pause.filter(|_| !is_idle).into_iter().chain(room).min()
     }
 
@@ -185,7 +194,7 @@ mod tests {
         let mut sent = 0;
         while let Some(output) = worker.poll_output() {
             match output {
-                Output::Ask(id, request) => turns.add_step(Step { id, request: *request }),
+                Output::Ask(id, request) => turns.add_step(Step { id, request: *request }, false),
                 Output::Send { .. } => sent += 1,
                 _ => {}
             }
@@ -214,17 +223,17 @@ mod tests {
             let begun = settle(&mut worker, &mut turns);
             sent += begun;
             // Each is there, and answers at once.
-            (0..begun).for_each(|_| turns.add_step(answer(id)));
-            let answers = admitting + turns.answered.len();
-            assert!(answers <= MAX_WAITING, "answers would be dropped");
-            let mut asked = 0;
-            while let Some(step) = turns.next_step(now, answers) {
+            (0..begun).for_each(|_| turns.add_step(answer(id), false));
+            assert!(admitting + turns.answered.len() <= MAX_WAITING, "answers would be dropped");
+            let (mut asked, mut read) = (0, 0);
+            while let Some(step) = turns.next_step(now, turns.answered.len() + read, admitting) {
                 asked += 1;
                 assert!(asked <= STEPS, "more than have room");
                 // Others take the room of one of them now and then.
                 let is_busy = asked == STEPS && sent % 7 == 0;
                 refused += usize::from(is_busy);
                 let is_answer = matches!(step.request, Request::Finish(..));
+                read += usize::from(is_answer);
                 under_way.push((step, is_busy, is_answer));
             }
             for (step, is_busy, is_answer) in under_way.drain(..) {
@@ -253,7 +262,7 @@ mod tests {
         while sent < 1_000 {
             sent += settle(&mut worker, &mut turns);
             assert!(turns.unanswered.len() <= MAX_WAITING);
-            let asked: Vec<Step> = std::iter::from_fn(|| turns.next_step(now, 0)).collect();
+            let asked: Vec<Step> = std::iter::from_fn(|| turns.next_step(now, 0, 0)).collect();
             if asked.is_empty() && sent < 1_000 {
                 now = turns.poll_timeout().expect("the rest waits for something");
             }
@@ -274,8 +283,8 @@ mod tests {
             worker.on_timeout(START + Duration::from_secs(second));
             settle(&mut worker, &mut turns);
         }
-        assert!(turns.next_step(START, 0).is_some());
-        assert!(turns.next_step(START, 0).is_none());
+        assert!(turns.next_step(START, 0, 0).is_some());
+        assert!(turns.next_step(START, 0, 0).is_none());
     }
 
     #[test]
@@ -289,11 +298,24 @@ mod tests {
         };
         let id = turns.begun[0].id;
         for _ in 0..40 {
-            turns.add_step(Step { id, request: Request::Respond(message) });
+            turns.add_step(Step { id, request: Request::Respond(message) }, false);
         }
-        let asked: Vec<Step> = std::iter::from_fn(|| turns.next_step(START, 0)).collect();
+        let asked: Vec<Step> = std::iter::from_fn(|| turns.next_step(START, 0, 0)).collect();
         let begun = asked.iter().filter(|step| matches!(step.request, Request::Initiate(_))).count();
         assert_eq!((asked.len(), begun), (STEPS, STEPS / 2));
+    }
+
+    #[test]
+    fn devices_that_wait_for_sessions_keep_no_rekey_waiting() {
+        let (mut worker, _, mut turns) = started(2);
+        settle(&mut worker, &mut turns);
+        let rekey = turns.begun.pop_back().unwrap();
+        let id = rekey.id;
+        turns.add_step(rekey, true);
+        let full = MAX_WAITING;
+        let next = std::iter::from_fn(|| turns.next_step(START, 0, full)).map(|step| step.id);
+        assert_eq!(next.collect::<Vec<_>>(), [id], "the other device would have to wait for a session");
+        assert!(turns.next_step(START, 0, 0).is_some());
     }
 
     #[test]

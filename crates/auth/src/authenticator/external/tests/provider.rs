@@ -125,12 +125,12 @@ async fn a_device_whose_user_has_to_log_in_at_the_provider_reaches_the_pages() {
         addresses: vec![[10, 86, 0, 5].into()],
     };
     bench.store.add_wireguard_device(&user.name, &device, NOW).unwrap();
-    let admit = async |has_pages| bench.auth.admit_device(key, address, has_pages, NOW).await;
+    let admit = async |has_pages| bench.auth.admit_device(key, address, has_pages, (NOW, NOW)).await;
     let seal = &bench.auth.external.tokens;
     let keep = |text: &str| {
         bench.store.keep_refresh_token(user.id, Some(&seal.seal(user.id, text))).unwrap();
     };
-    let is_walled = || bench.store.wireguard_device(&key).unwrap().unwrap().walled_s.is_some();
+    let is_walled = || bench.store.find_wireguard_device(&key, 0).unwrap().unwrap().device.walled_s.is_some();
     let asked = || bench.asked.lock().unwrap().len();
     keep("down");
     assert!(matches!(admit(true).await, DeviceOutcome::Refused(_)));
