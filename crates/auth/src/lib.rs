@@ -110,7 +110,7 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
         settings.workers + settings.queue + external,
         Clocks::default(),
     );
-    let service = service.with_audit(audit.clone());
+    let service = service.with_audit(audit.clone()).of_fleet(config.fleet.is_some());
     switch_portal(&service, &config);
     service.portal().hand_out(started.launch.message.client_profile.as_deref());
     let endpoint = started.launch.message.endpoint.and_then(Endpoint::parse);

@@ -6,8 +6,10 @@
 
 mod answers;
 mod commit;
+mod fleet;
 mod leftover;
 mod recording;
+mod stored;
 mod wireguard;
 
 use std::collections::{HashMap, HashSet};
@@ -25,7 +27,7 @@ use commit::write;
 use super::authenticator::{self, Authenticated, Authenticator};
 use crate::access::Access;
 use crate::accounting::Accounting;
-use crate::lease::{self, Acquired, Addresses};
+use crate::lease::{self, Acquired};
 use crate::portal::Portal;
 use crate::wireguard::WireGuard;
 use vpnd_config::access_profile::WALLED;
@@ -35,16 +37,14 @@ use vpnd_ipc::channel::{Channel, ChannelError};
 use vpnd_ipc::gateway::auth::{
     Account, AuthRequest, AuthStatus, Committed, Granted, Leased, LoginReply, LoginRequest, MAX_GROUP_BYTES,
     MAX_REVOCATIONS, MAX_WRITES, ProfileName, Reason, RevocationQuery, Revocations, Revoked, SessionTraffic,
-    SourceName, StoredSession, Write, id,
+    SourceName, Write, id,
 };
 use vpnd_ipc::gateway::refusal::Refusal;
 use vpnd_ipc::request;
 use vpnd_store::audit::SessionStart;
 use vpnd_store::audit::recorder::Recorder;
 use vpnd_store::password::Password;
-use vpnd_store::{
-    Family, LeaseOwner, Revocation, SessionChange, SessionRecord, Store, StoreError, User, UserId,
-};
+use vpnd_store::{LeaseOwner, Revocation, SessionChange, SessionRecord, Store, StoreError, User, UserId};
 use vpnd_sys::clock::Clocks;
 
 /// Logins that were granted and whose sessions are not kept yet, at most.
@@ -70,6 +70,8 @@ pub(crate) struct Service {
     absent: Mutex<leftover::Absent>,
     /// `None` if it is not enabled.
     wireguard: Option<Arc<WireGuard>>,
+    /// Whether other gateways share the store.
+    is_in_fleet: bool,
 }
 
 /// A session that may be kept.
@@ -85,6 +87,8 @@ struct Grant {
     auth_time_s: u64,
     /// Sessions of the process before that end when this one is kept: they have its addresses.
     before: Vec<SessionId>,
+    /// In its fleet.
+    of_fleet: u64,
     /// For the audit file. INVARIANT: nothing of it comes from the worker but the outer address.
     start: SessionStart,
 }
@@ -113,6 +117,7 @@ impl Service {
             reasons: Mutex::default(),
             absent: Mutex::default(),
             wireguard: None,
+            is_in_fleet: false,
         }
     }
 
@@ -164,24 +169,29 @@ impl Service {
         let expires_s = latest_end_s(started_s, user.limits.lifetime(lifetime));
         let name = if is_walled { Some(WALLED) } else { profile.name.as_deref() };
         let start = recording::start(session, user, name, (device, outer), expires_s);
-        let generation = user.generation;
+        let of_fleet = match self.generation() {
+            Ok(generation) => generation,
+            Err(error) => return lease::LeaseError::from(error).reply(),
+        };
         let grant = Grant {
             user: user.id,
             device,
-            generation,
+            generation: user.generation,
             started_s,
             expires_s,
             factors,
             auth_time_s,
             before: Vec::new(),
+            of_fleet,
             start,
         };
         if !self.grant(session, grant, profile.max_sessions_per_user) {
             return refused(Refusal::Busy);
         }
         let wanted = lease::Wanted { owner: LeaseOwner { user: user.id, device }, addresses: user.addresses };
+        let until_s = self.lease_end_s(expires_s);
         let leased =
-            lease::acquire(profile.pools(), self.store.as_ref(), wanted, session, started_s, expires_s);
+            lease::acquire(profile.pools(), self.store.as_ref(), wanted, session, started_s, until_s);
         let account = account(user)?;
         if let (Ok(Acquired { addresses, .. }), Some(grant)) = (&leased, self.grants().get_mut(&session)) {
             (grant.start.ipv4, grant.start.ipv6) = (addresses.v4, addresses.v6);
@@ -199,6 +209,7 @@ impl Service {
                     profile: name.map(ProfileName::cut),
                     own_addresses: are_own,
                     idle_timeout_s: user.limits.idle_s,
+                    generation: of_fleet,
                 }))
             }
             Err(error) => {
@@ -219,66 +230,6 @@ impl Service {
             grants.retain(|_, old| old.started_s.saturating_add(GRANT_LIFETIME_S) > grant.started_s);
         }
         !is_full(&grants) && grants.insert(session, grant).is_none()
-    }
-
-    /// The session, to which a client attaches that was not there since the gateway started.
-    fn session(&self, id: SessionId) -> Result<Option<StoredSession>, StoreError> {
-        let Some((session, user)) = self.usable(id)? else { return Ok(None) };
-        let Leased { ipv4: v4, ipv6: v6 } = session.addresses;
-        self.accounting().restored(id, &user, Addresses { v4, v6 });
-        self.absent().remove(id);
-        Ok(Some(session))
-    }
-
-    /// The session and its user, if a client may attach to it.
-    fn usable(&self, id: SessionId) -> Result<Option<(StoredSession, User)>, StoreError> {
-        let now_s = (self.clocks.steady)();
-        let store = self.store.as_ref();
-        let Some(record) = store.session(id, now_s)? else { return Ok(None) };
-        let Some(user) = store.user_by_id(record.user)? else { return Ok(None) };
-        // The client logs in then, and is refused with the reason.
-        if user.has_expired((self.clocks.wall)()) {
-            return Ok(None);
-        }
-        let Some(profile) = self.access.of(&user) else { return Ok(None) };
-        // A clock that was set back before this process began gives nobody more than a lifetime.
-        let started_s = record.started_s.min(now_s);
-        let lacks_factor = record.factors.missing(&profile.require).is_some();
-        if lacks_factor || latest_end_s(started_s, profile.session_lifetime) <= now_s {
-            return Ok(None);
-        }
-        let owner = LeaseOwner { user: record.user, device: record.device };
-        let leased = |family| -> Result<_, StoreError> {
-            // An address that another session of the device took over is no longer this one's.
-            let lease = store.lease_of(owner, family)?;
-            Ok(lease.filter(|lease| lease.session == id && lease.is_live(now_s)).map(|lease| lease.address))
-        };
-        let addresses = Leased {
-            ipv4: leased(Family::V4)?.and_then(|address| match address {
-                std::net::IpAddr::V4(v4) => Some(v4),
-                std::net::IpAddr::V6(_) => None,
-            }),
-            ipv6: leased(Family::V6)?.and_then(|address| match address {
-                std::net::IpAddr::V6(v6) => Some(v6),
-                std::net::IpAddr::V4(_) => None,
-            }),
-        };
-        // With other pools than it began with a session is over: nothing leads to its addresses any
-        // more, or they are others' now. Its client logs in again and gets some that fit.
-        let usable = (addresses.ipv4.is_some() || addresses.ipv6.is_some())
-            && profile.pools().fit(addresses.ipv4, addresses.ipv6);
-        let Ok(account) = account(&user) else { return Ok(None) };
-        let session = StoredSession {
-            account,
-            device: ByteArray::from(record.device.0),
-            addresses,
-            epoch: record.epoch,
-            tokens: (&record.tokens).into(),
-            started_s,
-            factors: record.factors,
-            expires_s: record.expires_s.min(latest_end_s(now_s, profile.session_lifetime)),
-        };
-        Ok(usable.then_some((session, user)))
     }
 
     /// Does all writes, in one step if that is possible.
@@ -319,6 +270,7 @@ impl Service {
                         expires_s,
                         factors,
                         auth_time_s,
+                        of_fleet,
                         start,
                         ..
                     }) => {
@@ -336,6 +288,7 @@ impl Service {
                             expires_s,
                             factors,
                             auth_time_s,
+                            generation: of_fleet,
                         };
                         SessionChange::Add(record, generation)
                     }
@@ -420,12 +373,15 @@ impl Service {
         let last = self.store.last_revocation()?;
         let all = Revocations { seen: last, found: Vec::new(), history, went_back: false };
         let Some(seen) = query.seen else { return Ok(all) };
+        // Others have carried out, and forgotten, what came while this gateway was without the database.
+        let has_missed = self.is_in_fleet && seen < self.store.last_forgotten()?;
         // The database gives numbers again then, to revocations that no gateway has carried out.
-        if last < seen || query.history.is_some_and(|before| before != history) {
+        if has_missed || last < seen || query.history.is_some_and(|before| before != history) {
             tracing::warn!(
                 seen,
                 last,
-                "the user database was restored, or another server has taken over: sessions that it lacks end"
+                "the user database was away for long or restored, or another server has taken over: sessions that it \
+                 lacks end"
             );
             self.store.begin_again()?;
             self.forget_peers();

@@ -51,6 +51,7 @@ impl OpenStore {
         let access = Access::new(settings, &launch.files()).map_err(|why| anyhow!("[store]: {why}"))?;
         let state_dir = config.server.state_dir.clone();
         let holder = Holder::of_state_dir(&state_dir, launch.instance.map(Into::into))?;
+        let holder = holder.of_fleet(config.fleet.as_ref());
         let dial = Arc::new(ByParent::new(dialling)?);
         let opened = tokio::task::spawn_blocking(move || {
             let store = Postgres::open(&access, dial, holder, &state_dir)?;

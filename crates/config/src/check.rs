@@ -40,6 +40,7 @@ impl ServerConfig {
         check.authority(now_s);
         check.client_authority(now_s);
         check.sources();
+        check.fleet();
         check.pools(local);
         check.paths();
         check.into_result()
@@ -120,6 +121,12 @@ impl Check<'_> {
         let key = key.and_then(|path| self.key("tls.ca_key", path));
         if let (Some(chain), Some(key)) = (chain, key) {
             self.matching("tls.ca_key", chain, key);
+        }
+    }
+
+    fn fleet(&mut self) {
+        if let Some(fault) = crate::fleet::fault(self.config) {
+            self.problem("fleet.id", fault.to_owned());
         }
     }
 

@@ -16,8 +16,9 @@ use crate::{Places, ServerConfig};
 
 /// Keys that take effect when the gateway starts, by section. A section without keys is one as a
 /// whole.
-const AT_START: [(&str, &[&str]); 15] = [
+const AT_START: [(&str, &[&str]); 16] = [
     ("store", &[]),
+    ("fleet", &[]),
     ("server", &["listen", "more_ports", "shards", "priority", "busy_poll_us", "state_dir", "journal_dir"]),
     ("tls", &["client_ca", "require_client_certificate"]),
     ("tunnel", &[]),

@@ -17,6 +17,7 @@ pub mod desk;
 pub mod document;
 pub mod factor;
 mod fixed_address;
+pub mod fleet;
 pub mod https_url;
 pub mod in_force;
 pub mod ldap_filter;
@@ -91,13 +92,9 @@ pub enum ConfigError {
 
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
-    /// `[server]`
     pub server: Server,
-    /// `[store]`
     pub store: StoreSettings,
-    /// `[tls]`
     pub tls: Tls,
-    /// `[tunnel]`
     pub tunnel: Tunnel,
     /// `[push]`
     pub push: Push,
@@ -120,6 +117,8 @@ pub struct ServerConfig {
     pub process: Process,
     /// `[log]`
     pub log: Log,
+    /// `[fleet]`, if it is there.
+    pub fleet: Option<fleet::Fleet>,
     /// `[acme]`, if it is there.
     pub acme: Option<Acme>,
     /// `[wireguard]`, if it is enabled.

@@ -52,6 +52,8 @@ pub struct Profile {
     pub trust: Trust,
     /// Whether the client keeps the addresses that the gateway says it has from now on.
     pub renew: bool,
+    /// Whether a login begins at any of the gateway's addresses, rather than at the first.
+    pub spread: bool,
     /// The TCP port at which the gateway's addresses carry the same datagrams, for networks that
     /// pass no UDP; `None` if there is none.
     pub tcp_port: Option<u16>,
@@ -218,6 +220,9 @@ impl Profile {
         if !self.renew {
             writeln!(out, "# The gateway is where this file says, whatever it says itself.\nrenew = false")?;
         }
+        if self.spread {
+            writeln!(out, "# Any of the addresses may be the first to be tried.\nspread = true")?;
+        }
         if let Some(port) = self.tcp_port {
             writeln!(out, "# The same over TCP, where a network passes no UDP.\ntcp_port = {port}")?;
         }
@@ -268,6 +273,7 @@ fn read(text: &str) -> Result<Profile, Vec<Problem>> {
         server_name: server.name,
         trust: server.trust,
         renew: server.renew,
+        spread: server.spread,
         tcp_port: server.tcp_port,
         proxy: server.proxy,
         user,
@@ -292,6 +298,7 @@ struct ServerSection {
     name: String,
     trust: Trust,
     renew: bool,
+    spread: bool,
     tcp_port: Option<u16>,
     proxy: Option<Proxy>,
 }
@@ -348,7 +355,8 @@ fn read_server(s: &mut Section<'_>, p: &mut Problems) -> ServerSection {
     if tcp_port.is_none() && proxy.is_some() {
         s.missing(p, "tcp_port", "a proxy carries TCP alone: write tcp_port = 443, or what the gateway has");
     }
-    ServerSection { servers, name, trust, renew: s.flag(p, "renew", true), tcp_port, proxy }
+    let (renew, spread) = (s.flag(p, "renew", true), s.flag(p, "spread", false));
+    ServerSection { servers, name, trust, renew, spread, tcp_port, proxy }
 }
 
 /// `[tunnel]`, as in [`Profile`].

@@ -64,6 +64,7 @@ pub(super) fn server_config(text: &str, file: &str, base: &Path) -> Result<Serve
         process: document.section("process", process),
         log: document.section("log", log),
         acme: document.section("acme", |s, p| super::acme::acme(s, p, base, for_portal)),
+        fleet: document.section("fleet", super::fleet::fleet),
         wireguard: None,
         portal: None,
         sources: document.top(|s, p| super::source::sources(s, p, base)),

@@ -10,6 +10,7 @@ mod acme;
 mod certificate;
 mod database;
 mod firewall;
+mod hosts;
 mod idp;
 mod kept_child;
 pub(crate) mod listeners;
@@ -32,6 +33,7 @@ use crate::args::ServerArgs;
 use crate::quic_keys;
 use acme::Orders;
 use certificate::{CurrentCertificate, TlsMaterial, revoked_by_authority};
+use hosts::Hosts;
 use idp::Idp;
 use listeners::SocketFile;
 use machine::Machine;
@@ -58,7 +60,6 @@ use vpnd_sys::process::{self, Capability};
 use vpnd_sys::sandbox::{Protections, SandboxMode};
 use vpnd_sys::service_manager;
 use vpnd_sys::sysctl;
-use vpnd_sys::tun::{GATEWAY_TX_QUEUE_LEN, Tun, TunSpec};
 
 /// Time for the worker to close its clients' connections, and for the auth process to finish a
 /// write.
@@ -153,6 +154,8 @@ struct Gateway {
     upgrades: Allowance,
     /// Its requests to forget connections of addresses.
     releases: Releases,
+    /// Its requests to announce addresses.
+    hosts: Hosts,
     /// The state of the firewall that the worker has, if it asked for it.
     reported: Option<Option<Firewall>>,
     /// Removed at the end.
@@ -178,7 +181,7 @@ impl Gateway {
         let mut machine = Machine::new(&config).await?;
         let listeners: Vec<OwnedFd> = [admin].into_iter().chain(metrics).collect();
         let launch = worker_launch(&args, &config, configuration, common.clone(), certificate, protections)?;
-        let releases = Releases::new(&config);
+        let (releases, hosts) = (Releases::new(&config), Hosts::new(&config));
         let worker = start_worker(this, &launch, to_auth, &listeners).await?;
         drop(launch);
         match open_devices(&config, &mut machine, worker).await {
@@ -198,6 +201,7 @@ impl Gateway {
                 rereads: Allowance::new(32, Duration::from_secs(1)),
                 upgrades: Allowance::new(16, Duration::from_secs(10)),
                 releases,
+                hosts,
                 reported: None,
                 _socket_file: socket_file,
             }),
@@ -284,6 +288,7 @@ impl Gateway {
             FromWorker::ReadConfiguration => self.reconfigure_for_worker().await,
             FromWorker::Upgrade => self.upgrade_for_worker().await,
             FromWorker::Released(addresses) => self.releases.begin(addresses),
+            FromWorker::Hosts(changes) => self.set_hosts(&changes).await,
             FromWorker::ReportFirewall => {
                 self.reported = Some(None);
                 self.report_firewall().await
@@ -460,7 +465,7 @@ async fn open_devices(
     worker: StartingChild,
 ) -> anyhow::Result<RunningChild<FromWorker>> {
     let (group, shards) = listeners::bind_port(config)?;
-    let tun = open_tun(config, shards)?;
+    let tun = listeners::open_tun(config, shards)?;
     machine.configure(config, &tun).await?;
     let devices = Devices {
         shards: u32::try_from(shards).context("too many shards")?,
@@ -475,24 +480,4 @@ async fn open_devices(
     let worker = worker.ready().await?;
     tracing::info!(listen = %config.server.listen, interface = %config.tunnel.name, "the gateway is up");
     Ok(worker)
-}
-
-fn open_tun(config: &ServerConfig, queues: usize) -> anyhow::Result<Tun> {
-    let tun = Tun::open(&TunSpec {
-        name: config.tunnel.name.clone(),
-        mtu: config.tunnel.mtu,
-        queues,
-        tx_queue_len: GATEWAY_TX_QUEUE_LEN,
-        offloads: config.offload.tun_offloads(),
-    })?;
-    if config.offload.steering
-        && let Err(error) = tun.pin_flows()
-    {
-        tracing::warn!(
-            %error,
-            "the kernel may move flows between the queues of the TUN device, and packets then come out of order: run as root \
-             or with CAP_BPF, or with `shards = 1`"
-        );
-    }
-    Ok(tun)
 }

@@ -15,6 +15,7 @@ pub(crate) mod connection;
 pub(crate) mod core;
 mod devices;
 pub mod handover;
+pub(crate) mod hosts;
 pub(crate) mod metrics;
 mod observation;
 mod outer_addresses;
@@ -61,9 +62,10 @@ use handover::{Predecessor, Successor, adopt_sessions};
 use parent_client::ParentClient;
 use revocation::{Revocations, carry_out_revocations};
 use vpnd_config::ServerConfig;
+use vpnd_config::fleet::Fleet;
 use vpnd_config::in_force::Settings;
 use vpnd_ipc::admin::Handler as _;
-use vpnd_ipc::admin::status::{Process, Steering};
+use vpnd_ipc::admin::status::{FleetMember, Process, Steering};
 use vpnd_ipc::channel::{Channel, ChannelError, Received};
 use vpnd_ipc::child::{self, ChildRole, Preparation, Started};
 use vpnd_ipc::gateway as messages;
@@ -190,11 +192,13 @@ impl Prepared {
 
     fn static_info(&self, devices: &Devices, listen: std::net::SocketAddr) -> StaticInfo {
         let named = |name: &str, protections| Process::new(name, protections);
+        let fleet = self.config.fleet.clone();
         StaticInfo {
             pid: self.launch.pid,
             parent_version: self.launch.parent_version.clone(),
             started: now(),
             listen,
+            fleet: fleet.map(|Fleet { id, name, .. }| FleetMember { fleet: id, name }),
             shards: devices.shards as usize,
             steering: if devices.steering_refused.is_none() { Steering::Cbpf } else { Steering::Hash },
             tun: devices.tun,
@@ -258,7 +262,7 @@ impl RunningWorker {
         let static_info = prepared.static_info(&devices, quic_socket.local_addr()?);
         let (revocations, before) =
             adopt_sessions(predecessor, &auth, &mut gateway, &mut registry, &mut specs).await?;
-        let shards = Shards::start(specs, &event_sender)?;
+        let (hosts, shards) = (registry.hosts().cloned(), Shards::start(specs, &event_sender)?);
         // The control plane is as any other program; this fails where it never was anything else.
         let _ = process::prefer_current_thread(0);
         let (shard_failure, revoked) = (shards.failure(), prepared.clients.revoked()?);
@@ -292,7 +296,7 @@ impl RunningWorker {
             HandoverState { devices, descriptors: handles, revocations, paused, admin, admin_over };
         let serve = |metrics: Metrics| tokio::spawn(metrics.serve(Arc::clone(&administration)));
         background.extend(prepared.metrics.map(serve).into_iter().chain(reporting.map(tokio::spawn)));
-        background.push(tokio::spawn(releases.run(Arc::clone(&administration))));
+        background.extend(administration.begin_tasks(releases, hosts));
         Ok(Self {
             administration,
             core,
@@ -345,6 +349,7 @@ impl RunningWorker {
                             self.administration.admission.relayed().end(here, dropped);
                         }
                         (ToWorker::Forgotten, None) => self.administration.parent.released(),
+                        (ToWorker::HostsSet(is_set), None) => self.administration.parent.hosts_set(is_set),
                         (ToWorker::NotUpgraded(why), None) => self.administration.parent.upgraded(Err(why)),
                         (ToWorker::HandOver, Some(stream)) => {
                             if self.hand_over(stream, &mut inbox).await? {
@@ -450,7 +455,7 @@ type Inbox = mpsc::Receiver<Option<Result<Received<ToWorker>, ChannelError>>>;
 async fn is_stopped(inbox: &mut Inbox) -> bool {
     loop {
         match inbox.recv().await {
-            Some(Some(Ok(Received { message: ToWorker::Forgotten, .. }))) => {}
+            Some(Some(Ok(Received { message: ToWorker::Forgotten | ToWorker::HostsSet(_), .. }))) => {}
             received => {
                 return matches!(received, Some(Some(Ok(Received { message: ToWorker::Stop(_), .. }))));
             }

@@ -39,6 +39,9 @@ use vpnd_config::{Invalid, ServerConfig, local_ports};
 use vpnd_sys::sandbox::Protections;
 use vpnd_sys::sysctl;
 
+/// Routes in one [`FromWorker::Hosts`] at most, added and removed.
+pub const MAX_HOSTS: usize = 256;
+
 /// Addresses in one [`FromWorker::Released`] at most.
 pub const MAX_RELEASED: usize = 1_024;
 
@@ -234,6 +237,9 @@ pub enum ToWorker {
     /// The answer to [`FromWorker::Released`].
     #[n(10)]
     Forgotten,
+    /// The answer to [`FromWorker::Hosts`]: whether all of it is done. If not, some of it may be.
+    #[n(14)]
+    HostsSet(#[n(0)] bool),
     /// What has become of the firewall: after [`FromWorker::ReportFirewall`], and whenever it is
     /// something else.
     #[n(11)]
@@ -294,6 +300,29 @@ pub enum FromWorker {
     /// The answer to [`ToWorker::Relay`], with its first address.
     #[n(10)]
     RelayKnown(#[n(0)] SocketAddr),
+    /// In a fleet: announce the inner addresses of sessions, or no longer. Answered by
+    /// [`ToWorker::HostsSet`].
+    #[n(11)]
+    Hosts(#[n(0)] HostRouteChanges),
+}
+
+/// Routes to inner addresses, [`MAX_HOSTS`] at most.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
+pub struct HostRouteChanges {
+    #[n(0)]
+    pub added: Vec<HostRoute>,
+    #[n(1)]
+    pub removed: Vec<HostRoute>,
+}
+
+/// A route to an inner address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct HostRoute {
+    #[n(0)]
+    pub address: IpAddr,
+    /// Lower for a session that has moved later.
+    #[n(1)]
+    pub metric: u32,
 }
 
 /// Parent → auth process.

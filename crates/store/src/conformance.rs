@@ -82,6 +82,7 @@ pub(crate) fn session_of(user: UserId, id: u8) -> SessionRecord {
         expires_s: 2000,
         factors: Factors::PASSWORD.and(Factors::ONE_TIME_CODE),
         auth_time_s: 900,
+        generation: 0,
     }
 }
 

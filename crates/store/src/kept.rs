@@ -74,6 +74,7 @@ fn fill(store: &dyn Store) {
             expires_s: 4_000_000_000,
             factors: Factors::PASSWORD.and(Factors::ONE_TIME_CODE),
             auth_time_s: 1999,
+            generation: 0,
         };
         assert!(store.add_session(&record, generation).unwrap());
         for address in [format!("10.86.0.{number}"), format!("fd86::{number}")] {

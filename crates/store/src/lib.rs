@@ -18,6 +18,7 @@ pub mod audit;
 #[cfg(test)]
 mod conformance;
 mod fixed_address;
+mod fleet;
 mod format;
 mod invitations;
 #[cfg(test)]
@@ -45,6 +46,7 @@ use zeroize::Zeroizing;
 
 pub use api_tokens::{ApiToken, ApiTokens};
 pub use fixed_address::{AddressChange, FixedAddress};
+pub use fleet::{Carrier, Fleet, TakenAway};
 pub use invitations::{Accepted, INVITATION_LIFETIME_S, InvitationHash, InvitationToken, Invitations};
 pub use leases::{Family, KEPT_LEASES, Lease, LeaseOwner, Leases};
 pub use live_user::LiveUser;
@@ -130,11 +132,20 @@ pub type CertificateHash = [u8; 32];
 /// The gateway's store. [`sqlite::Sqlite`] is one; another passes the tests of `conformance`.
 /// Callers take the part that they need.
 pub trait Store:
-    Users + Sessions + Leases + Revocations + WireGuardDevices + Invitations + ApiTokens + RefreshTokens
+    Users + Sessions + Leases + Revocations + Fleet + WireGuardDevices + Invitations + ApiTokens + RefreshTokens
 {
 }
 
-impl<T: Users + Sessions + Leases + Revocations + WireGuardDevices + Invitations + ApiTokens + RefreshTokens>
-    Store for T
+impl<
+    T: Users
+        + Sessions
+        + Leases
+        + Revocations
+        + Fleet
+        + WireGuardDevices
+        + Invitations
+        + ApiTokens
+        + RefreshTokens,
+> Store for T
 {
 }

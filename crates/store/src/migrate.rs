@@ -156,7 +156,7 @@ mod tests {
         let (access, dial) = cluster.access(&cluster.database());
         let dial: Arc<dyn Dial> = Arc::new(dial);
         let directory = tempfile::tempdir().unwrap();
-        let holder = Holder { gateway: [1; 16], instance: None, name: "gw1".to_owned() };
+        let holder = Holder { gateway: [1; 16], instance: None, fleet: None, name: "gw1".to_owned() };
         Postgres::create(&access, &dial, &holder).unwrap();
         let store = Postgres::open(&access, dial, holder, directory.path()).unwrap();
         let limits = store.change(|t| {

@@ -28,8 +28,8 @@ use vpnd_proto::session::SessionId;
 
 pub use access::{Access, Dial, Dialled, Direct};
 use engine::Session;
-pub use holder::Holder;
 use holder::Mark;
+pub use holder::{CLOCK_TOLERANCE_S, Holder};
 pub use link::ServerFacts;
 use mirror::Mirror;
 use pool::{Pool, Turn};
@@ -370,6 +370,10 @@ impl Database for Postgres {
 
     fn keep_shown_handshakes(&self, shown: &[HandshakeShown]) -> Result<(), StoreError> {
         self.put_off.keep_handshakes(self, shown)
+    }
+
+    fn is_shared(&self) -> bool {
+        self.holder.fleet.is_some()
     }
 
     fn present_history(&self) -> u64 {

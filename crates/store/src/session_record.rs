@@ -24,4 +24,6 @@ pub struct SessionRecord {
     pub factors: Factors,
     /// When that was, by the wall clock.
     pub auth_time_s: u64,
+    /// Where gateways share the store, that of its last move; else 0.
+    pub generation: u64,
 }

@@ -6,6 +6,7 @@
 
 pub(crate) mod accounts;
 mod api_tokens;
+pub(crate) mod carriers;
 pub(crate) mod columns;
 pub(crate) mod copy;
 mod database;
@@ -68,6 +69,10 @@ impl Dialect {
 /// Carries out single statements.
 pub(crate) trait Engine {
     fn dialect(&self) -> Dialect;
+    /// The gateway that works here, where others may share the database.
+    fn gateway(&self) -> Option<[u8; 16]> {
+        None
+    }
     fn query(&self, sql: &str, params: &[Value]) -> Result<Rows>;
     /// The number of rows that were changed.
     fn execute(&self, sql: &str, params: &[Value]) -> Result<usize>;
@@ -92,6 +97,11 @@ impl<'e> Connection<'e> {
 
     pub(crate) fn dialect(&self) -> Dialect {
         self.0.dialect()
+    }
+
+    /// See [`Engine::gateway`].
+    pub(crate) fn gateway(&self) -> Option<[u8; 16]> {
+        self.0.gateway()
     }
 
     pub(crate) fn statement<'s>(&self, sql: &'s str) -> Statement<'e, 's> {

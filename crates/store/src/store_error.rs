@@ -55,6 +55,8 @@ pub enum StoreError {
     /// A store that can't be moved, or moved to.
     #[error("the user store {store} can't be used for that: {detail}")]
     Unsuitable { store: String, detail: String },
+    #[error("the embedded user store belongs to one gateway: a fleet needs engine = \"postgres\" in [store]")]
+    NoFleet,
     #[error("there is a user '{name}' already; choose another name, or use 'vpnd user passwd {name}'")]
     UserExists { name: String },
     #[error("there is no user '{name}'; 'vpnd user list' shows all")]

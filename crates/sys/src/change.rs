@@ -11,7 +11,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::dns::{DnsChange, DnsError, DnsSystem, DnsUndone};
-use crate::netlink::{AddressSpec, Netlink, NetlinkError, RouteSpec, RuleSpec};
+use crate::netlink::{AddressSpec, HostRoutes, Netlink, NetlinkError, RouteSpec, RuleSpec};
 use crate::nft::{GatewayRules, GuardRules, NftError};
 use crate::sysctl::{SysctlChange, SysctlError};
 
@@ -48,6 +48,8 @@ pub enum Change {
     /// Installs the gateway's firewall table.
     Firewall(GatewayRules),
     Guard(GuardRules),
+    /// Empties the table for routes to single hosts of a tunnel, of which there may be some from now on.
+    HostRoutes(HostRoutes),
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -98,6 +100,7 @@ impl Change {
             Self::Sysctl(change) => change.apply()?,
             Self::Firewall(rules) => rules.apply().await?,
             Self::Guard(rules) => rules.apply().await?,
+            Self::HostRoutes(routes) => netlink.remove_host_routes(routes).await?,
         }
         Ok(())
     }
@@ -135,6 +138,7 @@ impl Change {
                 rules.remove().await?;
                 Ok(Undone::Restored)
             }
+            Self::HostRoutes(routes) => removed(netlink.remove_host_routes(routes).await),
         }
     }
 
@@ -198,6 +202,9 @@ impl fmt::Display for Change {
             Self::Sysctl(change) => write!(f, "kernel setting {}", change.set.key),
             Self::Firewall(rules) => write!(f, "firewall table of {}", rules.tunnel),
             Self::Guard(rules) => write!(f, "guard of the addresses on {}", rules.tunnel),
+            Self::HostRoutes(routes) => {
+                write!(f, "routes of {} to single hosts in table {}", routes.interface, routes.table)
+            }
         }
     }
 }

@@ -17,10 +17,12 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinHandle;
 
+mod hosts;
 mod route;
 mod rule;
 mod watch;
 
+pub use hosts::HostRoutes;
 pub use route::{LocalRoute, NOWHERE, RoutePlace, RouteSpec, RouteTarget, TableRoute};
 pub use rule::{NO_TABLE, RuleMatch, RuleSpec, TableRule};
 pub use watch::{NetworkChange, NetworkWatch};

@@ -83,6 +83,9 @@ pub struct GatewayRules {
     pub outgoing: Outgoing,
     /// Let hosts of these networks open connections to clients; otherwise only answers pass.
     pub inbound: bool,
+    /// Let packets within connections of TCP pass whose beginning was at another gateway.
+    #[serde(default)]
+    pub resumed: bool,
     /// The networks behind the gateway that are pushed to clients.
     pub campus: Vec<IpNet>,
     /// The gateway's own inner addresses.
@@ -270,6 +273,12 @@ impl GatewayRules {
             // is not forged.
             script.line(&format!("{begins} fib saddr . iif oif missing drop"));
             script.line(&format!("oifname \"{tunnel}\" ct state invalid drop"));
+        } else if self.resumed {
+            // What begins a connection has no ACK. The kernel knows nothing of those that were at another
+            // gateway; policy, in the daemon, decides about them.
+            for begins in ["invalid", "new meta l4proto != tcp", "new tcp flags & (syn | ack) != ack"] {
+                script.line(&format!("oifname \"{tunnel}\" ct state {begins} drop"));
+            }
         } else {
             script.line(&format!("oifname \"{tunnel}\" ct state new,invalid drop"));
         }

@@ -83,7 +83,7 @@ fn the_server_example_is_good_and_its_comments_show_the_defaults() {
     assert_eq!(format!("{plain:#?}"), format!("{explicit:#?}"));
 }
 
-const SECTIONS: [&str; 18] = [
+const SECTIONS: [&str; 19] = [
     "server",
     "tls",
     "tunnel",
@@ -102,6 +102,7 @@ const SECTIONS: [&str; 18] = [
     "portal",
     "acme",
     "store",
+    "fleet",
 ];
 
 #[test]

@@ -20,7 +20,8 @@ use vpnd_journal::{Journal, JournalDirectory, RecoveryOutcome, recover};
 use vpnd_sys::change::{Change, LAST_RESORT_METRIC, Layer, TABLE_BASE};
 use vpnd_sys::dns::{DnsChange, DnsSettings, DnsSystem};
 use vpnd_sys::netlink::{
-    AddressSpec, Family, MAIN_TABLE, NO_TABLE, Netlink, RouteSpec, RouteTarget, RuleMatch, RuleSpec,
+    AddressSpec, Family, HostRoutes, MAIN_TABLE, NO_TABLE, Netlink, RouteSpec, RouteTarget, RuleMatch,
+    RuleSpec,
 };
 use vpnd_sys::nft::{GatewayRules, GuardRules, MarkMatch, Outgoing, Services, Transit};
 use vpnd_sys::sysctl;
@@ -192,10 +193,8 @@ async fn victim(directory: &Path) {
 
 fn changes(directory: &Path, index: u32) -> Vec<Change> {
     let mut changes = vec![Change::LinkUp { interface: TUNNEL.to_owned() }];
-    for address in ["10.8.0.2/32", "fd00:8::2/128"] {
-        let spec = AddressSpec { interface: TUNNEL.to_owned(), address: address.parse().unwrap() };
-        changes.push(Change::Address(spec));
-    }
+    let address = |text: &str| AddressSpec { interface: TUNNEL.to_owned(), address: text.parse().unwrap() };
+    changes.extend(["10.8.0.2/32", "fd00:8::2/128"].map(|text| Change::Address(address(text))));
     let tunnel = || RouteTarget::Interface(TUNNEL.to_owned());
     for (destination, target) in [
         ("0.0.0.0/0", tunnel()),
@@ -243,6 +242,7 @@ fn changes(directory: &Path, index: u32) -> Vec<Change> {
         masquerade: true,
         outgoing: Outgoing::AnyButTunnel,
         inbound: false,
+        resumed: true,
         campus: Vec::new(),
         own: vec!["10.8.0.1".parse().unwrap()],
         services: Services::Dns(vec!["10.8.0.1".parse().unwrap()]),
@@ -260,6 +260,7 @@ fn changes(directory: &Path, index: u32) -> Vec<Change> {
         excluded: Some(MarkMatch { mark: 0x7670_0001, mask: 0xFFFF_0001 }),
         closes_names: true,
     }));
+    changes.push(Change::HostRoutes(HostRoutes { interface: TUNNEL.to_owned(), table: 5_118 }));
     changes
 }
 

@@ -49,6 +49,7 @@ fn session_of(user: &User, id: u8) -> SessionRecord {
         expires_s: 9_000,
         factors: vpnd_config::factor::Factors::PASSWORD,
         auth_time_s: 900,
+        generation: 0,
     }
 }
 

@@ -245,6 +245,7 @@ fn session_changes(random: &mut StdRng, user: Option<&User>, n: u64) -> Vec<Sess
             expires_s: 1_000 + n + 200,
             factors: vpnd_config::factor::Factors::PASSWORD,
             auth_time_s: n,
+            generation: 0,
         };
         changes.insert(0, SessionChange::Add(session, user.generation));
     }

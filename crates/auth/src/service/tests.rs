@@ -13,7 +13,7 @@ use vpnd_config::revocation_cause::RevocationCause;
 use vpnd_ipc::channel::pair;
 use vpnd_ipc::gateway::auth::{
     Abandon, Carried, Commit, MAX_FRAME, MissingQuery, RevocationQuery, SessionQuery, StatusQuery,
-    TokenHashes, TypedAnswer,
+    StoredSession, TokenHashes, TypedAnswer,
 };
 use vpnd_ipc::gateway::idp::SourceLimits;
 use vpnd_ipc::gateway::refusal::Refused;
@@ -23,7 +23,7 @@ use vpnd_store::audit::Event;
 use vpnd_store::audit::testing::Recorded;
 use vpnd_store::password::Hasher;
 use vpnd_store::sqlite::Sqlite;
-use vpnd_store::{NewUser, UserChange, Users as _};
+use vpnd_store::{Family, NewUser, UserChange};
 
 fn service(directory: &Path) -> Arc<Service> {
     service_with(directory, None, Clocks::default())
@@ -35,13 +35,17 @@ fn service_with(directory: &Path, lifetime: Option<Duration>, clocks: Clocks) ->
     service_for(directory, clocks, access(profiles))
 }
 
-fn access(profiles: vpnd_config::AccessProfiles) -> Arc<Access> {
+pub(super) fn access(profiles: vpnd_config::AccessProfiles) -> Arc<Access> {
     let tunnel = Tunnel { pool_v4: Some("10.0.0.0/29".parse().unwrap()), ..Tunnel::default() };
     Arc::new(Access::new(profiles, &tunnel))
 }
 
 fn service_for(directory: &Path, clocks: Clocks, access: Arc<Access>) -> Arc<Service> {
     let store = Sqlite::open_or_create(&directory.join("vpnd.db")).unwrap();
+    Arc::new(service_on(Arc::new(store), clocks, access))
+}
+
+pub(super) fn service_on(store: Arc<dyn Store>, clocks: Clocks, access: Arc<Access>) -> Service {
     let hasher = Hasher::with_cost(8, 1);
     let user = NewUser {
         groups: vec!["staff".to_owned()],
@@ -54,10 +58,9 @@ fn service_for(directory: &Path, clocks: Clocks, access: Arc<Access>) -> Arc<Ser
         let holder = NewUser { totp, ..NewUser::new("holder", user.password.clone()) };
         store.add_user(&holder, 1).unwrap();
     }
-    let store: Arc<dyn Store> = Arc::new(store);
     let settings = Settings { workers: 1, queue: 4, longest_wait: QUEUE_TIMEOUT, require_certificate: false };
     let authenticator = Authenticator::new(Arc::clone(&store), hasher, settings).unwrap();
-    Arc::new(Service::new(store, authenticator, access, 8, clocks))
+    Service::new(store, authenticator, access, 8, clocks)
 }
 
 fn login(password: &str, device: u8) -> LoginRequest {
@@ -72,14 +75,14 @@ fn login(password: &str, device: u8) -> LoginRequest {
     }
 }
 
-async fn ask<R: Request>(service: &Arc<Service>, request: R) -> R::Reply
+pub(super) async fn ask<R: Request>(service: &Arc<Service>, request: R) -> R::Reply
 where
     Service: Answer<R>,
 {
     service.answer(request).await.unwrap()
 }
 
-async fn granted(service: &Arc<Service>, device: u8) -> ByteArray<16> {
+pub(super) async fn granted(service: &Arc<Service>, device: u8) -> ByteArray<16> {
     match ask(service, login("right", device)).await {
         LoginReply::Granted(granted) => granted.session,
         other => panic!("{other:?}"),

@@ -188,9 +188,13 @@ impl Dialer {
         over_tcp: Option<OverTcp>,
     ) -> Self {
         // Addresses need no lookup, and names need one only where the profile has no address.
-        let known = profile.servers.iter().filter_map(ServerAddress::literal);
+        let mut known: Vec<_> = profile.servers.iter().filter_map(ServerAddress::literal).collect();
+        if profile.spread && !known.is_empty() {
+            let first = rand::random_range(0..known.len());
+            known.rotate_left(first);
+        }
         Self {
-            known: Mutex::new(known.collect()),
+            known: Mutex::new(known),
             servers: Mutex::new(profile.servers.clone()),
             server_name: profile.server_name.clone(),
             tls,

@@ -36,6 +36,7 @@ impl Profile {
         Ok(Self {
             servers: config.server.reached_at(names.clone()),
             renew: true,
+            spread: config.fleet.is_some(),
             tcp_port: config
                 .portal
                 .as_ref()

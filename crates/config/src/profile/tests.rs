@@ -11,6 +11,7 @@ fn full() -> Profile {
         server_name: "vpn.example.org".to_owned(),
         trust: Trust::Pinned { ca_pem: certificate.pem() },
         renew: false,
+        spread: true,
         tcp_port: Some(443),
         proxy: Some("http://ann:secret@proxy.example.org:3128".parse().unwrap()),
         user: Some("ann".to_owned()),

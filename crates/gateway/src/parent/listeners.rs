@@ -1,4 +1,4 @@
-//! The sockets that the parent opens for its worker: the port, the control socket and the listener
+//! What the parent opens for its worker: the port, the TUN device, the control socket and the listener
 //! of the metrics.
 //!
 //! Invariants: from its first moment nobody but its owner can connect to the control socket; two
@@ -19,6 +19,7 @@ use vpnd_config::ServerConfig;
 use vpnd_sys::bpf::Clients;
 use vpnd_sys::lock::LockedFile;
 use vpnd_sys::process;
+use vpnd_sys::tun::{GATEWAY_TX_QUEUE_LEN, Tun, TunSpec};
 use vpnd_sys::udp::{ReuseportGroup, Steering, bind_reuseport_group};
 
 /// Connections that may wait in the kernel's queue.
@@ -126,4 +127,25 @@ fn listen(path: &Path) -> io::Result<OwnedFd> {
     socket.bind(&SockAddr::unix(path)?)?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())
+}
+
+/// Opens the TUN device with these queues.
+pub(super) fn open_tun(config: &ServerConfig, queues: usize) -> anyhow::Result<Tun> {
+    let tun = Tun::open(&TunSpec {
+        name: config.tunnel.name.clone(),
+        mtu: config.tunnel.mtu,
+        queues,
+        tx_queue_len: GATEWAY_TX_QUEUE_LEN,
+        offloads: config.offload.tun_offloads(),
+    })?;
+    if config.offload.steering
+        && let Err(error) = tun.pin_flows()
+    {
+        tracing::warn!(
+            %error,
+            "the kernel may move flows between the queues of the TUN device, and packets then come out of order: run as root \
+             or with CAP_BPF, or with `shards = 1`"
+        );
+    }
+    Ok(tun)
 }

@@ -17,12 +17,13 @@ use tokio::time::Instant;
 use super::firewall::Firewall as OwnFirewall;
 use vpnd_config::{NatMode, ServerConfig};
 use vpnd_ipc::admin::status::Firewall;
+use vpnd_ipc::gateway::HostRouteChanges;
 use vpnd_journal as journal;
 use vpnd_journal::{ChangeId, Journal, JournalDirectory, JournalError, RecoveryOutcome};
 use vpnd_sys::change::{Change, LAST_RESORT_METRIC};
 use vpnd_sys::conntrack;
 use vpnd_sys::log_limit::LogLimit;
-use vpnd_sys::netlink::{AddressSpec, MAIN_TABLE, Netlink, RouteSpec, RouteTarget};
+use vpnd_sys::netlink::{AddressSpec, HostRoutes, MAIN_TABLE, Netlink, RouteSpec, RouteTarget};
 use vpnd_sys::nft::{ConnectionLimit, Entrances, GatewayRules, Outgoing, Services, Transit};
 use vpnd_sys::sysctl::{self, Forwarding, SysctlChange};
 use vpnd_sys::tun::Tun;
@@ -38,6 +39,8 @@ pub(super) struct Machine {
     netlink: Netlink,
     journal: Journal,
     firewall: Option<OwnFirewall>,
+    /// The routes to clients, if others are to learn of them.
+    hosts: Option<HostRoutes>,
     /// Whether an earlier gateway has left something in force.
     is_successor: bool,
     /// When it is looked at although no change was reported.
@@ -69,6 +72,7 @@ impl Machine {
             netlink,
             journal,
             firewall: None,
+            hosts: None,
             is_successor,
             next_look: Instant::now() + LOOK_INTERVAL,
             losses: LogLimit::new(10, Duration::from_secs(60)),
@@ -89,6 +93,11 @@ impl Machine {
             self.apply(Change::Address(AddressSpec { interface: interface.clone(), address })).await?;
         }
         self.apply(Change::LinkUp { interface: interface.clone() }).await?;
+        if let Some(fleet) = &config.fleet {
+            let hosts = HostRoutes { interface: interface.clone(), table: fleet.route_table };
+            self.apply(Change::HostRoutes(hosts.clone())).await?;
+            self.hosts = Some(hosts);
+        }
         if config.nat.mode == NatMode::None {
             return Ok(());
         }
@@ -121,6 +130,21 @@ impl Machine {
         self.firewall = Some(firewall);
         for change in planned {
             self.apply(Change::Sysctl(change)).await?;
+        }
+        Ok(())
+    }
+
+    /// Adds routes to clients, then removes others.
+    ///
+    /// # Errors
+    /// Why one of them could not be added or removed.
+    pub(super) async fn set_hosts(&self, routes: &HostRouteChanges) -> anyhow::Result<()> {
+        let hosts = self.hosts.as_ref().context("this gateway is of no fleet")?;
+        for route in &routes.added {
+            self.netlink.add_host(hosts, route.address, route.metric).await?;
+        }
+        for route in &routes.removed {
+            self.netlink.remove_host(hosts, route.address, route.metric).await?;
         }
         Ok(())
     }
@@ -384,6 +408,7 @@ fn rules(config: &ServerConfig, interface: &str, forwarding: &Forwarding) -> Gat
             None => Outgoing::AnyButTunnel,
         },
         inbound: config.nat.mode == NatMode::Route && config.policy.campus_to_client,
+        resumed: config.fleet.is_some(),
         campus: config.profiles.routes(),
         own: gateway_addresses(config).iter().map(IpNet::addr).collect(),
         services: services(config),

@@ -153,6 +153,7 @@ impl Gateway {
                 // Confirmed after the hand-over, to the successor if that is the worker by then: it
                 // asks for all of them again.
                 FromWorker::Released(addresses) => self.releases.begin(addresses)?,
+                FromWorker::Hosts(changes) => self.set_hosts(&changes).await?,
                 FromWorker::ReportFirewall => self.reported = Some(None),
                 // The portal that waits for it ends with this worker.
                 FromWorker::RelayKnown(_) => {}
@@ -187,6 +188,7 @@ fn first_difference(before: &ServerConfig, after: &ServerConfig) -> Option<&'sta
         ("[server] state_dir", before.server.state_dir == after.server.state_dir),
         ("[server] journal_dir", before.server.journal_dir == after.server.journal_dir),
         ("[store]", before.store == after.store),
+        ("[fleet]", before.fleet == after.fleet),
         ("[tunnel]", before.tunnel == after.tunnel),
         ("[nat]", before.nat == after.nat),
         ("[offload]", before.offload == after.offload),

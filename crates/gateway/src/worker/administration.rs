@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use vpnd_proto::control::{Code, UserName};
 use vpnd_proto::gateway::Selector;
@@ -11,17 +12,19 @@ use vpnd_proto::session::{LocalSuite, SessionId};
 use vpnd_proto::time::Time;
 
 use super::certificate::WorkerCertificate;
+use super::hosts::Hosts;
 use super::parent_client::ParentClient;
+use super::releases::Releases;
 use crate::worker::auth_client::AuthClient;
 use crate::worker::connection::Logins;
 use crate::worker::core::drain::{DrainRequest, DrainState};
-use crate::worker::core::{Core, Ended, ToEnd};
+use crate::worker::core::{Core, Ended, ToEnd, fleet};
 use crate::worker::quic::acceptor::AdmissionControl;
 use vpnd_config as config;
 use vpnd_config::in_force::Settings;
 use vpnd_ipc::admin::status::{
-    Audit, Counters, Drain, Firewall, Offloads, Pool, Portal, Process, Session, Source, Steering, Suite, Tun,
-    Udp,
+    Audit, Counters, Drain, Firewall, FleetMember, Offloads, Pool, Portal, Process, Session, Source,
+    Steering, Suite, Tun, Udp,
 };
 use vpnd_ipc::admin::{Handler, Status};
 use vpnd_ipc::gateway::Configuration;
@@ -49,6 +52,8 @@ pub(super) struct StaticInfo {
     pub(super) tun: TunOffloads,
     pub(super) suites: Vec<LocalSuite>,
     pub(super) processes: Vec<Process>,
+    /// Its place in a fleet, if it has one.
+    pub(super) fleet: Option<FleetMember>,
 }
 
 /// The gateway as administrators see it.
@@ -71,6 +76,20 @@ pub(super) struct Administration {
 }
 
 impl Administration {
+    /// Starts the tasks that have the parent change something for sessions.
+    pub(super) fn begin_tasks(
+        self: &Arc<Self>,
+        releases: Releases,
+        hosts: Option<Hosts>,
+    ) -> Vec<JoinHandle<()>> {
+        let mut tasks = vec![tokio::spawn(releases.run(Arc::clone(self)))];
+        if let Some(hosts) = hosts {
+            tasks.push(tokio::spawn(fleet::follow(self.core.clone(), self.auth.clone(), hosts.clone())));
+            tasks.push(tokio::spawn(hosts.run(Arc::clone(self))));
+        }
+        tasks
+    }
+
     /// Takes the state of the firewall.
     pub(super) fn note_firewall(&self, firewall: Firewall) {
         *self.firewall.lock().unwrap_or_else(PoisonError::into_inner) = Some(firewall);
@@ -188,6 +207,7 @@ impl Handler for Administration {
             pid: self.static_info.pid,
             uptime_s: now.since(self.static_info.started).as_secs(),
             listen: self.static_info.listen,
+            fleet: self.static_info.fleet.clone(),
             shards: self.static_info.shards,
             steering: self.static_info.steering,
             offloads: Offloads {

@@ -12,6 +12,7 @@ mod announce;
 pub(crate) mod drain;
 mod effects;
 mod ended;
+pub(crate) mod fleet;
 mod snapshot;
 mod wireguard;
 
@@ -52,6 +53,8 @@ const BATCH: usize = 256;
 /// up after [`crate::worker::connection::READ_TIMEOUT`], within which fewer come: a `Wake` each
 /// second, and what an administrator changes.
 pub(crate) const OUTBOX: usize = 64;
+/// Time for routes to be withdrawn before a hand-over.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Requests that wait at most; who comes later waits in its own task.
 const QUEUE: usize = 1_024;
 
@@ -115,6 +118,12 @@ pub(crate) enum CoreRequest {
     HandOver {
         to: Box<Successor>,
         reply: oneshot::Sender<Result<HandoverSummary, HandoverError>>,
+    },
+    /// Drop these sessions, which another gateway has taken over, if they are here since these
+    /// generations or earlier ones.
+    Leave {
+        sessions: Vec<(SessionId, u64)>,
+        reply: oneshot::Sender<()>,
     },
     /// Peers of WireGuard have come, gone or changed.
     Peers(Vec<PeerChange>),
@@ -286,6 +295,7 @@ impl CoreTask {
                 _ = activity.tick() => {
                     self.collect_activity().await;
                     self.go_on_draining();
+                    self.announce_heard();
                 }
             }
             // While the disk was busy, others came: they share the next trip.
@@ -373,6 +383,10 @@ impl CoreTask {
                 let _ = reply.send(handed_over_to);
                 return !self.handed_over;
             }
+            CoreRequest::Leave { sessions, reply } => {
+                self.leave(sessions);
+                self.reply_when_done(reply, ());
+            }
             CoreRequest::Peers(changes) => self.change_peers(changes),
             CoreRequest::Shutdown => return false,
         }
@@ -390,7 +404,7 @@ impl CoreTask {
         if self.is_revoked(connection, certificate.as_ref()) {
             return;
         }
-        match self.registry.restore(claim.session).await {
+        match self.registry.restore(claim).await {
             Ok(Some(record)) => {
                 let (session, addresses) = (record.id, record.addresses);
                 if !self.gateway.restore(now(), record) {
@@ -398,7 +412,16 @@ impl CoreTask {
                 }
             }
             Ok(None) => {}
-            Err(error) => tracing::error!(%error, "a session could not be looked up in the store"),
+            Err(error) => {
+                tracing::error!(%error, "a session could not be looked up in the store");
+                // It may be good, and go on later.
+                if self.registry.hosts().is_some() {
+                    return self.outboxes.refuse_for_now(connection);
+                }
+            }
+        }
+        if !self.gateway.accepts(now(), claim) && self.has_left(claim.session).await {
+            return self.outboxes.refuse_for_now(connection);
         }
         // A refusal is among the effects.
         if self.gateway.attach(now(), connection, claim, offer, secret).is_ok() {
@@ -419,6 +442,10 @@ impl CoreTask {
     /// attach when they notice.
     async fn hand_over(&mut self, to: Successor) -> Result<HandoverSummary, HandoverError> {
         self.carry_out().await;
+        if let Some(hosts) = self.registry.hosts().cloned() {
+            // What is to be withdrawn the successor does not know.
+            let _ = tokio::time::timeout(SETTLE_TIMEOUT, hosts.settled()).await;
+        }
         self.collect_activity().await;
         let stopped = now();
         let mut frozen = self.shards.freeze().await?;

@@ -107,6 +107,9 @@ pub struct TransferredSession {
     /// Whether it reaches nothing but the portal; absent in a predecessor's that has no such sessions.
     #[n(6)]
     is_walled: Option<bool>,
+    /// In a fleet, that of its last move.
+    #[n(7)]
+    generation: Option<u64>,
 }
 
 /// Reason why nothing was handed over: the old worker goes on.
@@ -166,12 +169,21 @@ impl Successor {
     ) -> Result<String, HandoverError> {
         // The registry has each of them. A client whose session is left out attaches anew.
         let mut sessions = sessions.into_iter().filter_map(|session| {
-            let Member { groups, source, span, factors, is_walled, .. } =
+            let Member { groups, source, span, factors, is_walled, generation, .. } =
                 registry.member(session.id).cloned()?;
             let certificate = registry.certificate(session.id);
             let groups = groups.into_vec();
-            let is_walled = Some(is_walled);
-            Some(TransferredSession { session, groups, certificate, source, span, factors, is_walled })
+            let (is_walled, generation) = (Some(is_walled), Some(generation));
+            Some(TransferredSession {
+                session,
+                groups,
+                certificate,
+                source,
+                span,
+                factors,
+                is_walled,
+                generation,
+            })
         });
         let mut released = registry.releases().pending().into_iter();
         loop {
@@ -257,6 +269,7 @@ impl Predecessor {
                             span,
                             factors,
                             is_walled,
+                            generation,
                         } = transferred;
                         let member = Member {
                             user: session.user.clone(),
@@ -266,6 +279,7 @@ impl Predecessor {
                             factors,
                             span,
                             is_walled: is_walled.unwrap_or_default(),
+                            generation: generation.unwrap_or_default(),
                         };
                         let (principal, limits) = registry.take_over(session.id, member);
                         registry.shown(session.id, certificate);

@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 use vpnd_ipc::channel::Channel;
-use vpnd_ipc::gateway::FromWorker;
+use vpnd_ipc::gateway::{FromWorker, HostRouteChanges};
 use vpnd_ipc::request::Request;
 use vpnd_ipc::requests::{Gone, NoReply, Requests};
 
@@ -19,6 +19,9 @@ struct Upgrade;
 
 /// Have the kernel forget the connections of these addresses.
 struct Release(Vec<IpAddr>);
+
+/// Announce addresses of clients, or no longer.
+struct SetHosts(HostRouteChanges);
 
 impl From<Reload> for FromWorker {
     fn from(_: Reload) -> Self {
@@ -38,6 +41,12 @@ impl From<Release> for FromWorker {
     }
 }
 
+impl From<SetHosts> for FromWorker {
+    fn from(SetHosts(changes): SetHosts) -> Self {
+        Self::Hosts(changes)
+    }
+}
+
 impl Request for Reload {
     type Message = FromWorker;
     type Reply = AdminResult;
@@ -51,6 +60,11 @@ impl Request for Upgrade {
 impl Request for Release {
     type Message = FromWorker;
     type Reply = ();
+}
+
+impl Request for SetHosts {
+    type Message = FromWorker;
+    type Reply = bool;
 }
 
 /// The channel to the parent. Its replies have no numbers; they come in the order of the requests
@@ -102,6 +116,17 @@ impl ParentClient {
     pub(super) fn released(&self) {
         // An answer to the worker before this one is nobody's.
         let _ = self.requests.reply_to_oldest::<Release>(());
+    }
+
+    /// Has addresses of clients announced, or no longer; whether all of it is done.
+    pub(super) async fn set_hosts(&self, changes: HostRouteChanges) -> Result<bool, NoReply> {
+        self.requests.request(SetHosts(changes)).await
+    }
+
+    /// It is, or not.
+    pub(super) fn hosts_set(&self, is_set: bool) {
+        // An answer to the worker before this one is nobody's.
+        let _ = self.requests.reply_to_oldest::<SetHosts>(is_set);
     }
 
     /// Sends a message that is not answered.

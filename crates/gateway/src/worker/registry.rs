@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use minicbor::{Decode, Encode};
 use vpnd_proto::control::{Code, UserName};
-use vpnd_proto::gateway::{Addresses, Authenticated, EndedSession, Gateway, SessionRecord};
+use vpnd_proto::gateway::{Addresses, Authenticated, Claim, EndedSession, Gateway, SessionRecord};
 use vpnd_proto::plane::Endpoint;
 use vpnd_proto::policy::{PolicyError, Principal};
 use vpnd_proto::rate::SessionLimits;
@@ -20,6 +20,7 @@ use vpnd_proto::session::{DeviceId, SessionId};
 
 use crate::worker::access::Access;
 use crate::worker::auth_client::AuthClient;
+use crate::worker::hosts::Hosts;
 use crate::worker::relayed::Relayed;
 use crate::worker::releases::Releases;
 use rules::Rules;
@@ -60,6 +61,8 @@ pub struct AdmittedSession {
     pub idle_timeout: Option<Duration>,
     /// Whether it reaches nothing but the portal.
     pub is_walled: bool,
+    /// In a fleet, that of its beginning; else 0.
+    pub generation: u64,
 }
 
 impl From<Granted> for AdmittedSession {
@@ -73,6 +76,7 @@ impl From<Granted> for AdmittedSession {
             own_addresses: granted.own_addresses,
             idle_timeout: granted.idle_timeout_s.map(|idle_s| Duration::from_secs(idle_s.into())),
             is_walled: false,
+            generation: granted.generation,
         }
     }
 }
@@ -89,6 +93,8 @@ pub struct Registry {
     accounted: BTreeSet<String>,
     releases: Releases,
     relayed: Relayed,
+    /// The addresses that others learn of, in a fleet.
+    hosts: Option<Hosts>,
 }
 
 /// The user of a session, as far as access goes by it, and when the session was granted.
@@ -103,6 +109,8 @@ pub struct Member {
     pub span: Span,
     /// Whether it reaches nothing but the portal.
     pub is_walled: bool,
+    /// In a fleet, that of its last move; else 0.
+    pub generation: u64,
 }
 
 /// When a session began, and when it ends at the latest: seconds of the steady clock.
@@ -126,7 +134,8 @@ impl Span {
 impl Member {
     fn new(account: Account, addresses: Addresses, factors: Factors, span: Span) -> Self {
         let Account { name: user, groups, source } = account;
-        Self { user, source, groups: groups.into(), addresses, factors, span, is_walled: false }
+        let groups = groups.into();
+        Self { user, source, groups, addresses, factors, span, is_walled: false, generation: 0 }
     }
 }
 
@@ -153,6 +162,7 @@ impl Registry {
             accounted: accounted.map(|source| source.name.clone()).collect(),
             releases: Releases::default(),
             relayed: Relayed::default(),
+            hosts: config.fleet.as_ref().map(|_| Hosts::default()),
         })
     }
 
@@ -164,6 +174,11 @@ impl Registry {
     /// The same, where some clients' datagrams are relayed.
     pub fn relayed(self, relayed: &Relayed) -> Self {
         Self { relayed: relayed.clone(), ..self }
+    }
+
+    /// The addresses that others learn of, in a fleet.
+    pub(super) fn hosts(&self) -> Option<&Hosts> {
+        self.hosts.as_ref()
     }
 
     /// The clients whose datagrams are relayed.
@@ -179,9 +194,9 @@ impl Registry {
     /// A user has logged in on `device`, or a device of theirs was let in: the session that is about
     /// to begin is theirs. Returns it as the core needs it.
     pub fn authenticated(&mut self, admission: &AdmittedSession, device: DeviceId) -> Authenticated {
-        let AdmittedSession { account, addresses, factors, span, is_walled, .. } = admission;
+        let AdmittedSession { account, addresses, factors, span, is_walled, generation, .. } = admission;
         let member = Member::new(account.clone(), *addresses, *factors, *span);
-        let member = Member { is_walled: *is_walled, ..member };
+        let member = Member { is_walled: *is_walled, generation: *generation, ..member };
         if !admission.own_addresses {
             // Whatever the kernel knows of them is of a holder before, who may have left while no
             // gateway ran.
@@ -218,6 +233,9 @@ impl Registry {
 
     fn add(&mut self, session: SessionId, member: Member) -> (Principal, SessionLimits) {
         let (principal, limits) = (self.rules.principal(&member), self.rules.limits(Some(&member)));
+        if let Some(hosts) = &self.hosts {
+            hosts.announce(member.addresses, member.generation);
+        }
         self.known.insert(session, member);
         (principal, limits)
     }
@@ -244,16 +262,23 @@ impl Registry {
         self.forget(session);
     }
 
-    /// A session of an earlier run of the gateway, if the store has it and it is not known yet.
-    pub async fn restore(&mut self, session: SessionId) -> Result<Option<SessionRecord>, NoReply> {
+    /// A session of an earlier run of the gateway, or of another one of its fleet, if the store has it
+    /// and it is not known yet.
+    pub async fn restore(&mut self, claim: &Claim) -> Result<Option<SessionRecord>, NoReply> {
+        let session = claim.session;
         if self.known.contains_key(&session) {
             return Ok(None);
         }
-        let Some(stored) = self.writes.stored(session).await? else { return Ok(None) };
+        let stored = match &self.hosts {
+            Some(_) => self.writes.claimed(claim).await?,
+            None => self.writes.stored(session).await?,
+        };
+        let Some(stored) = stored else { return Ok(None) };
         let user = stored.account.name.clone();
         let span = Span { started_s: stored.started_s, expires_s: stored.expires_s };
         let addresses = stored.addresses.into();
         let member = Member::new(stored.account, addresses, stored.factors, span);
+        let member = Member { generation: stored.generation, ..member };
         let deadline = self.rules.deadline(&member);
         let (principal, limits) = self.add(session, member);
         Ok(Some(SessionRecord {
@@ -269,6 +294,11 @@ impl Registry {
             epoch: stored.epoch,
             tokens: stored.tokens.into_tokens(),
         }))
+    }
+
+    /// Whether the store does not have the session for this gateway.
+    pub async fn is_missing(&self, session: SessionId) -> bool {
+        self.writes.is_missing(session).await
     }
 
     /// Users are in other groups now: profile, policy, rate limits and lifetime of these hold for
@@ -367,7 +397,10 @@ impl Registry {
 
     /// The session is over; its addresses are free.
     pub fn forget(&mut self, session: SessionId) {
-        self.known.remove(&session);
+        let member = self.known.remove(&session);
+        if let (Some(member), Some(hosts)) = (member, &self.hosts) {
+            hosts.withdraw(member.addresses, member.generation);
+        }
         self.certificates.remove(&session);
         self.writes.end(session);
     }
@@ -405,6 +438,7 @@ impl Registry {
     pub fn release_all(&mut self) {
         self.known.clear();
         self.certificates.clear();
+        self.hosts.iter().for_each(Hosts::withdraw_all);
         self.writes.forget_addresses();
     }
 

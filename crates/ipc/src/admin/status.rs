@@ -56,6 +56,9 @@ pub struct Status {
     pub firewall: Option<Firewall>,
     /// Digests of the settings in force, by section and key.
     pub settings: BTreeMap<String, String>,
+    /// Its place in a fleet, if it has one.
+    #[serde(default)]
+    pub fleet: Option<FleetMember>,
     /// Present if nobody is let in.
     pub drain: Option<Drain>,
     /// Events counted since the start, upgrades included.
@@ -95,6 +98,15 @@ impl Process {
     pub fn new(name: &str, protections: &Protections) -> Self {
         Self { name: name.to_owned(), protections: protections.clone() }
     }
+}
+
+/// A gateway of a fleet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FleetMember {
+    /// The fleet's id.
+    pub fleet: String,
+    /// The gateway's name.
+    pub name: String,
 }
 
 /// A gateway that is being drained.

@@ -127,6 +127,7 @@ pub fn status() -> Status {
             over_limit: 30,
         }),
         drain: None,
+        fleet: None,
         pools: vec![
             Pool { pool: "10.86.0.0/16".to_owned(), taken: 2, total: 65_533 },
             Pool { pool: "fd00::/64".to_owned(), taken: 1, total: 1 << 20 },

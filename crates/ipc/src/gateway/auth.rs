@@ -6,6 +6,7 @@
 mod as_status;
 mod browser;
 mod observation;
+mod sessions;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -21,6 +22,7 @@ use vpnd_proto::session::SessionId;
 
 pub use browser::{BrowserLogin, BrowserLoginReply};
 pub use observation::{Count, Observed, SessionUse, WorkerState};
+pub use sessions::{Dropped, SessionClaim, SessionQuery, StoredSession, TakenAway};
 
 use super::refusal::Refused;
 use super::wireguard::{Admission, AdmitDevice, Handshake, HandshakeReply, PeerChanges, PeersQuery};
@@ -56,12 +58,10 @@ crate::requests! {
         WireGuardPeers = 13, PeersQuery => Option<PeerChanges>;
         BrowserLogin = 14, BrowserLogin => BrowserLoginReply;
         Missing = 15, MissingQuery => Vec<ByteArray<16>>;
+        Claim = 16, SessionClaim => Option<StoredSession>;
+        Dropped = 17, Dropped => Vec<TakenAway>;
     }
 }
-
-/// A session of an earlier run.
-#[derive(Debug, Encode, Decode)]
-pub struct SessionQuery(#[n(0)] pub ByteArray<16>);
 
 /// Make these changes durable.
 #[derive(Debug, Encode, Decode)]
@@ -442,6 +442,9 @@ pub struct Granted {
     /// Time without a packet of the client after which it ends, by its source.
     #[n(8)]
     pub idle_timeout_s: Option<u32>,
+    /// In a fleet, that of its beginning; else 0.
+    #[n(9)]
+    pub generation: u64,
 }
 
 #[derive(Clone, Copy, Debug, Encode, Decode)]
@@ -456,27 +459,6 @@ impl From<Leased> for Addresses {
     fn from(leased: Leased) -> Self {
         Self { ipv4: leased.ipv4, ipv6: leased.ipv6 }
     }
-}
-
-/// A session of an earlier run.
-#[derive(Debug, Encode, Decode)]
-pub struct StoredSession {
-    #[n(0)]
-    pub account: Account,
-    #[n(1)]
-    pub device: ByteArray<16>,
-    #[n(2)]
-    pub addresses: Leased,
-    #[n(3)]
-    pub epoch: u32,
-    #[n(4)]
-    pub tokens: TokenHashes,
-    #[n(5)]
-    pub expires_s: u64,
-    #[n(6)]
-    pub started_s: u64,
-    #[n(7)]
-    pub factors: Factors,
 }
 
 /// A user whose sessions end, or go on in other groups.

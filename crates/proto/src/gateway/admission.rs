@@ -108,6 +108,13 @@ impl Gateway {
         self.insert(now, record).ok()
     }
 
+    /// Whether a claim fits a session that is here.
+    #[must_use]
+    pub fn accepts(&self, now: Time, claim: &Claim) -> bool {
+        let session = self.table.by_id(claim.session).and_then(|slot| self.table.get(slot));
+        session.is_some_and(|session| claim.is_good(now, &session.record))
+    }
+
     /// A client claims a session on `connection`, whose exporter gave `secret` (PROTOCOL §5).
     /// Whatever is wrong with the claim, the answer is the same.
     ///

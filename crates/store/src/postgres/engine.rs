@@ -25,13 +25,15 @@ pub(super) struct Session {
     pub(super) client: Arc<Client>,
     statements: Arc<Mutex<HashMap<String, Statement>>>,
     runtime: Handle,
+    gateway: [u8; 16],
     /// When all of what is done here has to be over.
     deadline: Option<Instant>,
 }
 
 impl Session {
-    pub(super) fn new(client: Arc<Client>, runtime: Handle) -> Self {
-        Self { client, statements: Arc::default(), runtime, deadline: None }
+    /// For this gateway.
+    pub(super) fn new(client: Arc<Client>, runtime: Handle, gateway: [u8; 16]) -> Self {
+        Self { client, statements: Arc::default(), runtime, gateway, deadline: None }
     }
 
     /// Limits the connection's replies to this time.
@@ -77,6 +79,10 @@ impl Session {
 impl Engine for Session {
     fn dialect(&self) -> Dialect {
         Dialect::Postgres
+    }
+
+    fn gateway(&self) -> Option<[u8; 16]> {
+        Some(self.gateway)
     }
 
     fn query(&self, sql: &str, params: &[Value]) -> Result<Rows> {

@@ -1,14 +1,17 @@
-//! Whose a database is: one gateway's, of which one start runs.
+//! Whose a database is: one gateway's, or those of a fleet, and of each one start runs.
 //!
-//! The row in `holder` names both. A start of a gateway holds an advisory lock for as long as its
+//! A row in `holder` names a gateway and its start. A start holds an advisory lock for as long as its
 //! connection for changes lives, and the server ends that within seconds of the machine's end. The
 //! lock is gone for a moment, too, when the server starts again or another one takes over; so a row
 //! is a leftover only after its lock was free for a while ([`FREE_BEFORE`]), unless the next start
 //! is of the same running system, which is no copy of it. The processes of one start share its
 //! instance: in an upgrade both auth processes work.
 //!
-//! INVARIANT: each change locks the row and finds its own gateway there, and its own start if it is a
-//! gateway's, or changes nothing.
+//! A second gateway joins only where `fleet` has the id that it is configured with; the id is that of
+//! whoever has the database alone.
+//!
+//! INVARIANT: each change locks the row of `fleet` and finds its own gateway in `holder`, and its own
+//! start if it is a gateway's, or changes nothing.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -23,7 +26,7 @@ use zeroize::Zeroizing;
 /// The first number of vpnd's advisory locks.
 const LOCK_CLASS: i32 = i32::from_be_bytes(*b"vpnd");
 /// The format of the tables.
-pub(super) const FORMAT: u64 = 3;
+pub(super) const FORMAT: u64 = 4;
 /// Begins a change, whatever the server's defaults are: each statement sees what was committed
 /// before it, so that after the lock of the row nothing older is seen.
 pub(super) const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
@@ -34,8 +37,13 @@ const KEPT_MARKS: u32 = 10_000;
 const FREE_BEFORE: Duration = Duration::from_secs(15);
 const FREE_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The row, locked for the transaction.
-const ROW: &str = "SELECT gateway, instance, name FROM holder FOR UPDATE";
+/// Seconds by which the clocks of a fleet's gateways may differ from the database's.
+pub const CLOCK_TOLERANCE_S: u64 = 10;
+
+/// The row that changes lock.
+const LOCK: &str = "SELECT id FROM fleet FOR UPDATE";
+/// What is committed once it is locked, for each statement sees what was committed before it.
+const MEMBERS: &str = "SELECT gateway, instance, name FROM holder ORDER BY since, gateway";
 
 /// Identifies a change.
 pub(super) type Mark = [u8; 16];
@@ -48,6 +56,8 @@ pub struct Holder {
     /// The start of it; all starts on one running system share the second half. `None` for a command
     /// of an administrator.
     pub instance: Option<[u8; 16]>,
+    /// The id of its fleet, if it is to share the database.
+    pub fleet: Option<String>,
     /// Its name for people.
     pub name: String,
 }
@@ -60,28 +70,75 @@ impl Holder {
             client.batch_execute(&sql).await?;
         }
         client.batch_execute(BEGIN).await?;
-        let row = client.query_opt(ROW, &[]).await?;
-        let row = row.ok_or(Trouble::OutOfOrder("the table 'holder' is empty".to_owned()))?;
-        let known = Self::from_row(&row)?;
-        if known.gateway != self.gateway {
-            return Err(Trouble::Foreign(known.name).into());
-        }
-        if let Some(instance) = &self.instance {
-            let is_of_this_system = known.instance.is_some_and(|other| other[8..] == instance[8..]);
-            let may_have_it = known.instance == self.instance
-                || if is_of_this_system {
-                    !known.is_alive(client).await?
-                } else {
-                    known.is_free(client).await?
-                };
-            if !may_have_it {
-                return Err(Trouble::InUse(known.name).into());
+        let shared = lock(client).await?;
+        let members = members(client).await?;
+        let (known, others): (Vec<_>, Vec<_>) =
+            members.into_iter().partition(|member| member.gateway == self.gateway);
+        let known = known.into_iter().next();
+        match (&self.instance, known) {
+            (None, Some(_)) => {}
+            (None, None) => return Err(foreign(&others).into()),
+            (Some(instance), known) => {
+                self.check_fleet(client, shared.as_deref(), &others).await?;
+                if let Some(known) = known {
+                    known.give_way(client, instance).await?;
+                }
+                self.enter(client, instance, others.is_empty()).await?;
             }
-            let sql = "UPDATE holder SET instance = $1, name = $2, since = now(), free_since = NULL
-                       WHERE instance IS DISTINCT FROM $1 OR free_since IS NOT NULL";
-            client.execute(sql, &[&instance.as_slice(), &self.name]).await?;
         }
         Ok(client.batch_execute("COMMIT").await?)
+    }
+
+    /// Refuses to share a database unless all are of one fleet.
+    async fn check_fleet(&self, client: &Client, shared: Option<&str>, others: &[Self]) -> Result<(), Fault> {
+        match (shared, &self.fleet) {
+            _ if others.is_empty() => {}
+            (None, _) => return Err(foreign(others).into()),
+            (Some(found), Some(ours)) if found == ours => {}
+            (Some(found), ours) => {
+                let ours = ours.clone().unwrap_or_default();
+                return Err(Trouble::OtherFleet { found: vpnd_sys::text::plain(found), ours }.into());
+            }
+        }
+        if others.iter().any(|other| other.name == self.name) {
+            return Err(Trouble::NameTaken(self.name.clone()).into());
+        }
+        if self.fleet.is_some() {
+            let row = client.query_one("SELECT extract(epoch FROM clock_timestamp())::bigint", &[]).await?;
+            let theirs = u64::try_from(row.try_get::<_, i64>(0)?).unwrap_or_default();
+            let apart_s = theirs.abs_diff(vpnd_sys::clock::steady_s());
+            if apart_s > CLOCK_TOLERANCE_S {
+                return Err(Trouble::ClockApart { apart_s }.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets this start have the row of an earlier one, or refuses it.
+    async fn give_way(&self, client: &Client, instance: &[u8; 16]) -> Result<(), Fault> {
+        let is_of_this_system = self.instance.is_some_and(|other| other[8..] == instance[8..]);
+        let may_have_it = self.instance.as_ref() == Some(instance)
+            || if is_of_this_system { !self.is_alive(client).await? } else { self.is_free(client).await? };
+        if may_have_it { Ok(()) } else { Err(Trouble::InUse(self.name.clone()).into()) }
+    }
+
+    /// Enters this start; a gateway that `is_alone` decides whether others may join.
+    async fn enter(&self, client: &Client, instance: &[u8; 16], is_alone: bool) -> Result<(), Fault> {
+        let gateway = self.gateway.as_slice();
+        let sql = "INSERT INTO holder AS h (gateway, instance, name) VALUES ($1, $2, $3)
+                   ON CONFLICT (gateway) DO UPDATE SET instance = excluded.instance, name = excluded.name,
+                       since = now(), free_since = NULL
+                   WHERE h.instance IS DISTINCT FROM excluded.instance OR h.free_since IS NOT NULL";
+        client.execute(sql, &[&gateway, &instance.as_slice(), &self.name]).await?;
+        if is_alone {
+            let sql = "UPDATE fleet SET id = $1 WHERE id IS DISTINCT FROM $1";
+            client.execute(sql, &[&self.fleet]).await?;
+            // A store that was moved into the database knows nothing of gateways.
+            let sql = "INSERT INTO carriers (session, gateway, generation) SELECT id, $1, 0 FROM sessions
+                       ON CONFLICT DO NOTHING";
+            client.execute(sql, &[&gateway]).await?;
+        }
+        Ok(())
     }
 
     /// Whether the start of the row, which the transaction has locked, has been without its lock
@@ -93,11 +150,11 @@ impl Holder {
         let is_alive = self.is_alive(client).await?;
         let free_since = if is_alive { "NULL" } else { "coalesce(free_since, clock_timestamp())" };
         let sql = format!(
-            "UPDATE holder SET free_since = {free_since}
+            "UPDATE holder SET free_since = {free_since} WHERE gateway = $1
              RETURNING coalesce(clock_timestamp() - free_since >= interval '{} seconds', false)",
             FREE_BEFORE.as_secs()
         );
-        let is_free: bool = client.query_one(&sql, &[]).await?.try_get(0)?;
+        let is_free: bool = client.query_one(&sql, &[&self.gateway.as_slice()]).await?.try_get(0)?;
         if !is_free {
             client.batch_execute("COMMIT").await?;
         }
@@ -140,17 +197,24 @@ impl Holder {
         check_format(client).await?;
         loop {
             client.batch_execute(BEGIN).await?;
-            let known = Self::from_row(&client.query_one(ROW, &[]).await?)?;
-            if known.name != from {
-                return Err(Trouble::Foreign(known.name).into());
-            }
+            lock(client).await?;
+            let members = members(client).await?;
+            let Some(known) = members.iter().find(|member| member.name == from) else {
+                return Err(foreign(&members).into());
+            };
             if known.is_free(client).await? {
-                let sql = "UPDATE holder SET gateway = $1, instance = NULL, name = $2, since = now(), free_since = NULL";
-                client.execute(sql, &[&self.gateway.as_slice(), &self.name]).await?;
+                let (new, old) = (self.gateway.as_slice(), known.gateway.as_slice());
+                let sql = "UPDATE holder SET gateway = $1, instance = NULL, name = $2, since = now(), free_since = NULL
+                           WHERE gateway = $3";
+                client.execute(sql, &[&new, &self.name, &old]).await?;
+                for table in ["carriers", "leaving"] {
+                    let sql = format!("UPDATE {table} SET gateway = $1 WHERE gateway = $2");
+                    client.execute(&sql, &[&new, &old]).await?;
+                }
                 return Ok(client.batch_execute("COMMIT").await?);
             }
             if known.is_alive(client).await? {
-                return Err(Trouble::InUse(known.name).into());
+                return Err(Trouble::InUse(known.name.clone()).into());
             }
             tokio::time::sleep(FREE_INTERVAL).await;
         }
@@ -160,44 +224,76 @@ impl Holder {
     pub(super) fn fence(&self, session: &Session) -> Result<Mark, Trouble> {
         let mark: Mark = rand::random();
         let sql = format!(
-            "WITH held AS (SELECT gateway, instance, name FROM holder FOR UPDATE),
+            "WITH held AS ({LOCK}),
                   marked AS (INSERT INTO marks (mark) VALUES (?)),
                   forgotten AS (DELETE FROM marks WHERE number < (SELECT max(number) - {KEPT_MARKS} FROM marks))
-             SELECT gateway, instance, name FROM held"
+             SELECT id FROM held"
         );
-        let rows = session.query(&sql, &[as_value(&mark)]).map_err(trouble)?;
-        let values = rows.iter().next().map(|row| row.values().to_vec()).unwrap_or_default();
-        let [Value::Blob(gateway), instance, Value::Text(name)] = values.as_slice() else {
-            return Err(Trouble::OutOfOrder("the table 'holder' is not as vpnd made it".to_owned()));
-        };
-        let is_ours = match (&self.instance, instance) {
-            (None, _) => true,
-            (Some(ours), Value::Blob(instance)) => instance.as_slice() == ours,
-            (Some(_), _) => false,
-        };
-        if gateway.as_slice() != self.gateway {
-            return Err(Trouble::Foreign(name.to_string()));
+        let held = session.query(&sql, &[as_value(&mark)]).map_err(trouble)?;
+        if held.iter().next().is_none() {
+            return Err(unexpected("fleet"));
         }
-        if is_ours { Ok(mark) } else { Err(Trouble::InUse(name.to_string())) }
+        let mut first = None;
+        for row in session.query(MEMBERS, &[]).map_err(trouble)?.iter() {
+            let [Value::Blob(gateway), instance, Value::Text(name)] = row.values() else {
+                return Err(unexpected("holder"));
+            };
+            if gateway.as_slice() != self.gateway {
+                first.get_or_insert(name.to_string());
+                continue;
+            }
+            return match (&self.instance, instance) {
+                (None, _) => Ok(mark),
+                (Some(ours), Value::Blob(instance)) if instance.as_slice() == ours => Ok(mark),
+                (Some(_), _) => Err(Trouble::InUse(name.to_string())),
+            };
+        }
+        Err(first.map_or_else(|| unexpected("holder"), Trouble::Foreign))
     }
 
     fn from_row(row: &Row) -> Result<Self, Fault> {
-        let unexpected = || Trouble::OutOfOrder("the table 'holder' is not as vpnd made it".to_owned());
+        let unexpected = || unexpected("holder");
         let gateway: Vec<u8> = row.try_get(0)?;
         let instance: Option<Vec<u8>> = row.try_get(1)?;
         let instance = instance.map(<[u8; 16]>::try_from).transpose().map_err(|_| unexpected())?;
         let name: String = row.try_get(2)?;
         let gateway = gateway.try_into().map_err(|_| unexpected())?;
-        Ok(Self { gateway, instance, name: vpnd_sys::text::plain(&name) })
+        Ok(Self { gateway, instance, fleet: None, name: vpnd_sys::text::plain(&name) })
     }
 }
 
-/// The name of the gateway that works on the database, if one does.
+/// The name of a gateway that works on the database, if one does.
 pub(super) async fn running(client: &Client) -> Result<Option<String>, Fault> {
     check_format(client).await?;
-    let row = client.query_one("SELECT gateway, instance, name FROM holder", &[]).await?;
-    let known = Holder::from_row(&row)?;
-    Ok(known.is_alive(client).await?.then_some(known.name))
+    for known in members(client).await? {
+        if known.is_alive(client).await? {
+            return Ok(Some(known.name));
+        }
+    }
+    Ok(None)
+}
+
+/// Locks the row that changes lock; the id of the fleet that the database is shared by.
+async fn lock(client: &Client) -> Result<Option<String>, Fault> {
+    let row = client.query_opt(LOCK, &[]).await?;
+    let row = row.ok_or(Trouble::OutOfOrder("the table 'fleet' is empty".to_owned()))?;
+    Ok(row.try_get(0)?)
+}
+
+/// The gateways that the database belongs to.
+async fn members(client: &Client) -> Result<Vec<Holder>, Fault> {
+    client.query(MEMBERS, &[]).await?.iter().map(Holder::from_row).collect()
+}
+
+fn foreign(members: &[Holder]) -> Trouble {
+    members.first().map_or_else(
+        || Trouble::OutOfOrder("the table 'holder' is empty".to_owned()),
+        |member| Trouble::Foreign(member.name.clone()),
+    )
+}
+
+fn unexpected(table: &str) -> Trouble {
+    Trouble::OutOfOrder(format!("the table '{table}' is not as vpnd made it"))
 }
 
 /// Refuses a database without tables of vpnd, or of another format.

@@ -10,6 +10,7 @@ use std::path::Path;
 use rustix::fs::{FlockOperation, fcntl_lock};
 
 use super::Holder;
+use vpnd_config::fleet::Fleet;
 use vpnd_sys::own_file;
 use vpnd_sys::secret_file::parent;
 
@@ -28,7 +29,16 @@ impl Holder {
         let explain = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
         let gateway = open_or_create(&path).map_err(explain)?;
         let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        Ok(Self { gateway, instance, name: vpnd_sys::text::plain(&name) })
+        Ok(Self { gateway, instance, fleet: None, name: vpnd_sys::text::plain(&name) })
+    }
+
+    /// The same gateway as one of this fleet, if it is of one.
+    #[must_use]
+    pub fn of_fleet(self, fleet: Option<&Fleet>) -> Self {
+        match fleet {
+            Some(Fleet { id, name, .. }) => Self { fleet: Some(id.clone()), name: name.clone(), ..self },
+            None => self,
+        }
     }
 
     /// The same without making anything: where there is no identity, one that no database knows.
@@ -42,7 +52,7 @@ impl Holder {
             Err(error) if error.kind() == io::ErrorKind::NotFound => rand::random(),
             Err(error) => return Err(error),
         };
-        Ok(Self { gateway, instance: None, name: String::new() })
+        Ok(Self { gateway, instance: None, fleet: None, name: String::new() })
     }
 }
 

@@ -75,6 +75,7 @@ impl Pool {
                 access: access.clone(),
                 dial: Arc::clone(dial),
                 holder: (number == 0).then(|| holder.clone()),
+                gateway: holder.gateway,
                 histories: Arc::clone(&histories),
                 runtime: runtime.handle().clone(),
             };
@@ -218,6 +219,7 @@ struct Kept {
     dial: Arc<dyn Dial>,
     /// Admits the connection for changes.
     holder: Option<Holder>,
+    gateway: [u8; 16],
     histories: Arc<Histories>,
     runtime: tokio::runtime::Handle,
 }
@@ -286,7 +288,7 @@ impl Kept {
     /// Lets callers use the connection until it has ended.
     async fn use_up(&self, link: link::Link) -> Trouble {
         let link::Link { client, driver, facts } = link;
-        let session = Session::new(client, self.runtime.clone());
+        let session = Session::new(client, self.runtime.clone(), self.gateway);
         let (history, mut present) = (facts.history, self.histories.present());
         let has_moved = present.wait_for(move |present| *present != Some(history));
         // Of this connection alone: word that an earlier one is lost must not end it.

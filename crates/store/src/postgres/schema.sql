@@ -1,16 +1,38 @@
--- Format 3: the tables and columns of ../sqlite, but for 'digest' (a server checks its pages by itself), with 'holder' and 'marks'.
+-- Format 4: the tables and columns of ../sqlite, but for 'digest' (a server checks its pages by itself), with those of gateways: 'fleet', 'holder',
+-- 'carriers', 'leaving' and 'marks'.
 CREATE TABLE format (number BIGINT NOT NULL, made_by TEXT NOT NULL);
 
--- One row: the gateway that the database belongs to ('gateway' is the identity in its state directory, 'instance' its present start, of
--- which its auth process holds a lock; 'free_since' is when that lock was first missed). Each change locks the row, so that changes
--- follow one another.
+-- One row. Each change locks it, so that changes follow one another, whichever gateway makes them. 'id' names the gateways that share the
+-- database; NULL where it belongs to one. 'generation' is the last one that was given out: a session gets one when it begins and when it moves.
+CREATE TABLE fleet (id TEXT, generation BIGINT NOT NULL);
+INSERT INTO fleet (generation) VALUES (0);
+
+-- The gateways that the database belongs to ('gateway' is the identity in its state directory, 'instance' its present start, of which its
+-- auth process holds a lock; 'free_since' is when that lock was first missed).
 CREATE TABLE holder (
-    gateway    BYTEA NOT NULL CHECK (length(gateway) = 16),
+    gateway    BYTEA PRIMARY KEY CHECK (length(gateway) = 16),
     instance   BYTEA CHECK (length(instance) = 16),
-    name       TEXT NOT NULL,
+    name       TEXT COLLATE "C" NOT NULL UNIQUE,
     since      TIMESTAMPTZ NOT NULL DEFAULT now(),
     free_since TIMESTAMPTZ
 );
+
+-- Which gateway carries a session. The row outlives the session until that gateway has ended it.
+CREATE TABLE carriers (
+    session    BYTEA PRIMARY KEY CHECK (length(session) = 16),
+    gateway    BYTEA NOT NULL,
+    generation BIGINT NOT NULL
+);
+
+-- Sessions that a gateway has lost to another one, until it has dropped them. No other device gets their addresses before.
+CREATE TABLE leaving (
+    gateway    BYTEA NOT NULL,
+    session    BYTEA NOT NULL CHECK (length(session) = 16),
+    generation BIGINT NOT NULL,
+    address    BYTEA NOT NULL CHECK (length(address) IN (4, 16)),
+    PRIMARY KEY (gateway, session, address)
+);
+CREATE INDEX leaving_address ON leaving (address);
 
 -- The newest changes, each by a random mark: a change whose COMMIT was not answered was made if its mark is here.
 CREATE TABLE marks (
@@ -104,9 +126,9 @@ CREATE TABLE revocations (
     device  BYTEA CHECK (length(device) = 16),
     at_s    BIGINT NOT NULL
 );
--- One row: the number of the last revocation. A number is never used again.
-CREATE TABLE revocation_number (number BIGINT NOT NULL);
-INSERT INTO revocation_number (number) VALUES (0);
+-- One row: the number of the last revocation, and of the last one that was forgotten. A number is never used again.
+CREATE TABLE revocation_number (number BIGINT NOT NULL, forgotten BIGINT NOT NULL);
+INSERT INTO revocation_number (number, forgotten) VALUES (0, 0);
 
 CREATE TABLE past_revocations (
     user_id BYTEA PRIMARY KEY REFERENCES users (id) ON DELETE CASCADE,

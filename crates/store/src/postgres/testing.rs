@@ -375,7 +375,7 @@ impl Drop for Cluster {
 pub fn gateway(number: u8, start: u8) -> Holder {
     let mut instance = [start; 16];
     instance[8..].fill(number);
-    Holder { gateway: [number; 16], instance: Some(instance), name: format!("gw{number}") }
+    Holder { gateway: [number; 16], instance: Some(instance), fleet: None, name: format!("gw{number}") }
 }
 
 /// Starts a program that ends with this process, rather than with the thread that needs it.

@@ -35,10 +35,22 @@ pub enum Trouble {
     )]
     ConnectionsUsedUp,
     #[error(
-        "belongs to the gateway '{0}': two gateways must not share a database; if that one is gone for good, \
-             run 'vpnd store adopt --from {0}' here"
+        "belongs to the gateway '{0}': two gateways must not share a database, unless both have the same 'id' in \
+             [fleet]; if that one is gone for good, run 'vpnd store adopt --from {0}' here"
     )]
     Foreign(String),
+    #[error(
+        "belongs to the fleet '{found}', and 'id' in [fleet] here is '{ours}': give this gateway that id, or a database \
+             of its own"
+    )]
+    OtherFleet { found: String, ours: String },
+    #[error("has a gateway of the name '{0}' already: choose another 'name' in [fleet]")]
+    NameTaken(String),
+    #[error(
+        "has a clock that is {apart_s} s apart from this machine's: have both synchronised (chrony, systemd-timesyncd), \
+             then restart the gateway"
+    )]
+    ClockApart { apart_s: u64 },
     #[error(
         "is in use by the running gateway '{0}': two gateways must not share a database; stop the other one, \
              which may be a copy of this machine"
@@ -74,7 +86,15 @@ impl Trouble {
     /// Whether sessions go on meanwhile: what is wrong with a database says nothing against them,
     /// unless they are another gateway's by now.
     pub(crate) fn is_for_now(&self) -> bool {
-        !matches!(self, Self::Foreign(_) | Self::InUse(_) | Self::Failed(_) | Self::Told(_))
+        !matches!(
+            self,
+            Self::Foreign(_)
+                | Self::InUse(_)
+                | Self::OtherFleet { .. }
+                | Self::NameTaken(_)
+                | Self::Failed(_)
+                | Self::Told(_)
+        )
     }
 }
 

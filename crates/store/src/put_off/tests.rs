@@ -25,6 +25,7 @@ fn record(user: UserId, id: u8) -> SessionRecord {
         expires_s: 2_000,
         factors: Factors::PASSWORD,
         auth_time_s: 1_000,
+        generation: 0,
     }
 }
 

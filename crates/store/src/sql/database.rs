@@ -6,16 +6,21 @@ use std::net::IpAddr;
 use vpnd_proto::attach::Tokens;
 use vpnd_proto::session::{DeviceId, SessionId};
 
-use super::{Connection, Transaction, accounts, digest, events, fixed_addresses, sessions, users, wireguard};
+use super::{
+    Connection, Transaction, accounts, carriers, digest, events, fixed_addresses, sessions, users, wireguard,
+};
 use crate::{
-    CertificateHash, Device, ExternalUser, Family, HandshakeShown, Lease, LeaseOwner, Leases, LiveSession,
-    LiveUser, NewUser, Owner, PasswordHash, Revocation, RevocationCause, Revocations, SessionChange,
-    SessionRecord, Sessions, StoreError, User, UserChange, UserId, UserImport, UserPage, Users,
+    Carrier, CertificateHash, Device, ExternalUser, Family, Fleet, HandshakeShown, Lease, LeaseOwner, Leases,
+    LiveSession, LiveUser, NewUser, Owner, PasswordHash, Revocation, RevocationCause, Revocations,
+    SessionChange, SessionRecord, Sessions, StoreError, TakenAway, User, UserChange, UserId, UserImport,
+    UserPage, Users,
 };
 
 /// Revocations that may be kept though they were carried out, so that not each is a change of its
 /// own.
 const KEPT_REVOCATIONS: u64 = 64;
+/// The same where other gateways may not have read them yet.
+const KEPT_FOR_OTHERS: u64 = 10_000;
 
 /// Reads and changes as a whole.
 pub(crate) trait Database: Send + Sync {
@@ -48,6 +53,11 @@ pub(crate) trait Database: Send + Sync {
 
     /// Learns of revocations that someone has made.
     fn learnt_of(&self, _revocations: &[Revocation]) {}
+
+    /// Whether other gateways share it.
+    fn is_shared(&self) -> bool {
+        false
+    }
 
     /// See [`Revocations::history`].
     fn present_history(&self) -> u64 {
@@ -287,6 +297,10 @@ impl<D: Database> Revocations for D {
         self.read(events::last_revocation)
     }
 
+    fn last_forgotten(&self) -> Result<u64, StoreError> {
+        self.read(events::last_forgotten)
+    }
+
     fn history(&self) -> u64 {
         self.present_history()
     }
@@ -302,6 +316,8 @@ impl<D: Database> Revocations for D {
     }
 
     fn forget_revocations(&self, carried_out: u64) {
+        let for_others = if self.is_shared() { KEPT_FOR_OTHERS } else { 0 };
+        let carried_out = carried_out.saturating_sub(for_others);
         let forget = || match self.read(|c| events::count_until(c, carried_out))? {
             0..=KEPT_REVOCATIONS => Ok(()),
             _ => self.change(|t| events::forget_until(t, carried_out).map(Ok)),
@@ -310,5 +326,39 @@ impl<D: Database> Revocations for D {
         if let Err(error) = forget() {
             tracing::debug!(%error, "revocations that were carried out are not forgotten");
         }
+    }
+}
+
+impl<D: Database> Fleet for D {
+    fn next_generation(&self) -> Result<u64, StoreError> {
+        self.change(|t| match t.gateway() {
+            Some(_) => carriers::next_generation(t).map(Ok),
+            None => Ok(Err(StoreError::NoFleet)),
+        })
+    }
+
+    fn carrier(&self, session: SessionId) -> Result<Option<Carrier>, StoreError> {
+        self.read(|c| carriers::of(c, session))
+    }
+
+    fn move_here(&self, session: SessionId, generation: u64) -> Result<Option<u64>, StoreError> {
+        self.change(|t| match t.gateway() {
+            Some(gateway) => carriers::move_here(t, gateway, session, generation).map(Ok),
+            None => Ok(Err(StoreError::NoFleet)),
+        })
+    }
+
+    fn taken_away(&self) -> Result<Vec<TakenAway>, StoreError> {
+        self.read(|c| match c.gateway() {
+            Some(gateway) => carriers::taken_away(c, gateway),
+            None => Ok(Vec::new()),
+        })
+    }
+
+    fn dropped(&self, sessions: &[TakenAway]) -> Result<(), StoreError> {
+        self.change(|t| match t.gateway() {
+            Some(gateway) => carriers::dropped(t, gateway, sessions).map(Ok),
+            None => Ok(Err(StoreError::NoFleet)),
+        })
     }
 }

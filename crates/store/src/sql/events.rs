@@ -47,7 +47,21 @@ pub(crate) fn forget_until(t: &Transaction<'_>, seq: u64) -> Result<()> {
          ON CONFLICT (user_id) DO UPDATE SET count = past_revocations.count + excluded.count",
         [seq],
     )?;
+    if t.dialect() == Dialect::Postgres {
+        t.execute("UPDATE revocation_number SET forgotten = ?1 WHERE forgotten < ?1", [seq])?;
+    }
     t.execute("DELETE FROM revocations WHERE seq <= ?", [seq]).map(drop)
+}
+
+/// The number of the last revocation that was forgotten while another gateway may not have carried it
+/// out.
+pub(crate) fn last_forgotten(c: &Connection) -> Result<u64> {
+    match c.dialect() {
+        Dialect::Sqlite => Ok(0),
+        Dialect::Postgres => {
+            c.query_row("SELECT forgotten FROM revocation_number", (), |row| row.get("forgotten"))
+        }
+    }
 }
 
 pub(crate) fn revocations_since(c: &Connection, seq: u64) -> Result<Vec<Revocation>> {

@@ -7,7 +7,7 @@ use vpnd_proto::attach::{TokenHash, Tokens};
 use vpnd_proto::session::{DeviceId, SessionId};
 
 use super::columns::{address, blob, bytes, octets, optional_bytes};
-use super::{Connection, Optional as _, Result, Row, Transaction, params, users};
+use super::{Connection, Optional as _, Result, Row, Transaction, Value, carriers, params, users};
 use crate::{Device, Family, KEPT_LEASES, Lease, LeaseOwner, LiveSession, Owner, SessionRecord, UserId};
 use vpnd_config::factor::Factors;
 
@@ -32,6 +32,9 @@ pub(crate) fn add(t: &Transaction<'_>, session: &SessionRecord, generation: u64)
         session.factors.to_string(),
         session.auth_time_s,
     ])?;
+    if added == 1 {
+        carriers::begin(t, session.id, session.generation)?;
+    }
     Ok(added == 1)
 }
 
@@ -39,41 +42,67 @@ pub(crate) fn by_id(c: &Connection, id: SessionId, now_s: u64) -> Result<Option<
     let sql = "SELECT s.id, s.user_id, s.device, s.settled, s.fresh, s.started_s, s.expires_s, s.epoch, s.amr, s.auth_time_s
                FROM sessions s JOIN users u ON u.id = s.user_id
                WHERE s.id = ? AND s.expires_s > ? AND u.enabled = 1";
-    c.statement(sql).query_row(params![id.0, now_s], session_from_row).optional()
+    let found = c.statement(sql).query_row(params![id.0, now_s], session_from_row).optional()?;
+    let Some(session) = found else { return Ok(None) };
+    let generation = carriers::of(c, id)?.map_or(0, |carrier| carrier.generation);
+    Ok(Some(SessionRecord { generation, ..session }))
 }
 
 pub(crate) fn missing(c: &Connection, ids: &[SessionId], now_s: u64) -> Result<Vec<SessionId>> {
     let mut missing = Vec::new();
     for id in ids {
-        if by_id(c, *id, now_s)?.is_none() {
+        if by_id(c, *id, now_s)?.is_none() || carriers::is_elsewhere(c, *id)? {
             missing.push(*id);
         }
     }
     Ok(missing)
 }
 
-/// All sessions of users who may have one.
+/// All sessions of users who may have one that no other gateway carries.
 pub(crate) fn all(c: &Connection) -> Result<Vec<SessionRecord>> {
-    let sql = "SELECT s.* FROM sessions s JOIN users u ON u.id = s.user_id WHERE u.enabled = 1";
-    c.statement(sql).query_all((), session_from_row)
+    let (condition, params) = here(c, "s.id", 1, Vec::new());
+    let sql =
+        format!("SELECT s.* FROM sessions s JOIN users u ON u.id = s.user_id WHERE u.enabled = 1{condition}");
+    c.statement(&sql).query_all(params, session_from_row)
+}
+
+/// More of a condition, by which no other gateway carries the session of a column, and what is to be
+/// added to its parameters, which it numbers from `number` on.
+fn here(c: &Connection, session: &str, number: usize, mut params: Vec<Value>) -> (String, Vec<Value>) {
+    let Some(gateway) = c.gateway() else { return (String::new(), params) };
+    params.extend(params![gateway]);
+    (format!(" AND {}", carriers::not_elsewhere(session, &format!("?{number}"))), params)
 }
 
 pub(crate) fn set_tokens(t: &Transaction<'_>, id: SessionId, tokens: &Tokens, epoch: u32) -> Result<bool> {
     let fresh = tokens.fresh().map(|fresh| *fresh.as_bytes());
     // Another process may have had newer ones before those that were put off here.
-    let sql = "UPDATE sessions SET settled = ?1, fresh = ?2, epoch = ?3 WHERE id = ?4 AND epoch <= ?3";
-    Ok(t.statement(sql).execute(params![tokens.settled().as_bytes(), fresh, epoch, id.0])? == 1)
+    // Nor may a gateway that has lost the session.
+    let values = params![tokens.settled().as_bytes(), fresh, epoch, id.0];
+    let (condition, values) = here(t, "sessions.id", 5, values);
+    let sql = format!(
+        "UPDATE sessions SET settled = ?1, fresh = ?2, epoch = ?3 WHERE id = ?4 AND epoch <= ?3{condition}"
+    );
+    Ok(t.statement(&sql).execute(values)? == 1)
 }
 
+/// Ends a session, unless another gateway carries it.
 pub(crate) fn end(t: &Transaction<'_>, id: SessionId, now_s: u64) -> Result<()> {
+    if carriers::is_elsewhere(t, id)? {
+        return Ok(());
+    }
     t.execute("DELETE FROM sessions WHERE id = ?", [id.0])?;
+    carriers::end(t, id)?;
     release(t, id, now_s)
 }
 
 pub(crate) fn orphaned(c: &Connection, now_s: u64) -> Result<HashSet<SessionId>> {
-    let sql =
-        "SELECT DISTINCT session FROM leases WHERE until_s > ? AND session NOT IN (SELECT id FROM sessions)";
-    c.statement(sql).query_all([now_s], |row| Ok(SessionId(bytes(row, "session")?)))
+    let (condition, values) = here(c, "leases.session", 2, params![now_s]);
+    let sql = format!(
+        "SELECT DISTINCT session FROM leases
+         WHERE until_s > ?1 AND session NOT IN (SELECT id FROM sessions){condition}"
+    );
+    c.statement(&sql).query_all(values, |row| Ok(SessionId(bytes(row, "session")?)))
 }
 
 pub(crate) fn owners(c: &Connection, now_s: u64) -> Result<Vec<Owner>> {
@@ -90,10 +119,13 @@ pub(crate) fn owners(c: &Connection, now_s: u64) -> Result<Vec<Owner>> {
 }
 
 pub(crate) fn live(c: &Connection, now_s: u64) -> Result<Vec<LiveSession>> {
-    let sql = "SELECT s.id, u.name, u.source, s.device, s.started_s, s.expires_s
-               FROM sessions s JOIN users u ON u.id = s.user_id WHERE s.expires_s > ?";
-    let statement = c.statement(sql);
-    let mut found: Vec<LiveSession> = statement.query_all([now_s], |row| {
+    let (condition, values) = here(c, "s.id", 2, params![now_s]);
+    let sql = format!(
+        "SELECT s.id, u.name, u.source, s.device, s.started_s, s.expires_s
+         FROM sessions s JOIN users u ON u.id = s.user_id WHERE s.expires_s > ?1{condition}"
+    );
+    let statement = c.statement(&sql);
+    let mut found: Vec<LiveSession> = statement.query_all(values, |row| {
         Ok(LiveSession {
             id: SessionId(bytes(row, "id")?),
             user: row.get("name")?,
@@ -152,7 +184,9 @@ pub(crate) fn lease_of(c: &Connection, owner: LeaseOwner, family: Family) -> Res
 }
 
 pub(crate) fn forget_leases(t: &Transaction<'_>, before_s: u64) -> Result<usize> {
-    t.execute("DELETE FROM leases WHERE until_s < ?", [before_s])
+    let forgotten = t.execute("DELETE FROM leases WHERE until_s < ?", [before_s])?;
+    carriers::forget(t, before_s)?;
+    Ok(forgotten)
 }
 
 pub(crate) fn surplus(c: &Connection, user: UserId, family: Family, now_s: u64) -> Result<Option<Lease>> {
@@ -168,6 +202,10 @@ pub(crate) fn lease_on(c: &Connection, address: IpAddr) -> Result<Option<Lease>>
 }
 
 pub(crate) fn claim(t: &Transaction<'_>, lease: &Lease, now_s: u64) -> Result<bool> {
+    if carriers::is_leaving(t, lease)? {
+        return Ok(false);
+    }
+    let elsewhere = carriers::of_device(t, lease.owner, lease.session)?;
     let address = blob(lease.address);
     let LeaseOwner { user, device } = lease.owner;
     let sql = "INSERT INTO leases (address, user_id, device, session, until_s) SELECT ?1, ?2, ?3, ?4, ?5
@@ -178,6 +216,7 @@ pub(crate) fn claim(t: &Transaction<'_>, lease: &Lease, now_s: u64) -> Result<bo
     let claimed =
         t.execute(sql, params![address, user.0, device.0, lease.session.0, lease.until_s, now_s])?;
     if claimed == 1 {
+        carriers::take_away(t, &elsewhere)?;
         let others = "user_id = ?1 AND device = ?2 AND address <> ?3 AND length(address) = length(?3)";
         let sql = format!("DELETE FROM leases WHERE {others} AND (until_s <= ?4 OR session = ?5)");
         t.execute(&sql, params![user.0, device.0, address, now_s, lease.session.0])?;
@@ -229,6 +268,7 @@ fn session_from_row(row: &Row<'_>) -> Result<SessionRecord> {
         expires_s: row.get("expires_s")?,
         factors: Factors::from(row.get::<_, String>("amr")?.as_str()),
         auth_time_s: row.get("auth_time_s")?,
+        generation: 0,
     })
 }
 

@@ -10,13 +10,17 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::{Change, LAST_RESORT_METRIC, Layer, interface_of};
+use super::{Change, LAST_RESORT_METRIC, Layer, TABLE_BASE, interface_of};
 use crate::dns::DnsSystem;
-use crate::netlink::{AddressSpec, MAIN_TABLE, NO_TABLE, RouteSpec, RouteTarget, RuleMatch, RuleSpec};
+use crate::netlink::{
+    AddressSpec, HostRoutes, MAIN_TABLE, NO_TABLE, RouteSpec, RouteTarget, RuleMatch, RuleSpec,
+};
 use crate::nft::{GuardRules, MarkMatch, Returning};
 
 /// No pool of a gateway is larger than this prefix.
 const SHORTEST_POOL: u8 = 8;
+/// The kernel's own tables: default, main and local.
+const SYSTEM_TABLES: std::ops::RangeInclusive<u32> = 253..=255;
 
 /// The reason why vpnd never makes this change; `None` if it may.
 pub(super) fn fault(change: &Change, system: &DnsSystem) -> Option<String> {
@@ -29,6 +33,7 @@ pub(super) fn fault(change: &Change, system: &DnsSystem) -> Option<String> {
         Change::Sysctl(change) => change.check().map_err(|error| error.to_string()),
         Change::Firewall(rules) => rules.check().map_err(|error| error.to_string()),
         Change::Guard(rules) => of_guard(rules),
+        Change::HostRoutes(routes) => of_host_routes(routes),
     };
     fault.err()
 }
@@ -44,9 +49,13 @@ pub(super) fn tunnel(change: &Change) -> Option<(&str, Option<u32>)> {
         }
         Change::Dns(change) => change.interface().map(|interface| (interface, None)),
         // The firewall's tables only mention it, and have names of our own.
-        Change::Route(_) | Change::Rule(_) | Change::Sysctl(_) | Change::Firewall(_) | Change::Guard(_) => {
-            None
-        }
+        // Only routes with our origin are removed.
+        Change::Route(_)
+        | Change::Rule(_)
+        | Change::Sysctl(_)
+        | Change::Firewall(_)
+        | Change::Guard(_)
+        | Change::HostRoutes(_) => None,
     }
 }
 
@@ -111,6 +120,14 @@ fn of_route(spec: &RouteSpec) -> Result<(), String> {
         return Err(format!("table {} is none of vpnd's", spec.table));
     }
     of_name(interface)
+}
+
+fn of_host_routes(routes: &HostRoutes) -> Result<(), String> {
+    let is_own = (1..TABLE_BASE).contains(&routes.table) && !SYSTEM_TABLES.contains(&routes.table);
+    if !is_own {
+        return Err(format!("table {} is none of vpnd's", routes.table));
+    }
+    of_name(&routes.interface)
 }
 
 fn of_rule(spec: &RuleSpec) -> Result<(), String> {

@@ -187,7 +187,7 @@ impl Netlink {
         Ok(self.route_messages().await?.iter().filter_map(parse_any).collect())
     }
 
-    async fn route_messages(&self) -> Result<Vec<RouteMessage>, NetlinkError> {
+    pub(super) async fn route_messages(&self) -> Result<Vec<RouteMessage>, NetlinkError> {
         let mut all = Vec::new();
         for request in
             [RouteMessageBuilder::<Ipv4Addr>::new().build(), RouteMessageBuilder::<Ipv6Addr>::new().build()]

@@ -19,6 +19,7 @@ fn rules() -> GatewayRules {
         blocks: None,
         outgoing: Outgoing::AnyButTunnel,
         inbound: false,
+        resumed: false,
         campus: vec!["172.20.0.0/24".parse().unwrap(), "fd17::/64".parse().unwrap()],
         own: vec!["10.8.0.1".parse().unwrap(), "fd00:8::1".parse().unwrap()],
         services: Services::Dns(vec!["10.8.0.1".parse().unwrap(), "fd00:8::1".parse().unwrap()]),
@@ -91,6 +92,7 @@ fn every_variant_is_accepted_by_the_kernel() {
         let lan = Outgoing::Interface("eth0.10".to_owned());
         for rules in [
             GatewayRules { masquerade: false, inbound: true, ..rules() },
+            GatewayRules { masquerade: false, resumed: true, ..rules() },
             GatewayRules { entrances: entrances("[::]:4433"), ..rules() },
             GatewayRules { entrances: entrances("192.0.2.1:4433"), ..rules() },
             GatewayRules { outgoing: lan.clone(), ..rules() },

@@ -84,8 +84,8 @@ impl From<StoreError> for Fault {
             StoreError::TooManyDevices { most, .. } => Self::TooManyDevices(most),
             StoreError::Database { database, trouble } => Self::Database(database, trouble.to_string()),
             StoreError::Unsuitable { store, detail } => Self::Unsuitable(store, detail),
-            // Only the auth process stores users of other sources.
-            error @ (StoreError::NameTaken { .. } | StoreError::Unusable { .. }) => {
+            // Only the auth process stores users of other sources, and moves sessions.
+            error @ (StoreError::NameTaken { .. } | StoreError::Unusable { .. } | StoreError::NoFleet) => {
                 Self::Failed(error.to_string())
             }
         }

@@ -36,10 +36,15 @@ fn cluster(lab: &Lab) -> Option<Cluster> {
 
 /// Has a gateway keep its users there.
 fn configure(gateway: &Gateway<'_>, cluster: &Cluster, database: &str) {
+    configure_at(gateway, "127.0.0.1", cluster, database);
+}
+
+/// The same with a server at this address.
+pub(crate) fn configure_at(gateway: &Gateway<'_>, address: &str, cluster: &Cluster, database: &str) {
     write_secret(&gateway.file("database-password"), &format!("{PASSWORD}\n"));
     fs::copy(cluster.ca(), gateway.file("database-ca.pem")).expect("the laboratory has room");
     gateway.configure("store.engine", "postgres");
-    gateway.configure("store.hosts", strings(&[&format!("127.0.0.1:{}", cluster.port)]));
+    gateway.configure("store.hosts", strings(&[&format!("{address}:{}", cluster.port)]));
     gateway.configure("store.database", database);
     gateway.configure("store.user", ROLE);
     gateway.configure("store.password_file", "database-password");

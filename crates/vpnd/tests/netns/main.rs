@@ -40,6 +40,7 @@ mod drain;
 mod factors;
 mod families;
 mod firewall;
+mod fleet;
 mod flood;
 mod foreign;
 mod forged_journal;

@@ -18,6 +18,7 @@ use rustix::net::AddressFamily;
 use rustix::net::sockopt::{socket_domain, socket_peercred};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open};
 use vpnd_client::messages::Measured;
+use vpnd_ipc::gateway::{HostRoute, HostRouteChanges};
 use vpnd_proto::control::Network;
 
 use crate::client::{Client, TUN};
@@ -39,6 +40,7 @@ const ASK: u32 = 4;
 const UPGRADE: u32 = 5;
 const FOUND: u32 = 8;
 const RELEASED: u32 = 8;
+const HOSTS: u32 = 11;
 const KEY_TAKEN: u32 = 9;
 const REFUSED: u32 = 10;
 const TO_CONFIGURATION: u32 = 1;
@@ -70,6 +72,14 @@ fn released(address: &str) -> Vec<u8> {
     let address: std::net::IpAddr = address.parse().unwrap();
     frame(RELEASED, 1, |body| {
         body.encode(vec![address]).unwrap();
+    })
+}
+
+/// A gateway's worker has a client's address announced.
+fn announced(address: &str) -> Vec<u8> {
+    let route = HostRoute { address: address.parse().unwrap(), metric: 1 };
+    frame(HOSTS, 1, |body| {
+        body.encode(HostRouteChanges { added: vec![route], removed: Vec::new() }).unwrap();
     })
 }
 
@@ -560,6 +570,8 @@ fn what_no_gateways_worker_says_ends_the_gateway() {
         // No session has had a host's address, or the gateway's own.
         (released("10.200.0.2"), "something else than was expected"),
         (released("10.86.0.1"), "something else than was expected"),
+        // This gateway is of no fleet.
+        (announced("10.86.0.2"), "something else than was expected"),
     ];
     for (frame, hint) in frames {
         gateway.start();

@@ -110,6 +110,7 @@ impl Bench {
             expires_s: at_s + 1_000,
             factors: vpnd_config::factor::Factors::PASSWORD,
             auth_time_s: 900,
+            generation: 0,
         };
         let owner = LeaseOwner { user: user.id, device: device_id };
         let lease = Lease { address: address(device).into(), owner, session: id, until_s: at_s + 1_000 };

@@ -776,6 +776,7 @@ impl Bench {
             expires_s: NOW + 1_000,
             factors: Factors::PASSWORD,
             auth_time_s: NOW,
+            generation: 0,
         };
         let change = SessionChange::Add(record, user.generation);
         self.store.change_sessions(&[change], NOW).unwrap() == [true]

@@ -49,7 +49,11 @@ impl Present {
             Change::Address(spec) => self.addresses.contains(&spec.address),
             Change::Route(spec) => self.own_routes.contains(&(spec.place(), spec.source)),
             Change::Rule(spec) => self.rules.iter().any(|rule| rule.ours.as_ref() == Some(spec)),
-            Change::Dns(_) | Change::Sysctl(_) | Change::Firewall(_) | Change::Guard(_) => true,
+            Change::Dns(_)
+            | Change::Sysctl(_)
+            | Change::Firewall(_)
+            | Change::Guard(_)
+            | Change::HostRoutes(_) => true,
         }
     }
 

@@ -52,7 +52,7 @@ impl Drained {
             (Purpose::Move, current) => {
                 others.into_iter().filter(|address| Some(*address) != current).collect()
             }
-            // Only the gateway that has the session can go on with it.
+            // The gateway that has the session goes on with it at once; another one of its fleet moves it.
             (Purpose::Attach { .. }, Some(current)) => {
                 let rest = others.into_iter().chain(drained).filter(|address| *address != current);
                 std::iter::once(current).chain(rest).collect()

@@ -99,7 +99,7 @@ fn the_json_has_the_promised_names() {
         |value: &serde_json::Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
     assert_eq!(
         keys(status),
-        "audit certificate_left_s counters drain firewall listen offloads parent_version pid pools portal processes refused_devices sessions settings shards sources steering suites uptime_s version"
+        "audit certificate_left_s counters drain firewall fleet listen offloads parent_version pid pools portal processes refused_devices sessions settings shards sources steering suites uptime_s version"
     );
     assert_eq!(
         keys(&status["sessions"][0]),

@@ -169,6 +169,7 @@ mod tests {
             factors: Factors::default(),
             span: Span { started_s: 0, expires_s: u64::MAX },
             is_walled: false,
+            generation: 0,
         };
         let (principal, limits) = registry.take_over(session, member);
         let who = Authenticated {

@@ -51,8 +51,24 @@ impl Outboxes {
 
     /// Refuses a new connection and closes it.
     pub(super) fn refuse(&mut self, connection: ConnectionId, code: Code, text: &str) {
+        self.refuse_until(connection, code, text, None);
+    }
+
+    /// Refuses a claim that may be good a moment later.
+    pub(super) fn refuse_for_now(&mut self, connection: ConnectionId) {
+        let text = "the gateway cannot look up your session now; try again later";
+        self.refuse_until(connection, Code::Internal, text, Some(1_000));
+    }
+
+    fn refuse_until(
+        &mut self,
+        connection: ConnectionId,
+        code: Code,
+        text: &str,
+        retry_after_ms: Option<u32>,
+    ) {
         let Some(outbox) = self.connections.remove(&connection) else { return };
-        let refused = Refused { code, text: Explanation::cut(text), retry_after_ms: None };
+        let refused = Refused { code, text: Explanation::cut(text), retry_after_ms };
         for message in [Outgoing::Message(Box::new(Message::Refused(refused))), Outgoing::Close(code)] {
             // A new connection's outbox has room for both.
             let _ = outbox.try_send(message);

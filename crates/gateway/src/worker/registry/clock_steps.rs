@@ -142,6 +142,7 @@ impl Life {
             own_addresses: true,
             idle_timeout: None,
             is_walled: false,
+            generation: 0,
         }
     }
 

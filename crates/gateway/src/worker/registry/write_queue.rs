@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use vpnd_proto::control::Code;
-use vpnd_proto::gateway::SessionRecord;
+use vpnd_proto::gateway::{Claim, SessionRecord};
 use vpnd_proto::plane::Endpoint;
 use vpnd_proto::session::SessionId;
 
@@ -16,13 +16,17 @@ use super::Ending;
 use crate::worker::auth_client::AuthClient;
 use crate::worker::outer_addresses::OuterAddresses;
 use vpnd_ipc::gateway::auth::{
-    Commit, Committed, MAX_WRITES, SessionQuery, StoredSession, Traffic, Write, id,
+    Commit, Committed, MAX_WRITES, MissingQuery, Reason, SessionClaim, SessionQuery, StoredSession, Traffic,
+    Write, id,
 };
 use vpnd_ipc::requests::NoReply;
 use vpnd_sys::clock::now;
 
 /// Limit for a commit, for which everything else waits; the store puts changes off long before it.
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Limit for a look at a session, for which everything else waits, too.
+const CLAIM_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The changes since the last commit.
 pub(super) struct WriteQueue {
@@ -39,6 +43,24 @@ impl WriteQueue {
     /// The session, as the store has it.
     pub(super) async fn stored(&self, session: SessionId) -> Result<Option<StoredSession>, NoReply> {
         self.auth.request(SessionQuery(id(session))).await
+    }
+
+    /// The session that is claimed, which moves here if it is another gateway's.
+    pub(super) async fn claimed(&self, claim: &Claim) -> Result<Option<StoredSession>, NoReply> {
+        let Claim { session, token, device } = claim.clone();
+        let request =
+            self.auth.request(SessionClaim { session: id(session), token, device: device.0.into() });
+        let answer = tokio::time::timeout(CLAIM_TIMEOUT, request).await;
+        answer.unwrap_or_else(|_| {
+            Err(NoReply::Failed(Reason::cut("the user database does not answer in time")))
+        })
+    }
+
+    /// Whether the store does not have the session for this gateway.
+    pub(super) async fn is_missing(&self, session: SessionId) -> bool {
+        let request = self.auth.request(MissingQuery(vec![id(session)]));
+        let answer = tokio::time::timeout(CLAIM_TIMEOUT, request).await;
+        answer.is_ok_and(|answer| answer.is_ok_and(|missing| !missing.is_empty()))
     }
 
     /// Remember the session as it is now.

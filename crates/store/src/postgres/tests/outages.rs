@@ -72,7 +72,7 @@ fn a_long_change_of_another_process_keeps_no_session_waiting() {
     let (store, session) = with_session(&database);
     let name = &database.name;
     std::thread::scope(|scope| {
-        let long = "BEGIN; SELECT 1 FROM vpnd.holder FOR UPDATE; SELECT pg_sleep(6); COMMIT";
+        let long = "BEGIN; SELECT 1 FROM vpnd.fleet FOR UPDATE; SELECT pg_sleep(6); COMMIT";
         let importing = scope.spawn(|| cluster().unwrap().sql(name, long));
         let locked = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(6)%' AND wait_event = 'PgSleep'
                       AND datname = current_database()";

@@ -173,6 +173,17 @@ fn routes_and_rules_of_a_tunnel_fit_its_layer() {
     }
 }
 
+#[test]
+fn routes_to_single_hosts_have_a_table_of_their_own() {
+    let hosts =
+        |interface: &str, table| Change::HostRoutes(HostRoutes { interface: interface.to_owned(), table });
+    assert!(!refused(&hosts("vpnd0", 5_118)) && !refused(&hosts("vpnd0", 1)));
+    for other in [0, 253, MAIN_TABLE, 255, TABLE_BASE, TABLE_BASE + 7, u32::MAX] {
+        assert!(refused(&hosts("vpnd0", other)), "{other}");
+    }
+    assert!(refused(&hosts("-x", 5_118)));
+}
+
 fn firewall(outgoing: Outgoing) -> Change {
     Change::Firewall(crate::nft::GatewayRules {
         tunnel: "vpnd0".to_owned(),
@@ -181,6 +192,7 @@ fn firewall(outgoing: Outgoing) -> Change {
         blocks: None,
         outgoing,
         inbound: false,
+        resumed: false,
         campus: Vec::new(),
         own: Vec::new(),
         services: crate::nft::Services::All,

@@ -12,8 +12,8 @@ use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 
 use vpnd_ipc::admin::status::{
-    Accounting, Counters, Drain, Firewall, Offloads, Pool, Portal, Process, Protocol, RefusedDevice, Session,
-    Source, Status, Steering, Tun,
+    Accounting, Counters, Drain, Firewall, FleetMember, Offloads, Pool, Portal, Process, Protocol,
+    RefusedDevice, Session, Source, Status, Steering, Tun,
 };
 use vpnd_sys::sandbox::{Landlock, Protections};
 
@@ -84,6 +84,7 @@ fn facts(status: &Status, rates: Option<&Rates>) -> String {
     lines.push(certificate(status.certificate_left_s));
     lines.extend(status.processes.iter().map(process));
     lines.extend(status.firewall.as_ref().and_then(firewall));
+    lines.extend(status.fleet.as_ref().map(fleet));
     lines.extend(status.drain.map(drain));
     lines.extend(status.audit.as_ref().and_then(|audit| audit.failure.as_deref()).map(not_recorded));
     lines.extend(status.portal.map(portal));
@@ -150,6 +151,10 @@ pub(crate) fn drain(Drain { in_use, left_s, over }: Drain) -> String {
             format!("DRAINING: logins are refused, {sessions} in use yet, closed in {}", age(left_s))
         }
     }
+}
+
+fn fleet(FleetMember { fleet, name }: &FleetMember) -> String {
+    format!("gateway {name} of the fleet {fleet}; the sessions shown are this gateway's")
 }
 
 fn not_recorded(reason: &str) -> String {

@@ -1,0 +1,141 @@
+//! Which gateway carries a session, in SQL.
+//!
+//! INVARIANT: a gateway changes a session only while it is the carrier. In the embedded store, which
+//! has one gateway, all of this has no effect.
+
+use vpnd_proto::session::SessionId;
+
+use super::columns::bytes;
+use super::{Connection, Optional as _, Result, Row, Transaction, params};
+use crate::{Carrier, Lease, LeaseOwner, TakenAway};
+
+/// A condition: no other gateway than the one of the parameter carries the session of this column.
+pub(crate) fn not_elsewhere(session: &str, parameter: &str) -> String {
+    format!("NOT EXISTS (SELECT 1 FROM carriers c WHERE c.session = {session} AND c.gateway <> {parameter})")
+}
+
+pub(crate) fn next_generation(t: &Transaction<'_>) -> Result<u64> {
+    t.execute("UPDATE fleet SET generation = generation + 1", ())?;
+    t.query_row("SELECT generation FROM fleet", (), |row| row.get("generation"))
+}
+
+/// A session begins at this gateway.
+pub(crate) fn begin(t: &Transaction<'_>, session: SessionId, generation: u64) -> Result<()> {
+    let Some(gateway) = t.gateway() else { return Ok(()) };
+    let sql = "INSERT INTO carriers (session, gateway, generation) VALUES (?1, ?2, ?3)
+               ON CONFLICT (session) DO UPDATE SET gateway = ?2, generation = ?3";
+    t.execute(sql, params![session.0, gateway, generation]).map(drop)
+}
+
+pub(crate) fn of(c: &Connection, session: SessionId) -> Result<Option<Carrier>> {
+    let Some(gateway) = c.gateway() else { return Ok(None) };
+    let statement = c.statement("SELECT gateway, generation FROM carriers WHERE session = ?");
+    let carrier = statement.query_row([session.0], |row| {
+        Ok(Carrier { generation: row.get("generation")?, is_here: bytes::<16>(row, "gateway")? == gateway })
+    });
+    carrier.optional()
+}
+
+/// Whether another gateway carries the session.
+pub(crate) fn is_elsewhere(c: &Connection, session: SessionId) -> Result<bool> {
+    Ok(of(c, session)?.is_some_and(|carrier| !carrier.is_here))
+}
+
+/// The session is over here.
+pub(crate) fn end(t: &Transaction<'_>, session: SessionId) -> Result<()> {
+    let Some(gateway) = t.gateway() else { return Ok(()) };
+    let sql = "DELETE FROM carriers WHERE session = ? AND gateway = ?";
+    t.execute(sql, params![session.0, gateway]).map(drop)
+}
+
+pub(crate) fn move_here(
+    t: &Transaction<'_>,
+    gateway: [u8; 16],
+    session: SessionId,
+    generation: u64,
+) -> Result<Option<u64>> {
+    let sql = "INSERT INTO leaving (gateway, session, generation, address)
+               SELECT c.gateway, c.session, c.generation, l.address
+               FROM carriers c JOIN leases l ON l.session = c.session
+               WHERE c.session = ?1 AND c.generation = ?2 AND c.gateway <> ?3
+               ON CONFLICT (gateway, session, address) DO UPDATE SET generation = excluded.generation";
+    t.execute(sql, params![session.0, generation, gateway])?;
+    let next = next_generation(t)?;
+    let sql = "UPDATE carriers SET gateway = ?1, generation = ?2 WHERE session = ?3 AND generation = ?4";
+    let moved = t.execute(sql, params![gateway, next, session.0, generation])?;
+    Ok((moved == 1).then_some(next))
+}
+
+/// An address of a session at another gateway.
+pub(crate) struct Elsewhere {
+    session: TakenAway,
+    gateway: [u8; 16],
+    address: Vec<u8>,
+}
+
+/// The sessions of this device at other gateways, whose place a session takes that begins here.
+pub(crate) fn of_device(c: &Connection, owner: LeaseOwner, begins: SessionId) -> Result<Vec<Elsewhere>> {
+    let Some(gateway) = c.gateway() else { return Ok(Vec::new()) };
+    let sql = "SELECT c.gateway, c.session, c.generation, l.address
+               FROM leases l JOIN carriers c ON c.session = l.session
+               WHERE l.user_id = ? AND l.device = ? AND l.session <> ? AND c.gateway <> ?";
+    let statement = c.statement(sql);
+    statement.query_all(params![owner.user.0, owner.device.0, begins.0, gateway], |row| {
+        Ok(Elsewhere {
+            session: taken_from_row(row)?,
+            gateway: bytes(row, "gateway")?,
+            address: row.blob("address")?.to_vec(),
+        })
+    })
+}
+
+/// These are over: their gateways drop them.
+pub(crate) fn take_away(t: &Transaction<'_>, sessions: &[Elsewhere]) -> Result<()> {
+    for Elsewhere { session: TakenAway { session, generation }, gateway, address } in sessions {
+        let sql = "INSERT INTO leaving (gateway, session, generation, address) VALUES (?, ?, ?, ?)
+                   ON CONFLICT (gateway, session, address) DO UPDATE SET generation = excluded.generation";
+        t.execute(sql, params![gateway, session.0, generation, address])?;
+        t.execute("DELETE FROM sessions WHERE id = ?", [session.0])?;
+        t.execute("DELETE FROM carriers WHERE session = ?", [session.0])?;
+    }
+    Ok(())
+}
+
+/// Whether a gateway may still send packets of this address's to a device that has lost it.
+pub(crate) fn is_leaving(c: &Connection, lease: &Lease) -> Result<bool> {
+    if c.gateway().is_none() {
+        return Ok(false);
+    }
+    let sql = "SELECT 1 FROM leaving WHERE address = ?1 AND NOT EXISTS (
+                   SELECT 1 FROM leases WHERE address = ?1 AND user_id = ?2 AND device = ?3)";
+    let LeaseOwner { user, device } = lease.owner;
+    c.statement(sql).exists(params![super::columns::blob(lease.address), user.0, device.0])
+}
+
+pub(crate) fn taken_away(c: &Connection, gateway: [u8; 16]) -> Result<Vec<TakenAway>> {
+    let sql = "SELECT session, max(generation) AS generation FROM leaving WHERE gateway = ? GROUP BY session";
+    c.statement(sql).query_all([gateway], taken_from_row)
+}
+
+pub(crate) fn dropped(t: &Transaction<'_>, gateway: [u8; 16], sessions: &[TakenAway]) -> Result<()> {
+    let sql = "DELETE FROM leaving WHERE gateway = ? AND session = ? AND generation <= ?";
+    let statement = t.statement(sql);
+    for TakenAway { session, generation } in sessions {
+        statement.execute(params![gateway, session.0, generation])?;
+    }
+    Ok(())
+}
+
+/// Forgets who carried sessions that are over by the clock and have no addresses.
+pub(crate) fn forget(t: &Transaction<'_>, now_s: u64) -> Result<()> {
+    if t.gateway().is_none() {
+        return Ok(());
+    }
+    let sql = "DELETE FROM carriers c WHERE NOT EXISTS (SELECT 1 FROM sessions s WHERE s.id = c.session)
+               AND NOT EXISTS (SELECT 1 FROM leases l WHERE l.session = c.session AND l.until_s > ?)";
+    t.execute(sql, [now_s]).map(drop)
+}
+
+fn taken_from_row(row: &Row<'_>) -> Result<TakenAway> {
+    Ok(TakenAway { session: SessionId(bytes(row, "session")?), generation: row.get("generation")? })
+}
