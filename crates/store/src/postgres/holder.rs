@@ -179,8 +179,18 @@ impl Holder {
         for byte in &self.gateway {
             let _ = write!(gateway, "{byte:02x}");
         }
+        let lock = format!("{BEGIN}; SELECT pg_advisory_xact_lock({LOCK_CLASS}, 0)");
+        client.batch_execute(&lock).await?;
+        // A start before this one was killed, and the server has finished meanwhile what that one wanted.
+        match check_format(client).await {
+            Err(Fault::Trouble(Trouble::Empty)) => {}
+            found => {
+                client.batch_execute("ROLLBACK").await?;
+                return found;
+            }
+        }
         let sql = format!(
-            "{BEGIN}; SELECT pg_advisory_xact_lock({LOCK_CLASS}, 0); CREATE SCHEMA IF NOT EXISTS vpnd; {}
+            "CREATE SCHEMA IF NOT EXISTS vpnd; {}
              INSERT INTO format (number, made_by) VALUES ({FORMAT}, '{}');
              INSERT INTO holder (gateway, name) VALUES ('\\x{gateway}', {}); COMMIT",
             include_str!("schema.sql"),
