@@ -73,6 +73,7 @@ impl CpuUse {
     }
 
     fn percent(&self, seconds: f64) -> Option<f64> {
-        (self.host.total() > 0.0).then(|| 100.0 * seconds / self.host.total())
+        // A rounding error of the sums makes no more of it than there is.
+        (self.host.total() > 0.0).then(|| (100.0 * seconds / self.host.total()).min(100.0))
     }
 }
