@@ -160,7 +160,7 @@ impl WireGuard {
         shown.is_some_and(|at| now().since(at) < SHOWN_LIFETIME)
     }
 
-    /// Keeps where devices are, soon: nobody waits for it.
+    /// Stores where devices are, soon; the caller does not wait for it.
     pub(crate) fn keep_outer(&self, heard: Vec<(DeviceId, Option<Endpoint>)>) {
         self.outer.keep(heard);
     }
@@ -212,7 +212,8 @@ impl WireGuard {
         kept.is_ok()
     }
 
-    /// The same, unless another reads them: who only wants to go on goes on with those of before.
+    /// Brings the peers up to what the store has, unless another caller reads it already. Handshakes
+    /// and commits go on with the peers of before rather than wait for it.
     fn refresh_or_log(&self) {
         let Ok(_reading) = self.reading.try_lock() else { return };
         if let Err(error) = self.read()
@@ -228,7 +229,7 @@ impl WireGuard {
         self.read()
     }
 
-    /// Only one at a time may read.
+    /// The caller holds `reading`.
     fn read(&self) -> Result<(), StoreError> {
         let version = self.store.wireguard_version()?;
         let profiles = {

@@ -20,7 +20,7 @@ struct Waiting {
     changed: Condvar,
 }
 
-/// Keeps it in a thread of its own, which ends with it.
+/// Stores it in a separate thread, which ends when this is dropped.
 pub(super) struct Keeper(Arc<Waiting>);
 
 impl Keeper {
