@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-/// So many of the shortest beginnings of one file are tried, and as many that are spread over it.
+/// This many of the shortest beginnings of one file are tried, and as many that are spread over it.
 const BEGINNINGS: usize = 200;
 /// A corpus with fewer files has got lost.
 const LEAST_FILES: usize = 4;

@@ -5,7 +5,7 @@
 //!   namespace near: UDP socket ── link ── UDP socket :namespace far: stage0 (TUN) ── forwarding ── stage1 (TUN)
 //! ```
 //!
-//! What is written to stage0 the kernel forwards to stage1, where it is read: the same super-packet
+//! The kernel forwards from stage0 to stage1 what is written there: the same super-packet
 //! for both stages. On veth pairs a send includes the receiving kernel's work up to its socket, as
 //! it does for a VPN in such a lab.
 //!
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use vpnd_proto::offload::VIRTIO_HEADER;
+use vpnd_packet::offload::VIRTIO_HEADER;
 use vpnd_proto::wire::HEADER_LEN;
 use vpnd_shard::devices::PacketDevice;
 use vpnd_sys::tun::{CLIENT_TX_QUEUE_LEN, MAX_READ_LEN, Tun, TunOffloads, TunQueue, TunSpec};
@@ -37,7 +37,7 @@ const DATAGRAM: usize = HEADER_LEN + MTU + 16;
 /// Datagrams of one send: what fits, and what the daemon puts into one.
 const GSO_DATAGRAMS: usize = if MAX_GSO_BYTES / DATAGRAM < 64 { MAX_GSO_BYTES / DATAGRAM } else { 64 };
 /// Time that a datagram may be under way.
-const PATIENCE: Duration = Duration::from_millis(500);
+const TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Two namespaces with a link between them.
 #[derive(Clone, Debug, clap::Args)]
@@ -60,7 +60,7 @@ pub struct Place {
 /// place is given.
 ///
 /// # Errors
-/// What could not be made.
+/// The part that could not be made.
 pub fn stages(place: &Place) -> anyhow::Result<Option<Vec<Stage>>> {
     let Place { near: Some(near), far: Some(far), near_address: Some(from), far_address: Some(to) } = place
     else {
@@ -190,9 +190,9 @@ impl UdpPath {
 }
 
 fn wait_readable(fd: impl AsFd) -> anyhow::Result<()> {
-    let patience = Timespec { tv_sec: 0, tv_nsec: PATIENCE.subsec_nanos().into() };
+    let patience = Timespec { tv_sec: 0, tv_nsec: TIMEOUT.subsec_nanos().into() };
     let mut fds = [PollFd::new(&fd, PollFlags::IN)];
-    ensure!(poll(&mut fds, Some(&patience))? > 0, "nothing came within {} ms", PATIENCE.as_millis());
+    ensure!(poll(&mut fds, Some(&patience))? > 0, "nothing came within {} ms", TIMEOUT.as_millis());
     Ok(())
 }
 
@@ -241,7 +241,7 @@ impl TunPair {
         Ok(start.elapsed())
     }
 
-    /// Reads the packet of `len` bytes that was forwarded; what the kernel says of its own there is
+    /// Reads the packet of `len` bytes that was forwarded; what the kernel itself sends there is
     /// passed over.
     fn take(&self, len: usize) -> anyhow::Result<Duration> {
         let mut buffer = vec![0; MAX_READ_LEN];

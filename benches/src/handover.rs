@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 use vpnd_crypto::{Backend, SealKey, Suite};
-use vpnd_proto::offload::{PeerFeatures, Slicer};
-use vpnd_proto::packet::Packet;
+use vpnd_packet::Packet;
+use vpnd_packet::offload::{PeerFeatures, Slicer};
 use vpnd_proto::wire::{HEADER_LEN, Header, Index};
 
 use crate::aead::keys;

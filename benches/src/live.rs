@@ -59,7 +59,7 @@ const WARM_UP: Duration = Duration::from_millis(150);
 /// How often the time of a run passes at most until something was carried.
 const MOST_WINDOWS: usize = 50;
 /// The longest that an end may take to answer when it is asked for its figures.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 const SLOT: Slot = Slot { index: 0, generation: 0 };
 
 /// The load.
@@ -277,7 +277,7 @@ impl Running {
         let (answer, figures) = std_mpsc::channel();
         let gone = || anyhow!("a shard has stopped");
         self.asks.as_ref().ok_or_else(gone)?.send(answer).map_err(|_| gone())?;
-        figures.recv_timeout(PATIENCE).map_err(|_| gone())
+        figures.recv_timeout(TIMEOUT).map_err(|_| gone())
     }
 }
 
@@ -345,7 +345,7 @@ async fn turns(
             }
         }
         while let Some(event) = shard.poll_event() {
-            // As the control plane has it: what came from there is answered there.
+            // Follows the control plane: a lane is answered where it came from.
             if let Event::Heard { slot, epoch, lane, endpoint } = event {
                 shard.command(Command::Reach { slot, epoch, lane, endpoint });
             }

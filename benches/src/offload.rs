@@ -2,8 +2,8 @@
 
 use std::hint::black_box;
 
-use vpnd_proto::offload::{PeerFeatures, Rebuilder, Slicer, TunFeatures};
-use vpnd_proto::packet::Packet;
+use vpnd_packet::Packet;
+use vpnd_packet::offload::{PeerFeatures, Rebuilder, Slicer, TunFeatures};
 
 use crate::stage::{Load, Name, Side, Stage, Unit};
 use crate::traffic::{CAMPUS, CLIENT, header, packet, super_len};

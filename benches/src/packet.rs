@@ -3,8 +3,8 @@
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};
 
+use vpnd_packet::{Packet, SourceFilter};
 use vpnd_proto::flows::{Flows, Opener, known};
-use vpnd_proto::packet::{Packet, SourceFilter};
 use vpnd_proto::policy::{Destination, Names, Policy, Principal, Protocol, RuleSpec, Selector, Verdict};
 use vpnd_proto::replay::ReplayWindow;
 use vpnd_proto::route::RouteTable;

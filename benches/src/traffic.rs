@@ -1,6 +1,6 @@
 //! The packets that stages work on: TCP over IPv4 with time stamps, as the kernel hands them over.
 
-use vpnd_proto::offload::VirtioHeader;
+use vpnd_packet::offload::VirtioHeader;
 use zerocopy::IntoBytes;
 
 /// Length of IPv4 and TCP headers with time stamps, in bytes.
@@ -37,7 +37,7 @@ pub fn packet(from: [u8; 4], to: [u8; 4], len: usize) -> Vec<u8> {
     bytes.extend([0x9C, 0x40, 1, 0xBB, 0, 0, 0, 1, 0, 0, 0, 1, 0x80, 0x10, 1, 0xF6, 0, 0, 0, 0]);
     bytes.extend([1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2]);
     bytes.resize(len, 0x5A);
-    let checksum = vpnd_proto::checksum::ipv4_header(&bytes[..20]);
+    let checksum = vpnd_packet::checksum::ipv4_header(&bytes[..20]);
     bytes[10..12].copy_from_slice(&checksum.to_be_bytes());
     bytes
 }
@@ -67,8 +67,8 @@ pub const fn super_len(slices: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use vpnd_proto::offload::{PeerFeatures, Slicer};
-    use vpnd_proto::packet::Packet;
+    use vpnd_packet::Packet;
+    use vpnd_packet::offload::{PeerFeatures, Slicer};
 
     use super::*;
 

@@ -1,5 +1,5 @@
 //! Any bytes from another host of an experiment, at either end: nothing panics or is kept without a
-//! bound, nobody without the token gets past the greeting, and what is read can be written and is
+//! bound, no peer without the token gets past the greeting, and what is read can be written and is
 //! then read as the same.
 //!
 //! Input: one byte that chooses the pieces in which the bytes come, and the bytes.
@@ -52,7 +52,7 @@ fn commands(input: impl Read) -> Vec<Command> {
     commands
 }
 
-/// An agent looks at the bounds of what it is told before it does anything.
+/// An agent checks the bounds of a command before it does anything.
 fn check_command(command: &Command) {
     let mut written = Vec::new();
     LineWriter::new(&mut written, None).write(command).expect("what was read can be written");

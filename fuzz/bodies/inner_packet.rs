@@ -1,9 +1,8 @@
 //! Any bytes as an inner packet: nothing panics, and what is accepted keeps the promises of a
 //! checked packet.
 
-use vpnd_proto::checksum;
+use vpnd_packet::{MAX_HEADERS, Packet, SourceFilter, checksum, web};
 use vpnd_proto::flows::{FlowKey, Flows, Opener};
-use vpnd_proto::packet::{MAX_HEADERS, Packet, SourceFilter};
 use vpnd_proto::pmtu;
 use vpnd_proto::policy::{Destination, Policy, Principal};
 use vpnd_proto::time::Time;
@@ -18,13 +17,15 @@ pub(crate) fn run(data: &[u8]) {
     let _ = policy.decide(&principal, Destination::Campus, &packet, &|_| true);
     check_complete(data);
     check_clamp(data);
+    let _ = web::answer(&packet, b"HTTP/1.1 302 Found\r\n\r\n", &mut [0; web::MAX_ANSWER]);
 }
 
-/// Each fragment belongs to a packet, and nothing else does. Nothing is a reply that nobody has
+/// Each fragment belongs to a packet, and nothing else does. Nothing is a reply that no host has
 /// asked for, but for one that answers what it itself says to the same host.
 fn check_flows(packet: &Packet<'_>) {
     assert_eq!(FlowKey::of_fragment(packet).is_some(), packet.fragment().is_some());
-    let flows = Flows::new([7; 16]);
+    // A key of equal bytes has flows that collide, which no random one has.
+    let flows = Flows::new(*b"no two are alike");
     let reply = FlowKey::of_reply(packet);
     assert!(reply.is_none_or(|key| !flows.knows(Time::ZERO, Opener::Client, &key)));
     flows.enter(Time::ZERO, Opener::Client, packet);
@@ -45,7 +46,7 @@ fn check_view(data: &[u8], packet: &Packet<'_>) {
         let _ = (tcp.seq(), tcp.ack(), tcp.flags(), tcp.window());
     }
     let _ = (packet.dscp(), packet.ecn(), packet.hop_limit(), packet.dont_fragment(), packet.icmp());
-    // What is cut off is truncated; what is added is padding.
+    // A shorter packet is truncated; added bytes are padding.
     assert!(Packet::parse(&data[..packet.total_len() - 1]).is_err());
     let padded = [data, &[0xFF; 3]].concat();
     assert_eq!(Packet::parse(&padded).expect("padding changes nothing").bytes(), packet.bytes());

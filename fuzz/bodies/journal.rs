@@ -19,7 +19,7 @@ pub fn run(data: &[u8]) {
     }
     let contents = parse(&summed);
     check(&contents, summed.iter().filter(|byte| **byte == b'\n').count());
-    // What follows a torn line is not lost.
+    // Lines after a torn one are not lost.
     let torn = [&summed[..summed.len() / 2], b"\n", &summed].concat();
     assert!(parse(&torn).changes.len() >= contents.changes.len());
 }

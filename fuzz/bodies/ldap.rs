@@ -18,7 +18,7 @@ static FILTER: LazyLock<Filter> = LazyLock::new(|| "(uid={user})".parse().expect
 static TEMPLATE: LazyLock<NameTemplate> =
     LazyLock::new(|| "uid={user},dc=uni".parse().expect("it is the name of an entry"));
 
-/// Of the attributes that entries may have.
+/// Names of attributes that entries may have.
 const NAMES: [&str; 3] = ["memberOf", "uid", "entryUUID"];
 
 /// Checks one input.
@@ -131,7 +131,7 @@ fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     Some((tag, content, rest))
 }
 
-/// What a person types is one value, whatever it holds.
+/// A person's input is one value, whatever it holds.
 fn check_typed(text: &str) {
     let name = TEMPLATE.entry_of(text);
     // The text may hold characters that no group's name may; if it does not, it comes back.

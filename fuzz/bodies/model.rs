@@ -107,7 +107,7 @@ impl Run {
                 datagram.extend_from_slice(&other[from..]);
             }
         }
-        // Whoever brings what has not arrived yet forwards it, and is answered: that is no attack.
+        // A host that delivers a late datagram forwards it, and is answered: that is no attack.
         let recorded = self.captured.iter().any(|other| other.datagram == datagram);
         if to_hub && recorded && !self.was_heard(&datagram) {
             return;
@@ -130,7 +130,7 @@ impl Run {
         self.captured.drain(..excess);
     }
 
-    /// Whatever happened: on a network without faults, whoever may be is up, and their packets
+    /// Whatever happened: on a network without faults, all that may be are up, and their packets
     /// arrive.
     fn still_works(mut self) {
         let world = &mut self.world;

@@ -4,15 +4,15 @@
 //! Input: one byte of switches, two bytes that choose the damage (bit and slice, place), a virtio
 //! header, and the packet.
 
-#[path = "../../crates/proto/tests/model/segment.rs"]
+#[path = "../../crates/packet/tests/model/segment.rs"]
 mod segment;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use vpnd_proto::checksum;
-use vpnd_proto::offload::{Needs, PeerFeatures, Rebuilder, Rebuilt, Slicer, TunFeatures, VirtioHeader};
-use vpnd_proto::packet::{Packet, TCP, Version};
+use vpnd_packet::checksum;
+use vpnd_packet::offload::{Needs, PeerFeatures, Rebuilder, Rebuilt, Slicer, TunFeatures, VirtioHeader};
+use vpnd_packet::{Packet, TCP, Version};
 
 const SWITCHES: usize = 3;
 const ALL: TunFeatures = TunFeatures { vnet_header: true, checksum: true, tcp: true, udp: true };
@@ -98,7 +98,7 @@ fn damage(mut slices: Vec<Vec<u8>>, switches: &[u8]) -> Vec<Vec<u8>> {
     slices
 }
 
-/// What arrives behind the TUN device is, for each flow and in its order, what was pushed.
+/// The packets behind the TUN device are, for each flow and in its order, those that were pushed.
 fn check_rebuilding(packets: &[Vec<u8>], features: TunFeatures) {
     let buffer = packets.concat();
     let mut rebuilder = Rebuilder::new(features);
@@ -126,7 +126,7 @@ fn check_rebuilding(packets: &[Vec<u8>], features: TunFeatures) {
         sent.map(|packet| Packet::parse(&packet).expect("a completed packet is good").bytes().to_vec());
     let sent = by_flow(sent);
     assert_eq!(by_flow(delivered.into_iter()), sent);
-    // What a device refused to take so is written as it came.
+    // A packet that a device refused is written as it came.
     assert_eq!(by_flow(alone.into_iter()), sent);
 }
 

@@ -1,11 +1,11 @@
-//! Any bytes as a datagram from the network: nothing panics, and nobody without the keys gets
+//! Any bytes as a datagram from the network: nothing panics, and no sender without the keys gets
 //! anything past the gateway.
 
 use std::sync::Arc;
 
 use vpnd_crypto::{Backend, EpochSecret, Suite};
-use vpnd_proto::ecn::Ecn;
-use vpnd_proto::packet::{Packet, decrement_hop_limit};
+use vpnd_packet::ecn::Ecn;
+use vpnd_packet::{Packet, decrement_hop_limit};
 use vpnd_proto::plane::{
     Command, DropReason, Dropped, Endpoint, EpochSpec, NoSender, Opened, Origin, Plane, ReceiveSpec, Role,
     SessionSpec, Slot,
@@ -50,7 +50,7 @@ fn check_header(data: &[u8]) {
     }
 }
 
-/// The same bytes with a header of the session, so that they reach its keys.
+/// These bytes with a header of the session, so that they reach its keys.
 fn aimed(data: &[u8]) -> Vec<u8> {
     let counter = data.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
     let header = Header { lane: 0, confirm: false, index: Index(AT_GATEWAY), counter };
@@ -67,7 +67,7 @@ fn check_stranger(plane: &mut Plane, mut datagram: Vec<u8>) {
     assert_eq!(plane.poll_event(), None);
 }
 
-/// What the client has sealed arrives once, as it was, and not if anything of it is changed.
+/// A sealed packet arrives once, as it was, and not if anything of it is changed.
 fn check_peer(gateway: &mut Plane, client: &mut Plane, plaintext: &[u8]) {
     let mut datagram = vec![0; HEADER_LEN + plaintext.len() + TRAILER];
     datagram[HEADER_LEN..HEADER_LEN + plaintext.len()].copy_from_slice(plaintext);
@@ -95,7 +95,9 @@ fn check_peer(gateway: &mut Plane, client: &mut Plane, plaintext: &[u8]) {
             assert!(decrement_hop_limit(&mut routed, version));
             assert_eq!((to, &inside[..len]), (SLOT, &routed[..]));
         }
-        Ok(Opened::Expired { slot, len }) => assert_eq!((slot, &inside[..len]), (SLOT, &plaintext[..len])),
+        Ok(Opened::Expired { slot, len } | Opened::Redirect { slot, len }) => {
+            assert_eq!((slot, &inside[..len]), (SLOT, &plaintext[..len]));
+        }
         Ok(Opened::Probe { size, .. } | Opened::BatchProbe { size, .. }) => {
             assert!(usize::from(size) <= plaintext.len());
         }

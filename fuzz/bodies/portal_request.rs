@@ -26,8 +26,8 @@ pub fn run(data: &[u8]) {
     }
     if let Some((state, code, issuer)) = reading::brought(&text) {
         for (name, value) in [("state", state), ("code", code), ("iss", issuer)] {
-            let there = form_urlencoded::parse(text.as_bytes()).filter(|(known, _)| known == name).count();
-            assert_eq!(there, usize::from(value.is_some()), "{name} in {text}");
+            let count = form_urlencoded::parse(text.as_bytes()).filter(|(known, _)| known == name).count();
+            assert_eq!(count, usize::from(value.is_some()), "{name} in {text}");
         }
     }
     let first = reading::parameter(Some(&text), "after");

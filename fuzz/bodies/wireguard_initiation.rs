@@ -1,5 +1,5 @@
-//! Any bytes as the first message of a handshake: nobody without a known peer's key gets an answer,
-//! even with a right MAC.
+//! Any bytes as the first message of a handshake: no sender without a known peer's key gets an
+//! answer, even with a right MAC.
 
 use vpnd_wireguard::mac::{HandshakeMessage, Mac1Key};
 use vpnd_wireguard::message::Initiation;
@@ -9,7 +9,7 @@ use crate::wireguard_pair::{CLIENT, NOW, Pair, at, change};
 
 /// Type and index, which only the MACs cover.
 const HEADER: usize = 8;
-/// How much of the message the first MAC covers.
+/// Bytes of the message that the first MAC covers.
 const COVERED: usize = 116;
 
 /// Checks one input: as it is, as the content of a message with a right MAC, and as changes of a
@@ -34,7 +34,7 @@ pub(crate) fn run(data: &[u8]) {
     assert_eq!(pair.gateway.peers.endpoint(pair.client_at_gateway).is_some(), !changed);
 }
 
-/// The same message with a right first MAC.
+/// This message with a right first MAC.
 fn stamped(pair: &Pair, bytes: &[u8]) -> Vec<u8> {
     let mut message = *Initiation::ref_from_bytes(bytes).expect("148 bytes");
     message.stamp(&Mac1Key::new(pair.gateway.public()), None);

@@ -9,7 +9,7 @@ use crate::wireguard_pair::{GATEWAY, NOW, Pair, at, change};
 
 /// Type and indexes, which only the MACs cover.
 const HEADER: usize = 12;
-/// How much of the message the first MAC covers.
+/// Bytes of the message that the first MAC covers.
 const COVERED: usize = 60;
 
 /// Checks one input: as it is, as the content of a message with a right MAC, and as changes of a
@@ -37,7 +37,7 @@ pub(crate) fn run(data: &[u8]) {
     assert_eq!(pair.client.openers(), 1, "forgeries keep the true answer from nobody");
 }
 
-/// The same message with a right first MAC.
+/// This message with a right first MAC.
 fn stamped(pair: &Pair, bytes: &[u8]) -> Vec<u8> {
     let mut message = *Response::ref_from_bytes(bytes).expect("92 bytes");
     message.stamp(&Mac1Key::new(pair.client.public()), None);

@@ -100,14 +100,14 @@ impl Stopwatch {
 }
 
 fn clock_overhead() -> f64 {
-    let mut each: Vec<f64> = (0..1001)
+    let mut samples: Vec<f64> = (0..1001)
         .map(|_| {
             let start = thread_cpu();
             thread_cpu() - start
         })
         .collect();
-    each.sort_by(f64::total_cmp);
-    each[each.len() / 2]
+    samples.sort_by(f64::total_cmp);
+    samples[samples.len() / 2]
 }
 
 /// A TUN queue with its account.

@@ -75,7 +75,7 @@ impl Drop for Load {
 fn connect(address: SocketAddr) -> anyhow::Result<TcpStream> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
     socket.set_tcp_congestion(CONGESTION).context("choosing cubic")?;
-    socket.connect_timeout(&address.into(), super::PATIENCE).context("connecting through the tunnel")?;
+    socket.connect_timeout(&address.into(), super::TIMEOUT).context("connecting through the tunnel")?;
     Ok(socket.into())
 }
 

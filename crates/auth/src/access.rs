@@ -23,7 +23,7 @@ pub(crate) struct Access {
 #[derive(Debug)]
 struct InForce {
     profiles: AccessProfiles,
-    /// Of each profile.
+    /// Pools of each profile.
     pools: Vec<Pools>,
 }
 
@@ -108,8 +108,12 @@ impl Access {
 
     /// The user's profile, if one is for them.
     pub(crate) fn of(&self, user: &User) -> Option<Decided> {
+        self.profile_of(Who { user: &user.name, source: &user.source, groups: &user.groups })
+    }
+
+    /// The profile of such a user, if one is for them.
+    pub(crate) fn profile_of(&self, who: Who<'_>) -> Option<Decided> {
         let in_force = self.now();
-        let who = Who { user: &user.name, source: &user.source, groups: &user.groups };
         let position = in_force.profiles.position(who)?;
         Some(Decided { in_force, position })
     }

@@ -81,7 +81,7 @@ impl Accounting {
         Self { ledgers: ledgers.collect(), idp, ..Self::default() }
     }
 
-    /// The same with this file for what the next process needs, if there is anything to account
+    /// Sets the file for records that the next process needs, if there is anything to account
     /// for.
     pub(crate) fn with_file(mut self, path: &Path) -> Self {
         if !self.ledgers.is_empty() {
@@ -115,7 +115,7 @@ impl Accounting {
         futures_util::future::join_all(last).await;
     }
 
-    /// What became of the records of a source; `None` if there are none.
+    /// The counts of a source's records; `None` if there are none.
     pub(crate) fn health(&self, source: &str) -> Option<AccountingHealth> {
         self.ledger(source).map(Ledger::health)
     }

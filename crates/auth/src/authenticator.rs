@@ -1,12 +1,12 @@
 //! Authentication of users: password, one-time code, client certificate, and limits for guesses.
 //!
 //! Invariants: a refusal does not disclose its cause to the client ([`Refusal`]), while the audit
-//! file has it; where any user has codes, whoever shows none and is not let in is asked for one,
-//! whatever was wrong and whoever knows the user, and counts as a wrong guess until the right one
-//! comes; an unknown user costs as much time as a known one; a code is good once; guesses from
-//! elsewhere can't lock out a person from a source they came from before; if the store fails,
-//! nobody is let in. Hashing takes tens of milliseconds and megabytes, so it runs on a bounded
-//! number of threads behind a bounded queue, which networks share fairly ([`turns`]), never on a
+//! file has it; where any user has codes, every failed login without a code is asked for one,
+//! whatever was wrong and whichever source knows the user, and counts as a wrong guess until the
+//! right one comes; an unknown user costs as much time as a known one; a code is good once; guesses
+//! from elsewhere can't lock out a person from a source they came from before; if the store fails,
+//! no login succeeds. Hashing takes tens of milliseconds and megabytes, so it runs on a bounded
+//! number of threads behind a bounded queue, which networks share fairly ([`vpnd_ipc::turns`]), never on a
 //! shard, and steps back behind other work. Whose turn it is depends on addresses and devices,
 //! never on whether a user exists. This module must not know of connections or sessions.
 
@@ -30,7 +30,6 @@ mod refresh;
 pub(super) mod rounds;
 mod throttle;
 pub(super) mod token_seal;
-mod turns;
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -39,6 +38,7 @@ use std::time::Duration;
 use vpnd_proto::admission::Source;
 use vpnd_proto::session::DeviceId;
 
+use crate::notices::{self, Notice, Notices, Subscriber, Taken};
 use allowances::{Allowances, INTERVAL, LOGINS};
 pub use cause::Cause;
 use credentials::{CheckResult, Credentials};
@@ -51,11 +51,12 @@ use login_record::LoginRecord;
 pub(crate) use own_changes::Chosen;
 use pending::{Attempt, LIFETIME, Pending, Step};
 use rounds::Demand;
+pub(crate) use throttle::SharedGuess;
 use throttle::{Guess, Person, Throttle};
-use turns::Turns;
 use vpnd_config::factor::Factors;
 use vpnd_ipc::gateway::auth::SourceHealth;
 use vpnd_ipc::gateway::refusal::{Refusal, Refused};
+use vpnd_ipc::turns::Turns;
 use vpnd_store::password::{Hasher, NoMemory, Password};
 use vpnd_store::{CertificateHash, Store, StoreError, UserId};
 use vpnd_sys::clock::now;
@@ -86,9 +87,13 @@ pub struct Login {
 pub enum Entrance {
     /// The worker, whose clients' addresses are proved by their handshakes.
     Tunnel,
-    /// The portal, which names any address if it was taken over. Its failures keep nobody from the
+    /// The portal, which names any address if it was taken over. Its failures keep no user from the
     /// tunnel.
     Portal,
+}
+
+impl Entrance {
+    const ALL: [Self; 2] = [Self::Tunnel, Self::Portal];
 }
 
 /// The answer to a login.
@@ -137,6 +142,8 @@ pub struct Authenticator {
     external: External,
     /// Users without sessions who are checked again as well.
     visitors: OnceLock<Visitors>,
+    /// In a fleet.
+    notices: OnceLock<Arc<Notices>>,
 }
 
 /// Returns users who are logged in elsewhere than in sessions, as of which generations.
@@ -161,6 +168,7 @@ impl Authenticator {
             longest_wait: settings.longest_wait,
             external: External::default(),
             visitors: OnceLock::new(),
+            notices: OnceLock::new(),
         })
     }
 
@@ -210,7 +218,7 @@ impl Authenticator {
         self.conclude(login, self.credentials.check(login, user, now_s), guess, now_s)
     }
 
-    /// The outcome of a login whose credentials were checked, as far as they came along.
+    /// The outcome of a login whose credentials were checked, as far as the client has sent them.
     fn conclude(
         &self,
         login: &Login,
@@ -229,7 +237,7 @@ impl Authenticator {
             Ok(CheckResult::Refused(cause)) => self.refuse_login(login, cause, guess, now_s),
             Ok(CheckResult::NotAdmitted(why)) => self.not_admitted(login, why, guess, now_s),
             Ok(CheckResult::NotChecked(none)) => {
-                // As if it had not come: it does not count as a guess, and may come again.
+                // The login does not count as a guess, and the client may try again.
                 tracing::error!(error = %none, "a login could not be checked");
                 self.throttle(login.entrance).take_back(guess);
                 self.log_refusal(login, Cause::NoMemory);
@@ -245,7 +253,15 @@ impl Authenticator {
     /// Counts a login as a guess, or does not let it go on: the last step before its password is
     /// looked at.
     fn admit(&self, login: &Login, person: Person, known: bool, now_s: u64) -> Result<Guess, LoginOutcome> {
-        let admitted = self.throttle(login.entrance).admit(person, Source::from(login.source), known, now_s);
+        let (from, mut throttle) = (Source::from(login.source), self.throttle(login.entrance));
+        let admitted = match self.notices.get().filter(|_| throttle.is_tight(person, from, known, now_s)) {
+            None => throttle.admit(person, from, known, now_s),
+            Some(notices) => {
+                drop(throttle);
+                let admit = || self.throttle(login.entrance).admit(person, from, known, now_s);
+                notices.decide(admit).map_err(|error| self.failed(login, &error))?
+            }
+        };
         admitted.map_err(|wait_s| self.throttled(login, wait_s))
     }
 
@@ -375,8 +391,18 @@ impl Authenticator {
 
     /// Has these users checked again as those with sessions.
     pub(crate) fn follow_visitors(&self, visitors: Visitors) {
-        // Whoever is first stays: there is one portal.
+        // The first one stays: there is one portal.
         let _ = self.visitors.set(visitors);
+    }
+
+    /// Guesses and logins count at all gateways of a fleet, of which this many are alive.
+    pub(crate) fn share_guesses(&self, notices: &Arc<Notices>, gateways: u32) {
+        self.notices.get_or_init(|| Arc::clone(notices));
+        for entrance in Entrance::ALL {
+            self.throttle(entrance).share(gateways);
+        }
+        self.allowances().share();
+        self.admissions().share();
     }
 
     /// Takes all whom this source shows no more for gone: how many users with sessions these are,
@@ -399,8 +425,41 @@ impl Authenticator {
         self.allowances.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn admissions(&self) -> std::sync::MutexGuard<'_, Allowances> {
+        self.admissions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn throttle(&self, entrance: Entrance) -> std::sync::MutexGuard<'_, Throttle> {
         self.throttles[entrance as usize].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Subscriber for Authenticator {
+    fn learn(&self, notice: &Notice) {
+        match notice {
+            Notice::Guess(is_at_portal, guess) => {
+                let entrance = if *is_at_portal { Entrance::Portal } else { Entrance::Tunnel };
+                self.throttle(entrance).learn(guess);
+            }
+            Notice::Taken(Taken::Login(user), at_s) => {
+                self.allowances().learn(UserId((*user).into()), notices::age(*at_s), now());
+            }
+            Notice::Taken(Taken::Device(user), at_s) => {
+                self.admissions().learn(UserId((*user).into()), notices::age(*at_s), now());
+            }
+            _ => {}
+        }
+    }
+
+    fn made(&self) -> Vec<Notice> {
+        let made_at = |entrance| {
+            let made = self.throttle(entrance).take_shared().into_iter();
+            made.map(move |guess| Notice::Guess(entrance == Entrance::Portal, guess))
+        };
+        let logins = self.allowances().take_shared().into_iter().map(|user| Taken::Login(user.0.into()));
+        let devices = self.admissions().take_shared().into_iter().map(|user| Taken::Device(user.0.into()));
+        let taken = logins.chain(devices).map(Taken::now);
+        Entrance::ALL.into_iter().flat_map(made_at).chain(taken).collect()
     }
 }
 

@@ -1,11 +1,11 @@
 //! Inner addresses: which one a session gets, and for how long.
 //!
 //! Invariants: two live leases never stand on one address, because the store claims an address in
-//! one step; a device that comes back gets its addresses again as long as nobody needed them, its
-//! user's newer devices included; an address that is fixed for a user is never another's; the
-//! gateway's own address and those that name the network are never leased. An address that nobody
-//! had is preferred, then the one that has been free for longest. Nothing here reads a clock, and
-//! the same store gives the same answer.
+//! one step; a device that comes back gets its addresses again as long as no other device needed
+//! them, its user's newer devices included; an address that is fixed for a user is never another's;
+//! the gateway's own address and those that name the network are never leased. An address that no
+//! device had is preferred, then the one that has been free for longest. Nothing here reads a
+//! clock, and the same store gives the same answer.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -198,14 +198,14 @@ fn fixed(
     let SourceAddresses { ipv4, ipv6 } = wanted.addresses;
     let address = if pool.is_ipv4() { ipv4.map(IpAddr::from) } else { ipv6.map(IpAddr::from) };
     let Some(address) = address else { return Ok(None) };
-    let why = if !pool.contains(address) {
+    let reason = if !pool.contains(address) {
         "it is not in the pool of the user's profile"
     } else if claim(address)? {
         return Ok(Some(address));
     } else {
         "another session has it, or it is fixed for another user"
     };
-    tracing::warn!(%address, %pool, why, "a device does not get the address that its user's RADIUS server names");
+    tracing::warn!(%address, %pool, why = reason, "a device does not get the address that its user's RADIUS server names");
     Ok(None)
 }
 

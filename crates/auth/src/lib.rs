@@ -6,12 +6,17 @@
 mod access;
 mod accounting;
 pub mod authenticator;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 pub(crate) mod idp_client;
+mod keeper;
 mod key_file;
 mod lease;
+mod notices;
 mod portal;
 mod service;
 mod store;
+pub mod whois;
 pub mod wireguard;
 
 use std::os::unix::net::UnixStream;
@@ -30,10 +35,11 @@ use crate::portal::desk::Desk;
 use crate::portal::devices::Offer;
 use crate::service::Service;
 use crate::store::OpenStore;
+use crate::whois::Answers;
 use crate::wireguard::WireGuard;
 use crate::wireguard::configuration::Endpoint;
 use vpnd_config::source::{Source, SourceKind};
-use vpnd_config::{ServerConfig, Timeouts, Tunnel};
+use vpnd_config::{OuterAddresses, ServerConfig, Timeouts, Tunnel};
 use vpnd_ipc::channel::Channel;
 use vpnd_ipc::child::{self, ChildRole, Preparation, Started};
 use vpnd_ipc::gateway as messages;
@@ -43,6 +49,7 @@ use vpnd_ipc::signing::{self, SigningError};
 use vpnd_pki::tls;
 use vpnd_store::Store;
 use vpnd_store::audit::recorder::{LiveSessions, Recorder, RunEnd};
+use vpnd_store::audit::whois::Recording;
 use vpnd_store::audit::{self, SessionStart};
 use vpnd_store::password::Hasher;
 use vpnd_sys::clock::{Clocks, steady_s};
@@ -103,14 +110,11 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
     // A source that is slow takes no permits that others need.
     let external: usize = config.sources.iter().map(external::permits).sum();
     let access = Arc::new(Access::new(config.profiles.clone(), &config.tunnel));
-    let service = Service::new(
-        Arc::clone(&store),
-        authenticator,
-        Arc::clone(&access),
-        settings.workers + settings.queue + external,
-        Clocks::default(),
-    );
+    let permits = settings.workers + settings.queue + external;
+    let service =
+        Service::new(Arc::clone(&store), authenticator, Arc::clone(&access), permits, Clocks::default());
     let service = service.with_audit(audit.clone()).of_fleet(config.fleet.is_some());
+    answer_questions(&service, &config);
     switch_portal(&service, &config);
     service.portal().hand_out(started.launch.message.client_profile.as_deref());
     let endpoint = started.launch.message.endpoint.and_then(Endpoint::parse);
@@ -124,7 +128,7 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
     begin_tasks(opened, &service, &accounting, &config.timeouts, is_start);
     let farewell = OnceLock::new();
     let ended = tokio::select! {
-        // That its channel ends is what this process waits for.
+        // This process waits for the end of its channel.
         ended = follow_parent(&parent, &keys, &idp, &access, &service, &audit, &farewell) => ended,
         ended = Arc::clone(&service).run(worker) => match ended {
             Ok(()) => without_worker(&parent, &farewell).await,
@@ -145,9 +149,20 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
     ended
 }
 
+/// Answers questions of the fleet's other gateways about what is recorded here.
+fn answer_questions(service: &Service, config: &ServerConfig) {
+    if let Some(fleet) = config.fleet.as_ref().filter(|_| config.audit.enabled) {
+        let audit = config.server.state_dir.join(audit::FILE_NAME);
+        service.answer_questions(Answers::new(fleet.name.clone(), Recording::of(config), audit));
+    }
+}
+
 /// Has the portal go by a configuration.
 fn switch_portal(service: &Service, config: &ServerConfig) {
-    service.portal().switch(config.portal.is_some());
+    let portal = config.portal.as_ref();
+    service.portal().switch(portal.is_some());
+    service.portal().reach_providers(portal.is_some_and(|portal| !portal.provider_networks.is_empty()));
+    service.portal().heard().keep_networks(config.audit.outer != OuterAddresses::None);
     service.portal().set_desk(Desk::of(config));
     service.portal().give_codes(config.portal.as_ref().is_some_and(|portal| portal.short_codes));
     if let Some(url) = config.portal.as_ref().and_then(|portal| portal.url.as_ref()) {
@@ -180,6 +195,11 @@ fn wireguard(
     }
     let devices = store.wireguard_devices()?.len();
     let key = wireguard::key_file::open_or_create(&config.server.state_dir, devices)?;
+    if config.fleet.is_some() && !store.agree_on_wireguard_key(&key.public().0)? {
+        let path = config.server.state_dir.join(wireguard::key_file::FILE_NAME);
+        let error = wireguard::key_file::KeyFileError::OfNoOther { path };
+        return Err(error.into());
+    }
     Ok(Some(WireGuard::start(Arc::clone(store), Arc::clone(access), key)?))
 }
 
@@ -212,6 +232,7 @@ fn begin_tasks(
 ) {
     tokio::spawn(store.look_after(timeouts.forget_device));
     tokio::spawn(Arc::clone(service).follow_sources());
+    tokio::spawn(Arc::clone(service).follow_notices());
     tokio::spawn(Arc::clone(service).end_leftover(timeouts.idle_timeout, is_start));
     tokio::spawn(report_log(Arc::clone(service)));
     tokio::spawn(Arc::clone(accounting).deliver());

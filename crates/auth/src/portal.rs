@@ -17,12 +17,15 @@ mod heard;
 mod invitations;
 mod logout;
 mod own_visits;
+mod refusals;
+mod shared;
+mod turns;
 mod visits;
 
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
@@ -32,13 +35,18 @@ use vpnd_proto::session::DeviceId;
 use crate::access::Access;
 use crate::authenticator::allowances::Allowances;
 use crate::authenticator::{Authenticated, Authenticator, Entrance, Login, LoginOutcome};
+use crate::notices::Notices;
 use at_provider::AtProvider;
 use connect::Connects;
+pub(crate) use connect::SharedLogin;
+#[cfg(any(test, fuzzing))]
+pub(crate) use connect::read_code;
 use desk::Desk;
 use devices::Offer;
 pub(crate) use heard::Heard;
+use refusals::Refusals;
 use visits::{Found, Visits, WaitingLogin};
-pub(crate) use visits::{LoginFacts, Visit};
+pub(crate) use visits::{LoginFacts, SharedVisit, Visit};
 use vpnd_config::factor::Requirement;
 use vpnd_config::profile::Profile;
 use vpnd_config::revocation_cause::RevocationCause;
@@ -60,12 +68,10 @@ use vpnd_sys::log_limit::LogLimit;
 /// Lines of the log about what was refused at once, and the time for another one.
 const REFUSALS: u32 = 100;
 const REFUSAL_INTERVAL: Duration = Duration::from_secs(1);
-/// Requests under way at the same time: twice those that wait for something, which are logins,
-/// approvals, logouts and the addresses of providers.
-const MAX_REQUESTS: usize = 256;
 /// Looks at logins that wait for an approval, at the same time: each lasts until there is one, or for
 /// a second.
-static APPROVALS: Semaphore = Semaphore::const_new(32);
+static APPROVALS: Semaphore = Semaphore::const_new(MAX_APPROVALS);
+const MAX_APPROVALS: usize = 32;
 
 /// Answers the portal.
 pub(crate) struct Portal {
@@ -80,6 +86,8 @@ pub(crate) struct Portal {
     changes: Mutex<Allowances>,
     client_profile: Mutex<Option<Profile>>,
     is_on: AtomicBool,
+    /// Whether devices whose session is over reach the login pages of providers.
+    providers_in_reach: AtomicBool,
     /// Processes that are connected: 1, or for a moment another.
     connected: AtomicUsize,
     /// When its certificate expires, seconds since 1970: 0 where there is none, `None` until the
@@ -91,6 +99,9 @@ pub(crate) struct Portal {
     logouts: Mutex<logout::Seen>,
     /// Lines about what is refused: anybody can cause those.
     refusals: LogLimit,
+    refused: Mutex<Refusals>,
+    /// In a fleet.
+    notices: OnceLock<Arc<Notices>>,
 }
 
 impl Portal {
@@ -101,24 +112,27 @@ impl Portal {
         clocks: Clocks,
     ) -> Self {
         Self {
-            store,
             authenticator,
             access,
             clocks,
             audit: None,
             visits: Mutex::default(),
-            heard: Mutex::default(),
+            heard: Mutex::new(Heard::new(Arc::clone(&store))),
             offered: Mutex::default(),
             changes: Mutex::new(devices::allowances()),
             client_profile: Mutex::default(),
             is_on: AtomicBool::new(false),
+            providers_in_reach: AtomicBool::new(false),
             connected: AtomicUsize::new(0),
             certificate_expires_s: Mutex::default(),
             at_provider: Mutex::default(),
             desk: Mutex::default(),
             connects: Mutex::default(),
             logouts: Mutex::default(),
+            store,
             refusals: LogLimit::new(REFUSALS, REFUSAL_INTERVAL),
+            refused: Mutex::default(),
+            notices: OnceLock::new(),
         }
     }
 
@@ -135,6 +149,11 @@ impl Portal {
     /// Whether it is switched on.
     pub(crate) fn switch(&self, is_on: bool) {
         self.is_on.store(is_on, Ordering::Relaxed);
+    }
+
+    /// Whether devices whose session is over reach the login pages of providers.
+    pub(crate) fn reach_providers(&self, do_reach: bool) {
+        self.providers_in_reach.store(do_reach, Ordering::Relaxed);
     }
 
     pub(crate) fn is_on(&self) -> bool {
@@ -158,7 +177,7 @@ impl Portal {
         self.is_on().then(health)
     }
 
-    /// The same with this recorder of visits.
+    /// Sets the recorder of visits.
     pub(crate) fn with_audit(self, audit: Recorder) -> Self {
         Self { audit: Some(audit), ..self }
     }
@@ -166,7 +185,7 @@ impl Portal {
     /// Answers a portal over this channel until that is gone. Visits are there for the next one.
     pub(crate) fn connect(self: &Arc<Self>, channel: OwnedFd) -> std::io::Result<()> {
         let channel = Channel::new(channel.into(), MAX_FRAME)?;
-        let (this, permits) = (Arc::clone(self), Arc::new(Semaphore::new(MAX_REQUESTS)));
+        let (this, permits) = (Arc::clone(self), Arc::new(Semaphore::new(self.max_requests())));
         this.connected.fetch_add(1, Ordering::Relaxed);
         tokio::spawn(async move {
             let served =
@@ -212,7 +231,10 @@ impl Portal {
             LoginOutcome::Challenge(number, demanded) | LoginOutcome::Approval(number, demanded) => {
                 demand(number, demanded.kind, Some(demanded.text))
             }
-            LoginOutcome::Refused(refused) => LoginStep::Refused(refused),
+            LoginOutcome::Refused(refused) => {
+                self.count_refused(refused.refusal);
+                LoginStep::Refused(refused)
+            }
         }
     }
 
@@ -226,12 +248,18 @@ impl Portal {
             addresses: user.addresses,
         };
         let visit = Visit { user: user.id, generation: user.generation, factors: user.factors, login };
-        self.visits().begin(visit, address, now())
+        let token = self.visits().begin(visit, address, now());
+        self.tell_soon();
+        token
     }
 
     /// The user whose browser this is, if there is one who may still come in.
     fn visitor(&self, browser: &Browser) -> Result<Option<User>, StoreError> {
-        let found = self.visits().visit(&browser.token, browser.address, now());
+        let find = || self.visits().visit(&browser.token, browser.address, now());
+        let found = match find() {
+            Found::Nothing if self.catch_up()? => find(),
+            found => found,
+        };
         let (visit, is_here) = match found {
             Found::Here(visit) => (visit, true),
             Found::Elsewhere(visit) => (visit, false),
@@ -242,6 +270,7 @@ impl Portal {
             if self.refusals.admits() {
                 tracing::info!(user = user.name, address = %browser.address, "a visit of the portal ended: its cookie came from another network");
             }
+            self.count("cookie", 1);
             self.record("portal-ended", &user.name, browser.address, "another-network");
             return Ok(None);
         }
@@ -283,9 +312,10 @@ impl Portal {
             source: SourceName::cut(&user.source),
             left_s,
             sessions,
-            codes: (user.source == LOCAL).then_some(user.totp.is_some()),
+            codes: self.authenticator.sets_up_codes(&user).then_some(user.totp.is_some()),
             desk: self.has_desk(&user, browser.address),
             visits,
+            password: user.source == LOCAL,
         }))
     }
 
@@ -440,7 +470,7 @@ impl Answer<LogOut> for Portal {
     }
 }
 
-/// As many of them as the list takes.
+/// The first ones, as many as the list takes.
 fn first<T, const MAX: usize>(all: impl IntoIterator<Item = T>) -> List<T, MAX> {
     List::new(all.into_iter().take(MAX).collect()).unwrap_or_default()
 }

@@ -23,6 +23,7 @@ use vpnd_proto::control::{Code, UserName};
 use vpnd_proto::session::{DeviceId, SessionId};
 
 use commit::write;
+pub(crate) use fleet::reported;
 
 use super::authenticator::{self, Authenticated, Authenticator};
 use crate::access::Access;
@@ -70,8 +71,8 @@ pub(crate) struct Service {
     absent: Mutex<leftover::Absent>,
     /// `None` if it is not enabled.
     wireguard: Option<Arc<WireGuard>>,
-    /// Whether other gateways share the store.
-    is_in_fleet: bool,
+    /// `None` unless other gateways may share the store.
+    fleet: Option<fleet::Member>,
 }
 
 /// A session that may be kept.
@@ -89,6 +90,8 @@ struct Grant {
     before: Vec<SessionId>,
     /// In its fleet.
     of_fleet: u64,
+    /// Sessions that its user may have, if it counts.
+    most: Option<u64>,
     /// For the audit file. INVARIANT: nothing of it comes from the worker but the outer address.
     start: SessionStart,
 }
@@ -117,7 +120,7 @@ impl Service {
             reasons: Mutex::default(),
             absent: Mutex::default(),
             wireguard: None,
-            is_in_fleet: false,
+            fleet: None,
         }
     }
 
@@ -163,14 +166,15 @@ impl Service {
             Err(_) if !factors.has_second() => return refused(Refusal::Credentials),
             Err(why) => return refused(why.into()),
         };
-        let session = SessionId(rand::random());
-        let started_s = (self.clocks.steady)();
+        let (session, started_s) = (SessionId(rand::random()), (self.clocks.steady)());
         let lifetime = profile.session_lifetime.filter(|_| !is_walled);
         let expires_s = latest_end_s(started_s, user.limits.lifetime(lifetime));
         let name = if is_walled { Some(WALLED) } else { profile.name.as_deref() };
         let start = recording::start(session, user, name, (device, outer), expires_s);
-        let of_fleet = match self.generation() {
-            Ok(generation) => generation,
+        let owner = LeaseOwner { user: user.id, device };
+        let most = (!is_walled).then_some(profile.max_sessions_per_user as u64);
+        let begun = match self.begun(owner, most, started_s) {
+            Ok(begun) => begun,
             Err(error) => return lease::LeaseError::from(error).reply(),
         };
         let grant = Grant {
@@ -182,16 +186,16 @@ impl Service {
             factors,
             auth_time_s,
             before: Vec::new(),
-            of_fleet,
+            of_fleet: begun.generation,
+            most,
             start,
         };
         if !self.grant(session, grant, profile.max_sessions_per_user) {
             return refused(Refusal::Busy);
         }
-        let wanted = lease::Wanted { owner: LeaseOwner { user: user.id, device }, addresses: user.addresses };
+        let wanted = lease::Wanted { owner, addresses: user.addresses };
         let until_s = self.lease_end_s(expires_s);
-        let leased =
-            lease::acquire(profile.pools(), self.store.as_ref(), wanted, session, started_s, until_s);
+        let leased = lease::acquire(profile.pools(), &*self.store, wanted, session, started_s, until_s);
         let account = account(user)?;
         if let (Ok(Acquired { addresses, .. }), Some(grant)) = (&leased, self.grants().get_mut(&session)) {
             (grant.start.ipv4, grant.start.ipv6) = (addresses.v4, addresses.v6);
@@ -209,7 +213,8 @@ impl Service {
                     profile: name.map(ProfileName::cut),
                     own_addresses: are_own,
                     idle_timeout_s: user.limits.idle_s,
-                    generation: of_fleet,
+                    generation: begun.generation,
+                    elsewhere: begun.elsewhere,
                 }))
             }
             Err(error) => {
@@ -238,7 +243,7 @@ impl Service {
             return Err(Reason::cut("too many writes at once"));
         }
         let now_s = (self.clocks.steady)();
-        self.note_devices(&writes, now_s);
+        let not_kept = self.note_devices(&writes, now_s);
         writes.extend(self.ends(self.replaced_by(&writes), Code::Token));
         let mut starts = Vec::new();
         let changes: Vec<_> =
@@ -251,7 +256,7 @@ impl Service {
         for write in others.into_iter().chain(ends) {
             self.account_for(write, &failed);
         }
-        Ok(Committed { failed: failed.into_iter().map(id).collect() })
+        Ok(Committed { failed: failed.into_iter().chain(not_kept).map(id).collect() })
     }
 
     /// Translates a write for the store. Only a granted session becomes a new one there, and is
@@ -271,6 +276,7 @@ impl Service {
                         factors,
                         auth_time_s,
                         of_fleet,
+                        most,
                         start,
                         ..
                     }) => {
@@ -289,6 +295,7 @@ impl Service {
                             factors,
                             auth_time_s,
                             generation: of_fleet,
+                            most,
                         };
                         SessionChange::Add(record, generation)
                     }
@@ -304,7 +311,7 @@ impl Service {
             Write::Ended { session, code, .. } => {
                 let session = SessionId(session.into());
                 self.note_reason(session, code.name());
-                // What a revocation has ended is not in the store any more.
+                // A session that a revocation has ended is not in the store any more.
                 if code == Code::Kicked
                     && let Ok(Some(record)) = self.store.session(session, now_s)
                 {
@@ -316,20 +323,25 @@ impl Service {
                 self.portal.heard().moved(SessionId(session.into()), outer.remote.ip());
                 return None;
             }
-            Write::TwoDevices(..) => return None,
+            Write::TwoDevices(session, _) => {
+                self.portal.heard().in_two_places(SessionId(session.into()));
+                return None;
+            }
         })
     }
 
     /// The beginnings and ends of sessions that are accounted for.
     fn account_for(&self, write: &Write, failed: &HashSet<SessionId>) {
-        let of = |session: &ByteArray<16>| SessionId((*session).into());
+        let session_id = |session: &ByteArray<16>| SessionId((*session).into());
         match write {
-            Write::Keep { session, .. } if !failed.contains(&of(session)) => {
-                self.accounting().kept(of(session));
+            Write::Keep { session, .. } if !failed.contains(&session_id(session)) => {
+                self.accounting().kept(session_id(session));
             }
-            Write::Keep { session, .. } | Write::End(session) => self.accounting().abandoned(of(session)),
+            Write::Keep { session, .. } | Write::End(session) => {
+                self.accounting().abandoned(session_id(session))
+            }
             Write::Ended { session, code, traffic } => {
-                self.accounting().ended(of(session), *code, *traffic);
+                self.accounting().ended(session_id(session), *code, *traffic);
             }
             Write::Moved { .. } | Write::TwoDevices(..) => {}
         }
@@ -359,6 +371,7 @@ impl Service {
             sources: self.authenticator.source_health(),
             audit: self.audit_health(),
             portal: self.portal.health(),
+            portal_refusals: self.portal.refusals(),
         })
     }
 
@@ -374,7 +387,7 @@ impl Service {
         let all = Revocations { seen: last, found: Vec::new(), history, went_back: false };
         let Some(seen) = query.seen else { return Ok(all) };
         // Others have carried out, and forgotten, what came while this gateway was without the database.
-        let has_missed = self.is_in_fleet && seen < self.store.last_forgotten()?;
+        let has_missed = self.fleet.is_some() && seen < self.store.last_forgotten()?;
         // The database gives numbers again then, to revocations that no gateway has carried out.
         if has_missed || last < seen || query.history.is_some_and(|before| before != history) {
             tracing::warn!(
@@ -390,10 +403,6 @@ impl Service {
         self.store.forget_revocations(seen);
         let (mut seen, mut found, mut group_bytes) = (seen, Vec::new(), 0);
         for revocation in self.store.revocations_since(seen)?.into_iter().take(MAX_REVOCATIONS) {
-            // Other groups may permit WireGuard, and the peers go by the user's name.
-            if matches!(revocation.cause, RevocationCause::Groups | RevocationCause::Renamed) {
-                self.forget_peers();
-            }
             let revoked = self.revoked(&revocation)?;
             group_bytes += revoked.groups.iter().flatten().map(|group| group.len() + 8).sum::<usize>();
             seen = revocation.seq;
@@ -406,8 +415,8 @@ impl Service {
     }
 
     fn revoked(&self, revocation: &Revocation) -> Result<Revoked, StoreError> {
-        // As they are now: of several changes the last counts. Who is gone by now has a revocation
-        // that says so.
+        // The groups as they are now: of several changes the last counts. A user who is gone has a
+        // revocation for that.
         let groups = match revocation.cause {
             RevocationCause::Groups => self.store.user_by_id(revocation.user)?.map(|user| user.groups),
             _ => None,

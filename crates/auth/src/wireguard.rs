@@ -9,9 +9,10 @@
 pub mod configuration;
 pub mod key_file;
 pub mod new_device;
-mod outer;
 
 use std::collections::{BTreeMap, HashSet};
+use std::net::IpAddr;
+use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -26,14 +27,16 @@ use vpnd_wireguard::timestamp::Timestamp;
 use vpnd_wireguard::{Handshakes, PublicKey};
 
 use crate::access::Access;
+use crate::keeper::Keeper;
 use vpnd_config::WireGuardProfile;
-use vpnd_ipc::gateway::wireguard::{MAX_PEER_CHANGES, Peer, PeerChange, PeerChanges};
-use vpnd_store::{HandshakeShown, Store, StoreError, User, UserId, WireGuardDevice};
+use vpnd_config::access_profile::Who;
+use vpnd_ipc::gateway::wireguard::{DeviceAt, MAX_PEER_CHANGES, Peer, PeerChange, PeerChanges};
+use vpnd_store::{FoundDevice, HandshakeShown, OwnedDevice, Store, StoreError, UserId, WireGuardDevice};
 use vpnd_sys::allowance::Allowance;
-use vpnd_sys::clock::now;
+use vpnd_sys::clock::{now, steady_s};
 use vpnd_sys::log_limit::LogLimit;
 
-/// Lines of the log about the store: whoever sends handshakes could make one with each.
+/// Lines of the log about the store: each handshake could otherwise make one.
 static STORE_FAILURES: LogLimit = LogLimit::new(5, Duration::from_secs(10));
 /// Handshakes that wait, at most; more are refused at once.
 const QUEUE: usize = 32;
@@ -54,25 +57,30 @@ pub(crate) struct WireGuard {
     /// Held while the store is read, so that callers that need the state alone do not wait for it.
     reading: Mutex<()>,
     queue: mpsc::Sender<Waiting>,
-    outer: outer::Keeper,
+    /// Where devices are: hints for the next start.
+    outer: Keeper<DeviceId, Option<Endpoint>>,
 }
 
 struct State {
     handshakes: Handshakes,
     allowance: Allowance,
-    /// The store's version that the rest was made of; `None` if it must be read again.
-    version: Option<u64>,
+    /// The store's last change that the rest has; `None` if all must be read again.
+    last: Option<u64>,
     /// How often there were other profiles.
     profiles: u64,
-    /// Those that may shake hands, and those that might once.
+    /// All devices, and those that there were.
     peers: BTreeMap<PublicKey, Entry>,
     devices: HashSet<(UserId, DeviceId)>,
     /// The number of the last change.
     changes: u64,
 }
 
-/// A peer as it is now, the number of its last change, and when it has shown its key last.
+/// A device as it is now, the number of its last change as a peer, and when it has shown its key
+/// last.
+#[derive(Default)]
 struct Entry {
+    owner: Option<(UserId, DeviceId)>,
+    /// `None` if it may not shake hands.
     peer: Option<Peer>,
     change: u64,
     shown: Option<Time>,
@@ -93,14 +101,19 @@ impl WireGuard {
         let state = State {
             handshakes: Handshakes::new(key, random),
             allowance: Allowance::new(BURST, INTERVAL),
-            version: None,
+            last: None,
             profiles: 0,
             peers: BTreeMap::new(),
             devices: HashSet::new(),
             changes: 0,
         };
         let (state, reading) = (Mutex::new(state), Mutex::default());
-        let outer = outer::Keeper::start(Arc::clone(&store));
+        let hints = Arc::clone(&store);
+        let outer = Keeper::start(Duration::ZERO, move |heard: Vec<_>| {
+            if let Err(error) = hints.keep_outer(&heard) {
+                tracing::error!(%error, "it could not be stored where WireGuard devices are");
+            }
+        });
         let this = Arc::new(Self { store, access, state, reading, queue, outer });
         this.refresh()?;
         tokio::spawn(Arc::clone(&this).make_handshakes(waiting));
@@ -135,6 +148,34 @@ impl WireGuard {
         })
     }
 
+    /// The devices after this one that have talked last to one of these addresses of the gateway's,
+    /// wherever that was then. The first question reads all of them again, with the timestamps that
+    /// another gateway has kept.
+    ///
+    /// # Errors
+    /// If the store can't be read.
+    pub(crate) fn devices_at(
+        &self,
+        addresses: &[IpAddr],
+        after: Option<[u8; 32]>,
+    ) -> Result<Vec<DeviceAt>, StoreError> {
+        let from = match after {
+            Some(after) => Bound::Excluded(PublicKey(after)),
+            None => {
+                self.state().last = None;
+                self.refresh()?;
+                Bound::Unbounded
+            }
+        };
+        let state = self.state();
+        let found = state.peers.range((from, Bound::Unbounded)).filter_map(|(key, entry)| {
+            let outer = entry.peer.as_ref()?.outer?;
+            let is_there = addresses.contains(&outer.local?.to_canonical());
+            is_there.then(|| DeviceAt { key: key.0.into(), outer })
+        });
+        Ok(found.take(MAX_PEER_CHANGES).collect())
+    }
+
     /// The public half of the gateway's key.
     pub(crate) fn public(&self) -> PublicKey {
         self.state().handshakes.public()
@@ -143,14 +184,18 @@ impl WireGuard {
     /// Other profiles are in force.
     pub(crate) fn profiles_changed(&self) {
         let mut state = self.state();
-        state.version = None;
+        state.last = None;
         state.profiles += 1;
     }
 
     /// Whether this is a WireGuard device of the user: anybody's own client may claim its id.
     pub(crate) fn has_device(&self, user: UserId, device: DeviceId) -> bool {
-        self.refresh_or_log();
-        self.state().devices.contains(&(user, device))
+        let is_known = || self.state().devices.contains(&(user, device));
+        // One that was removed since has nothing to be kept, so only others are worth a question.
+        is_known() || {
+            self.refresh_or_log();
+            is_known()
+        }
     }
 
     /// Whether the peer has shown its key a moment ago: the worker could ask for any peer.
@@ -194,22 +239,52 @@ impl WireGuard {
             .collect();
         let kept: Vec<HandshakeShown> = made.iter().filter_map(|(shown, ..)| *shown).collect();
         drop(state);
-        let is_kept = kept.is_empty() || self.keep(&kept);
+        let mut kept = self.keep(&kept).into_iter();
         for (shown, reply, back) in made {
-            let is_allowed = is_kept || shown.is_none();
+            let refused = shown.and_then(|_| kept.next().flatten());
             // A caller that has given up needs none.
-            let _ = back.send(if is_allowed { reply } else { Reply::Refused(Refused::Busy) });
+            let _ = back.send(refused.map_or(reply, Reply::Refused));
         }
     }
 
-    fn keep(&self, shown: &[HandshakeShown]) -> bool {
-        let kept = self.store.keep_handshakes(shown);
-        if let Err(error) = &kept
-            && STORE_FAILURES.admits()
-        {
-            tracing::error!(%error, "timestamps of WireGuard handshakes can't be stored: none is answered");
+    /// Keeps timestamps; why a message may not go with each, if it may not.
+    fn keep(&self, shown: &[HandshakeShown]) -> Vec<Option<Refused>> {
+        if shown.is_empty() {
+            return Vec::new();
         }
-        kept.is_ok()
+        let kept = match self.store.keep_handshakes(shown) {
+            Ok(kept) => kept,
+            Err(error) => {
+                if STORE_FAILURES.admits() {
+                    tracing::error!(%error, "timestamps of WireGuard handshakes can't be stored: none is answered");
+                }
+                return shown.iter().map(|_| Some(Refused::Busy)).collect();
+            }
+        };
+        // Another gateway of the fleet has had later ones.
+        let late = shown.iter().zip(&kept).filter(|(_, is_kept)| !**is_kept);
+        late.for_each(|(shown, _)| self.learn_latest(&shown.public_key));
+        let refused = |(shown, is_kept): (&HandshakeShown, bool)| match (is_kept, shown.is_own) {
+            (true, _) => None,
+            // The worker tries again, with a later one.
+            (false, true) => Some(Refused::Busy),
+            (false, false) => Some(Refused::Replayed(PublicKey(shown.public_key))),
+        };
+        shown.iter().zip(kept).map(refused).collect()
+    }
+
+    /// Takes over which handshakes the store has of a peer.
+    fn learn_latest(&self, key: &[u8; 32]) {
+        match self.store.find_wireguard_device(key, steady_s()) {
+            Ok(Some(FoundDevice { device, .. })) => {
+                let mut state = self.state();
+                if state.peers.get(&PublicKey(*key)).is_some_and(|entry| entry.peer.is_some()) {
+                    state.add(PublicKey(*key), &device);
+                }
+            }
+            Ok(None) => {}
+            Err(_) => self.state().last = None,
+        }
     }
 
     /// Brings the peers up to what the store has, unless another caller reads it already. Handshakes
@@ -231,41 +306,34 @@ impl WireGuard {
 
     /// The caller holds `reading`.
     fn read(&self) -> Result<(), StoreError> {
-        let version = self.store.wireguard_version()?;
-        let profiles = {
+        let (since, profiles) = {
             let state = self.state();
-            if state.version == Some(version) {
-                return Ok(());
-            }
-            state.profiles
+            (state.last, state.profiles)
         };
-        let devices = self.store.wireguard_devices()?;
-        let mut users: BTreeMap<UserId, Option<User>> = BTreeMap::new();
-        let mut usable = Vec::new();
-        let owners = devices.iter().map(|device| (device.user, device.id)).collect();
-        for device in devices.into_iter().filter(|device| device.may_connect) {
-            let user = match users.entry(device.user) {
-                std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
-                std::collections::btree_map::Entry::Vacant(free) => {
-                    free.insert(self.store.user_by_id(device.user)?)
-                }
-            };
-            let profile = user.as_ref().and_then(|user| self.access.of(user));
-            let Some(profile) = profile.map(|profile| profile.wireguard).filter(|profile| profile.allowed)
-            else {
-                continue;
-            };
-            let peer = peer(&device, profile);
-            usable.push((device, peer));
-        }
+        let changes = self.store.wireguard_changes(since)?;
+        let peer = |owned: OwnedDevice| {
+            let peer = self.peer(&owned);
+            (owned.device, peer)
+        };
+        let found: Vec<_> = changes.devices.into_iter().map(peer).collect();
         let mut state = self.state();
-        state.devices = owners;
-        usable.iter().for_each(|(device, _)| state.add(PublicKey(device.public_key), device));
-        state
-            .replace(usable.into_iter().map(|(device, peer)| (PublicKey(device.public_key), peer)).collect());
-        // By other profiles it has to be read again.
-        state.version = (state.profiles == profiles).then_some(version);
+        if changes.are_all {
+            let kept: HashSet<_> = found.iter().map(|(device, _)| PublicKey(device.public_key)).collect();
+            let gone: Vec<_> = state.peers.keys().filter(|key| !kept.contains(key)).copied().collect();
+            gone.into_iter().for_each(|key| state.remove(key));
+        }
+        changes.removed.into_iter().for_each(|key| state.remove(PublicKey(key)));
+        found.into_iter().for_each(|(device, peer)| state.set(&device, peer));
+        // By other profiles all have to be read again.
+        state.last = (state.profiles == profiles).then_some(changes.last);
         Ok(())
+    }
+
+    /// The device as a peer, if it may connect.
+    fn peer(&self, owned: &OwnedDevice) -> Option<Peer> {
+        let OwnedDevice { device, user_name, source, groups } = owned;
+        let profile = self.access.profile_of(Who { user: user_name, source, groups })?.wireguard;
+        (device.may_connect && profile.allowed).then(|| peer(device, profile))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -302,24 +370,39 @@ impl State {
         }
     }
 
-    /// These are the peers from now on.
-    fn replace(&mut self, mut peers: BTreeMap<PublicKey, Peer>) {
-        for (key, entry) in &mut self.peers {
-            let peer = peers.remove(key);
-            if peer.is_none() && entry.peer.is_some() {
-                self.handshakes.remove(key);
-            }
-            if !is_same(entry.peer.as_ref(), peer.as_ref()) {
-                self.changes += 1;
-                let device = |peer: &Option<Peer>| peer.as_ref().map(|peer| peer.device);
-                let shown = entry.shown.filter(|_| device(&entry.peer) == device(&peer));
-                *entry = Entry { peer, change: self.changes, shown };
-            }
+    /// The device is this peer from now on, or none.
+    fn set(&mut self, device: &WireGuardDevice, peer: Option<Peer>) {
+        let key = PublicKey(device.public_key);
+        if peer.is_some() {
+            self.add(key, device);
         }
-        for (key, peer) in peers {
+        self.replace(key, Some((device.user, device.id)), peer);
+    }
+
+    /// The key is no device's any more.
+    fn remove(&mut self, key: PublicKey) {
+        self.replace(key, None, None);
+    }
+
+    fn replace(&mut self, key: PublicKey, owner: Option<(UserId, DeviceId)>, peer: Option<Peer>) {
+        let entry = self.peers.entry(key).or_default();
+        if entry.owner != owner {
+            if let Some(before) = std::mem::replace(&mut entry.owner, owner) {
+                self.devices.remove(&before);
+            }
+            self.devices.extend(owner);
+        }
+        if peer.is_none() && entry.peer.is_some() {
+            self.handshakes.remove(&key);
+        }
+        if !is_same(entry.peer.as_ref(), peer.as_ref()) {
             self.changes += 1;
-            self.peers.insert(key, Entry { peer: Some(peer), change: self.changes, shown: None });
+            entry.change = self.changes;
+            let device = |peer: &Option<Peer>| peer.as_ref().map(|peer| peer.device);
+            entry.shown = entry.shown.filter(|_| device(&entry.peer) == device(&peer));
         }
+        // Where it is another gateway may have heard, which is no change.
+        entry.peer = peer;
     }
 }
 

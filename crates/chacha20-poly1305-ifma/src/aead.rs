@@ -108,7 +108,8 @@ impl<M: Machine> Key<M> {
     fn crypt<const SEAL: bool>(&self, packet: &mut Packet<'_>) -> bool {
         let machine = self.machine;
         while packet.counter == 0 || packet.done < packet.text.len() {
-            // As many as are needed, if one batch can have them; else sixteen, the fastest for a block.
+            // The needed number of blocks, if one batch can have them; else sixteen, the fastest
+            // for a block.
             let is_right = match packet.blocks_left() {
                 ..=8 => M::batch::<_, SEAL>(self, machine.eight(), packet),
                 17..=24 => M::batch::<_, SEAL>(self, machine.twenty_four(), packet),

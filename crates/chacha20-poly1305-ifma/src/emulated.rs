@@ -17,7 +17,7 @@ pub(crate) struct Emulated;
 #[derive(Clone, Copy)]
 pub(crate) struct Side<const BLOCKS: usize>;
 
-/// What IFMA takes of its factors.
+/// The bits that IFMA uses of its factors.
 const FACTOR_MASK: u64 = (1 << 52) - 1;
 
 type Vector = [u64; 8];

@@ -43,7 +43,7 @@ pub(crate) trait Machine: Copy {
     fn store_part(self, bytes: &mut [u8], vector: Self::Vector);
     /// Eight numbers.
     fn numbers(self, numbers: &[u64; 8]) -> Self::Vector;
-    /// The same number eight times.
+    /// A vector with the number eight times.
     fn everywhere(self, number: u64) -> Self::Vector;
     /// The sum of all eight, which must be below 2^64.
     fn sum_of_numbers(self, vector: Self::Vector) -> u64;
@@ -99,7 +99,7 @@ pub(crate) trait Lanes: Copy {
     /// [`Self::BLOCKS`] blocks.
     type Blocks: AsRef<[Self::Vector]>;
 
-    /// The same word for each block.
+    /// Words with this one for each block.
     fn everywhere(self, word: u32) -> Self::Words;
     /// `first` for the first block, and one more for each after it.
     fn counting(self, first: u32) -> Self::Words;

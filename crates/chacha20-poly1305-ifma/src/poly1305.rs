@@ -37,13 +37,13 @@ const LOWER_MASK: u64 = (1 << LOWER) - 1;
 const HIGHEST_MASK: u64 = (1 << HIGHEST) - 1;
 /// Bits of r that may be set (section 2.5), in limbs.
 const CLAMP: [u64; 3] = limbs(0x0fff_fffc_0fff_fffc_0fff_fffc_0fff_ffff);
-/// What 2^(3 * 44) is modulo 2^130 - 5.
+/// 2^(3 * 44) modulo 2^130 - 5.
 const BEYOND: u64 = 5 << (3 * LOWER - 130);
 /// Which block of a group is where, after its numbers were taken by turns from two vectors.
 const PLACES: [usize; GROUP] = [0, 4, 1, 5, 2, 6, 3, 7];
 /// The places whose exponent, less one, has bit 0, 1, 2.
 const BITS: [u8; 3] = [exponents_with(1), exponents_with(2), exponents_with(4)];
-/// The bit behind each block, for a first group of which so many blocks are missing.
+/// The bit behind each block, for a first group that lacks this many blocks.
 const BEHIND_FIRST: [[u64; GROUP]; GROUP] = {
     let mut bits = [[0; GROUP]; GROUP];
     let (mut missing, mut place) = (0, 0);
@@ -243,9 +243,9 @@ impl<M: Machine> Factor<M> {
 
 /// Products that are added up and not carried yet: two groups' at most.
 struct Sum<M: Machine> {
-    /// Of each limb, products' lower 52 bits.
+    /// The lower 52 bits of each limb's products.
     low: [M::Vector; 3],
-    /// Of each limb, products' upper 52 bits.
+    /// The upper 52 bits of each limb's products.
     high: [M::Vector; 3],
     machine: M,
 }
@@ -294,7 +294,7 @@ impl<M: Machine> Sum<M> {
     }
 }
 
-/// Powers of r, as many as a message of so many groups takes.
+/// Powers of r, as many as a message of this many groups takes.
 struct Powers<M: Machine> {
     /// For the last group: each place's own, from r^8 to r.
     each: Factor<M>,

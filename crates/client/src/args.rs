@@ -63,9 +63,9 @@ pub struct ConnectArgs {
     /// Leave the machine's routes as they are
     #[arg(long)]
     pub no_routes: bool,
-    /// Let nothing leave this machine but by the tunnel, from before the first packet on: on, until
-    /// the client ends in order; or persistent, also after SIGTERM and a restart of the machine. A
-    /// person ends either by Ctrl-C or `vpnd cleanup` [default: the profile's]
+    /// Let packets leave this machine through the tunnel only, beginning before the first one. on:
+    /// until the client ends in order; persistent: also after SIGTERM and a restart of the machine.
+    /// Ctrl-C or `vpnd cleanup` ends either [default: the profile's]
     #[arg(long, value_name = "MODE", num_args = 0..=1, require_equals = true, default_missing_value = "on")]
     pub kill_switch: Option<KillSwitchMode>,
     /// Let hosts of directly connected networks pass the kill switch, if these are private and not

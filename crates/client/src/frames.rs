@@ -2,7 +2,7 @@
 //! little-endian), then one CBOR item of that length.
 //!
 //! Invariants: a frame is as long as its receiver permits at most, and so is what is allocated for
-//! it; one that has begun is complete soon; descriptors that come along are closed unseen; buffers
+//! it; one that has begun is complete soon; descriptors sent with it are closed unseen; buffers
 //! are erased, since passwords pass through here. This module must not know what the messages mean.
 
 use std::io;
@@ -57,7 +57,7 @@ pub(crate) fn split(stream: UnixStream, max_len: usize) -> (Reader, Writer) {
     (Reader { stream: read, max_len }, Writer { stream: write })
 }
 
-/// The same of a connection that the runtime does not know yet.
+/// Splits a connection that the runtime does not know yet.
 pub(crate) fn split_std(stream: StdStream, max_len: usize) -> io::Result<(Reader, Writer)> {
     stream.set_nonblocking(true)?;
     Ok(split(UnixStream::from_std(stream)?, max_len))

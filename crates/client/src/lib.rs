@@ -5,8 +5,14 @@
 #![allow(missing_docs)]
 
 pub mod args;
+pub mod capport;
+pub mod captive_portal;
+mod fetch;
 mod frames;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 pub mod lookup;
+mod members;
 pub mod messages;
 pub mod parent;
 mod person;
@@ -14,6 +20,7 @@ mod servers;
 pub mod service;
 pub mod user_commands;
 pub mod user_messages;
+mod user_socket;
 pub mod worker;
 
 use vpnd_proto::client::DEFAULT_MTU;

@@ -1,4 +1,4 @@
-//! Looking up the gateway's name: in a process of its own, which ends with its answer.
+//! Looking up the gateway's name: in a separate process, which ends with its answer.
 //!
 //! It asks as any program of the machine does, by `/etc/hosts` and name servers, and parses what
 //! these answer; so it has no privilege, no secret and no terminal. Its datagrams stay outside the

@@ -70,14 +70,22 @@ pub struct WorkerLaunch {
     /// Whether the person is to get a short code for a browser elsewhere, if the gateway gives one.
     #[cbor(n(15), default)]
     pub short_code: bool,
+    /// The weights of the first of its addresses, in their order.
+    #[n(16)]
+    pub weights: Vec<u32>,
 }
 
 impl WorkerLaunch {
     pub fn profile(&self) -> anyhow::Result<Profile> {
         let servers = self.servers.iter().map(|server| server.parse::<ServerAddress>());
         let servers =
-            servers.collect::<Result<_, ()>>().map_err(|()| anyhow::anyhow!("an address is none"))?;
+            servers.collect::<Result<_, ()>>().map_err(|()| anyhow::anyhow!("an address is not valid"))?;
         Ok(Profile { servers, ..Profile::parse(std::str::from_utf8(&self.profile.0)?, &self.file)? })
+    }
+
+    /// The addresses of the profile with the weights that they had the last time.
+    pub fn weights(&self, profile: &Profile) -> Vec<(ServerAddress, u32)> {
+        profile.servers.iter().cloned().zip(self.weights.iter().copied()).collect()
     }
 }
 
@@ -219,6 +227,7 @@ vpnd_ipc::requests! {
         Browse = 11, Browse => ();
         Measured = 12, Measured => ();
         Tell = 13, Tell => ();
+        Reopen = 14, Reopen => Vec<u16>;
     }
 }
 
@@ -237,6 +246,12 @@ pub struct OpenStream(#[n(0)] pub AsText<SocketAddr>);
 #[derive(Debug, Encode, Decode)]
 #[cbor(transparent)]
 pub struct OverTcp(#[n(0)] pub bool);
+
+/// Open the sockets of these lanes (a bit for each) at other ports. The reply is the ports of all
+/// lanes.
+#[derive(Debug, Encode, Decode)]
+#[cbor(transparent)]
+pub struct Reopen(#[n(0)] pub u16);
 
 /// Addresses, routes and DNS from the gateway, as far as the user permits.
 #[derive(Debug, Encode, Decode)]
@@ -313,7 +328,7 @@ pub enum BrowserWay {
 #[cbor(transparent)]
 pub struct Tell(#[n(0)] pub ChallengeText);
 
-/// What the worker knows of the connection to the gateway, for the user.
+/// The state of the connection to the gateway, for the user.
 #[derive(Clone, Debug, Default, Encode, Decode)]
 pub struct Measured {
     /// The gateway's outer address, as far as that can be told.
@@ -329,7 +344,7 @@ pub struct Measured {
     pub control_sent: u64,
     #[n(4)]
     pub control_lost: u64,
-    /// What went through the tunnel.
+    /// Traffic through the tunnel.
     #[n(5)]
     pub carried: Activity,
 }

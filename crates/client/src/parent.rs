@@ -6,16 +6,17 @@
 
 mod cleanup;
 mod console;
-mod control_socket;
 mod device;
 mod gateway_addresses;
 mod kill_switch;
 mod layer;
 mod limits;
+mod login_page;
 mod lookups;
 mod network;
 mod opening;
 mod outer_path;
+mod pace;
 mod permission;
 mod plan;
 mod prompt;
@@ -47,13 +48,15 @@ pub use cleanup::{cleanup, kill_switch_state, states};
 use console::Console;
 use device::Device;
 use gateway_addresses::GatewayAddresses;
-use kill_switch::{End, KillSwitch, WouldCutOff, unless_stopped};
+use kill_switch::{End, KillSwitch, Requirements, Wanted, WouldCutOff, unless_stopped};
 use layer::OwnLayer;
 use limits::Limits;
+use login_page::LoginPages;
 use lookups::Lookups;
 use network::{NetworkSetup, TunnelOptions};
 use outer_path::OuterPaths;
-use prompt::Prompt;
+use pace::Pace;
+use prompt::Prompts;
 use stop::Stop;
 use transport::Transport;
 use tunnel_dns::DnsWatch;
@@ -65,10 +68,12 @@ use vpnd_ipc::spawn::{ChildError, RunningChild, StartingChild};
 use vpnd_journal::JournalDirectory;
 use vpnd_sys::account::UnixUser;
 use vpnd_sys::clock::now;
+use vpnd_sys::control_socket;
 use vpnd_sys::log_limit::LogLimit;
 use vpnd_sys::logging::{self, NEWS};
 use vpnd_sys::netlink::{NetworkChange, NetworkWatch};
 use vpnd_sys::process::{self, Capability};
+use vpnd_sys::resume_watch::ResumeWatch;
 use vpnd_sys::sandbox::SandboxMode;
 use vpnd_sys::service_manager;
 use vpnd_sys::text::harmless;
@@ -78,8 +83,6 @@ const NETWORK_CHANGE_DELAY: Duration = Duration::from_millis(100);
 /// Delay until routes and addresses that another program has removed are put back: it lists them again and again until none is left,
 /// and is done by then.
 const RENEWAL_DELAY: Duration = Duration::from_millis(5);
-/// Interval of comparisons with the kernel, for what it does not report: it has no room for a report, or there is none.
-const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Time for the worker to close its connection to the gateway.
 const WORKER_END_TIMEOUT: Duration = Duration::from_secs(6);
 /// Shortest interval between lines about a network that can't be kept up to date.
@@ -120,7 +123,8 @@ async fn connect(args: &ConnectArgs, console: &Console) -> anyhow::Result<()> {
         }
     }
     let mut stop = Stop::on_signals(console.clone().ended())?;
-    let kill_switch = KillSwitch::close(args, &profile, login.browser, &journals, console).await?;
+    let wanted = Wanted::new(args, &profile);
+    let kill_switch = KillSwitch::close(&wanted, login.browser, &journals, console).await?;
     let profile = (&profile, text, addresses);
     let start = RunningClient::start(args, profile, login, identity, &journals, (console, stop.clone()));
     match unless_stopped(start, &mut stop).await {
@@ -171,7 +175,9 @@ struct RunningClient {
     gateway: String,
     console: Console,
     kill_switch: Option<KillSwitch>,
+    requirements: Requirements,
     transport: Transport,
+    prompts: Prompts,
     /// Lines about a network that is not up to date.
     failures: LogLimit,
     /// Given up last: by then nothing of this tunnel is left.
@@ -200,15 +206,13 @@ impl RunningClient {
             device: device.key().public().into(),
             lanes: u32::try_from(lanes).context("too many lanes")?,
             suite: args.suite.map(|suite| suite.to_string()),
-            backend: match args.backend {
-                Preference::Auto => None,
-                named => Some(named.to_string()),
-            },
+            backend: (args.backend != Preference::Auto).then(|| args.backend.to_string()),
             insecure_lab: args.insecure_lab,
             give_up_s: args.give_up,
             copy_dscp: args.copy_dscp || profile.copy_dscp,
             user,
             servers: profile.servers.iter().map(ToString::to_string).collect(),
+            weights: addresses.weights().to_vec(),
             browser,
             machine: browser::machine(),
             short_code: !args.has_screen,
@@ -235,26 +239,26 @@ impl RunningClient {
             local_network: profile.local_network,
             lookups: lookup_user,
         };
+        let (worker, sockets) = opening::begin(worker, tun, profile, lanes, layer.layer()).await?;
         let setup =
             NetworkSetup::new(journals, &interface, interface_index, layer.layer(), options, stop.clone())?;
-        let paths = OuterPaths::new(layer.layer().mark(), interface_index);
-        let (limits, failures) = (Limits::new(), LogLimit::new(1, FAILURE_INTERVAL));
-        let worker = opening::begin(worker, tun, profile, lanes, layer.layer()).await?;
         Ok(Self {
             worker,
             setup,
             lookups,
             addresses,
-            paths,
+            paths: OuterPaths::new(layer.layer().mark(), interface_index),
             interface_index,
             device,
-            limits,
+            limits: Limits::new(),
             stop,
             gateway: profile.server_name.clone(),
             console: console.clone(),
             kill_switch: None,
-            transport: Transport::of(profile),
-            failures,
+            requirements: Requirements::new(Wanted::new(args, profile), journals.try_clone()?),
+            transport: Transport::new(profile, sockets),
+            prompts: Prompts::default(),
+            failures: LogLimit::new(1, FAILURE_INTERVAL),
             layer,
         })
     }
@@ -283,20 +287,21 @@ impl RunningClient {
     async fn work(&mut self) -> anyhow::Result<&'static str> {
         let mut watch = NetworkWatch::open()?;
         let mut recheck_at: Option<Instant> = None;
-        let mut check_at = Instant::now() + CHECK_INTERVAL;
-        let mut prompt: Option<Prompt> = None;
+        let mut pace = Pace::new();
+        let mut resume = ResumeWatch::open().ok();
         let mut dns_watch = DnsWatch::open(self.interface_index);
         service_manager::ready(CONNECTING);
         self.note(TunnelState::Connecting);
+        let mut login_pages = LoginPages::default();
+        login_pages.look(&self.console);
         loop {
             tokio::select! {
                 name = self.stop.asked_for() => return Ok(name),
                 message = self.worker.receive() => match message? {
-                    // One prompt at a time.
-                    FromWorker::Request { number, request: ParentRequest::Ask(question) } if prompt.is_none() => {
-                        prompt = self.ask(number, question).await?;
+                    FromWorker::Request { number, request } => {
+                        pace.sign();
+                        self.handle_request(number, request).await?;
                     }
-                    FromWorker::Request { number, request } => self.handle_request(number, request).await?,
                     FromWorker::Failed(why) => return Err(ChildError::Failed(harmless(&why)).into()),
                     FromWorker::Refused(why) => return Err(ChildError::Refused(harmless(&why)).into()),
                     FromWorker::Unreached(why) => return Err(ChildError::Unreached(harmless(&why)).into()),
@@ -305,46 +310,45 @@ impl RunningClient {
                     self.end_lookups().await;
                     self.worker.send(&ToWorker::reply::<LookUp>(number, reply), &[]).await?;
                 }
-                (number, typed) = prompt::typed(&mut prompt), if prompt.is_some() => {
-                    prompt = None;
+                (number, typed) = self.prompts.typed(&self.console) => {
                     self.worker.send(&ToWorker::reply::<Question>(number, Ok(typed)), &[]).await?;
                 }
                 Some(change) = watch.next() => {
+                    pace.sign();
                     if self.is_foreign(change) {
                         recheck_at.get_or_insert(Instant::now() + NETWORK_CHANGE_DELAY);
                     } else {
                         let is_rule = change == NetworkChange::RuleRemoved;
                         let delay = if is_rule { Duration::ZERO } else { RENEWAL_DELAY };
-                        check_at = check_at.min(Instant::now() + delay);
+                        pace.within(delay);
                     }
+                }
+                () = resumed(&mut resume) => {
+                    pace.sign();
+                    self.worker.send(&ToWorker::NetworkChanged, &[]).await?;
                 }
                 () = self.console.report_requested() => self.worker.send(&ToWorker::Measure, &[]).await?,
                 () = dns_watch.due() => self.check_dns(&mut dns_watch).await,
-                () = self.setup.guard_disturbed() => check_at = check_at.min(Instant::now() + RENEWAL_DELAY),
-                () = sleep_until(check_at) => {
-                    check_at = Instant::now() + CHECK_INTERVAL;
-                    self.end_lookups().await;
-                    self.follow().await;
+                () = self.setup.guard_disturbed() => {
+                    pace.sign();
+                    pace.within(RENEWAL_DELAY);
                 }
-                () = sleep_until(recheck_at.unwrap_or(check_at)), if recheck_at.is_some() => {
+                () = pace.due() => {
+                    self.end_lookups().await;
+                    if !self.follow().await || self.setup.is_looking_up() {
+                        pace.sign();
+                    }
+                }
+                () = sleep_until(recheck_at.unwrap_or_else(Instant::now)), if recheck_at.is_some() => {
                     recheck_at = None;
                     self.follow().await;
                     if self.paths.have_changed(self.setup.netlink()).await {
                         tracing::info!("the machine's network changed");
+                        login_pages.look(&self.console);
                         self.worker.send(&ToWorker::NetworkChanged, &[]).await?;
                     }
                 }
             }
-        }
-    }
-
-    /// Has the machine use the name servers that it should use now, and tries them where they are new.
-    async fn check_dns(&mut self, watch: &mut DnsWatch) {
-        if !self.setup.check_dns().await {
-            watch.soon();
-        }
-        if let Some(domain) = self.setup.take_untried_names() {
-            self.lookups.try_names(domain);
         }
     }
 
@@ -364,6 +368,7 @@ impl RunningClient {
             }
             ParentRequest::Stream(request) => self.open_stream(number, &request, &mut descriptors).await,
             ParentRequest::OverTcp(request) => self.note_transport(number, &request),
+            ParentRequest::Reopen(request) => self.transport.reopen(number, &request),
             ParentRequest::Addresses(LookUp(server)) => match self.start_lookup(number, server).await {
                 Ok(()) => return Ok(()),
                 Err(why) => ToWorker::reply::<LookUp>(number, Err(why)),
@@ -379,6 +384,7 @@ impl RunningClient {
                 ToWorker::reply::<UseTunnelDns>(number, outcome)
             }
             ParentRequest::Configure(Configure(network)) => {
+                self.meet_requirement(network.kill_switch).await?;
                 let outcome = explained(self.setup.apply(&network).await);
                 if self.stop.is_asked_for() {
                     // The worker is about to be stopped, and needs no reply.
@@ -390,7 +396,10 @@ impl RunningClient {
             ParentRequest::Mtu(SetMtu(mtu)) => {
                 ToWorker::reply::<SetMtu>(number, explained(self.setup.set_mtu(mtu).await))
             }
-            ParentRequest::Ask(_) => ToWorker::reply::<Question>(number, Ok(None)),
+            ParentRequest::Ask(question) => match self.prompts.ask(number, question, &self.console) {
+                Some(displaced) => ToWorker::reply::<Question>(displaced, Ok(None)),
+                None => return Ok(()),
+            },
             ParentRequest::Prove(Prove(binding)) => ToWorker::reply::<Prove>(number, Ok(self.prove(binding))),
             ParentRequest::Listen(ListenForBrowser) => {
                 let opened = browser::listener().map(|(listener, port)| {
@@ -431,16 +440,6 @@ impl RunningClient {
         Ok(true)
     }
 
-    /// Asks the person at the terminal, as often as a worker may.
-    async fn ask(&mut self, number: u64, question: Question) -> Result<Option<Prompt>, ChildError> {
-        let request = ParentRequest::Ask(question);
-        if !self.allows(number, &request).await? {
-            return Ok(None);
-        }
-        let ParentRequest::Ask(question) = request else { return Ok(None) };
-        Ok(Some(Prompt::show(number, question, &self.console)))
-    }
-
     /// The key stays here, so an attacker in the worker can use it only while the client runs, and only to prove a connection.
     fn prove(&self, binding: ByteArray<32>) -> ByteArray<64> {
         self.device.key().sign(&Binding::new(binding.into())).into()
@@ -448,6 +447,7 @@ impl RunningClient {
 
     /// Looks up a gateway's addresses as without a tunnel, whose own DNS servers are out of reach without the gateway.
     async fn start_lookup(&mut self, number: u64, server: u32) -> Result<(), String> {
+        self.lookups.end_trial().await;
         let begun = explained(self.setup.begin_lookups().await);
         let started = begun.and_then(|()| self.lookups.start(number, server));
         self.end_lookups().await;
@@ -464,34 +464,17 @@ impl RunningClient {
             tracing::error!(%error, "names are still looked up outside the tunnel, and should not be");
         }
     }
+}
 
-    /// Brings the tunnel's network up to date.
-    async fn follow(&mut self) {
-        if let Some(kill_switch) = &self.kill_switch {
-            kill_switch.follow(self.interface_index).await;
-        }
-        if let Err(error) = self.setup.follow().await
-            && !self.stop.is_asked_for()
-            // The interface goes with the worker, whose end is noticed next.
-            && self.setup.has_interface().await
-            && self.failures.admits()
-        {
-            let error = vpnd_sys::text::format_chain(&error.into());
-            tracing::error!(%error, "the tunnel's addresses, routes and rules could not be updated");
-        }
+/// Waits until the machine wakes from suspend; never returns if the kernel does not report that.
+async fn resumed(watch: &mut Option<ResumeWatch>) {
+    if let Some(watch) = watch
+        && watch.resumed().await.is_ok()
+    {
+        return;
     }
-
-    /// Whether something other than the tunnel changed. If not, something of the tunnel may have been removed.
-    fn is_foreign(&self, change: NetworkChange) -> bool {
-        match change {
-            NetworkChange::Link { interface } | NetworkChange::Address { interface } => {
-                interface != self.interface_index
-            }
-            NetworkChange::RouteRemoved | NetworkChange::RuleRemoved => false,
-            // Those that vpnd makes are left out; others into the tunnel may be in the way of its own datagrams.
-            NetworkChange::Route { .. } | NetworkChange::Rule | NetworkChange::Unknown => true,
-        }
-    }
+    *watch = None;
+    std::future::pending().await
 }
 
 fn explained(outcome: Result<(), network::NetworkError>) -> Result<(), String> {

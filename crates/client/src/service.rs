@@ -12,29 +12,28 @@
 //! it watches its end of the channel. This process talks to no network.
 
 mod conversation;
-mod members;
+mod former_users;
 mod own_profile;
 mod profiles;
 mod running;
 mod tunnels;
 
-use std::fs::{self, Permissions};
-use std::io;
-use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _, chown};
-use std::os::unix::net::UnixListener as StdListener;
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use clap::Args;
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::UnixStream;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 
 use crate::args::DEFAULT_CLIENT_STATE;
+use crate::members::{Admission, Members};
 use crate::user_messages::{DEFAULT_GROUP, DEFAULT_SOCKET};
-use members::{Admission, Members};
+use crate::user_socket::{REFUSAL_INTERVAL, accepted, listen};
+use former_users::ThisMachine;
 use running::Handle;
 use tunnels::Tunnels;
 use vpnd_config::JOURNAL_DIRECTORY;
@@ -50,10 +49,8 @@ pub const DEFAULT_PROFILES: &str = "/etc/vpnd/profiles.d";
 
 /// Time for all clients to end in order: each informs its gateway and undoes its changes.
 const END_TIMEOUT: Duration = Duration::from_secs(20);
-/// Pause after the kernel had no descriptor or memory for a new connection.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Shortest interval between lines about refused users.
-const REFUSAL_INTERVAL: Duration = Duration::from_secs(1);
+/// Shortest interval between two looks for users who are gone.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Arguments of `vpnd client-service`.
 #[derive(Args, Clone, Debug)]
@@ -81,7 +78,7 @@ pub struct ServiceArgs {
     pub verbose: bool,
 }
 
-/// What all conversations share.
+/// State that all conversations share.
 struct Service {
     args: ServiceArgs,
     members: Members,
@@ -90,6 +87,8 @@ struct Service {
     clients: Mutex<JoinSet<()>>,
     /// Lines about users who were refused.
     refusals: LogLimit,
+    /// Looks for former users.
+    sweeps: LogLimit,
 }
 
 impl Service {
@@ -105,6 +104,30 @@ impl Service {
     async fn clean_up(&self) -> anyhow::Result<()> {
         let directory = JournalDirectory::create(&self.args.journal_dir)?;
         Ok(vpnd_journal::undo_what_was_left(&directory, &Netlink::open()?).await?)
+    }
+
+    /// The directory with one for each user.
+    fn users(&self) -> PathBuf {
+        self.args.state_dir.join("users")
+    }
+
+    /// Begins to remove what is kept for users who have no account any more, unless that was done
+    /// lately.
+    fn forget_former_users(self: &Arc<Self>) {
+        if !self.sweeps.admits() {
+            return;
+        }
+        let service = Arc::clone(self);
+        // The machine's users may be far away.
+        tokio::task::spawn_blocking(move || {
+            let has_tunnel = |uid| service.tunnels().is_owner(uid);
+            match former_users::remove(&service.users(), &ThisMachine, has_tunnel, SystemTime::now()) {
+                Ok(removed) => removed.iter().for_each(|name| {
+                    tracing::info!("the keys and profiles of {name} are removed: there is no such account");
+                }),
+                Err(error) => tracing::warn!(%error, "what is kept of former users can't be looked through"),
+            }
+        });
     }
 
     /// Logs that a user gets nothing.
@@ -137,9 +160,11 @@ pub async fn run(args: ServiceArgs) -> anyhow::Result<()> {
         tunnels: Mutex::new(Tunnels::new()),
         clients: Mutex::new(JoinSet::new()),
         refusals: LogLimit::new(64, REFUSAL_INTERVAL),
+        sweeps: LogLimit::new(1, SWEEP_INTERVAL),
         args,
     });
     service.clean_up().await?;
+    service.forget_former_users();
     tracing::info!(socket = %service.args.socket.display(), "users may connect");
     service_manager::ready("users may connect");
     let mut conversations = JoinSet::new();
@@ -148,17 +173,11 @@ pub async fn run(args: ServiceArgs) -> anyhow::Result<()> {
         tokio::select! {
             _ = terminate.recv() => break "SIGTERM",
             _ = interrupt.recv() => break "SIGINT",
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => {
-                    if let Some((stream, admission)) = admit(&service, stream) {
-                        conversations.spawn(conversation::hold(Arc::clone(&service), stream, admission));
-                    }
+            stream = accepted(&listener) => {
+                if let Some((stream, admission)) = admit(&service, stream) {
+                    conversations.spawn(conversation::hold(Arc::clone(&service), stream, admission));
                 }
-                Err(error) => {
-                    tracing::warn!(%error, "can't accept on the socket of users");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                }
-            },
+            }
         }
     };
     tracing::info!(reason = name, "the service stops, and its clients with it");
@@ -168,12 +187,12 @@ pub async fn run(args: ServiceArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Takes a connection of somebody who may have one.
+/// Takes a connection of a user who may have one.
 fn admit(service: &Service, stream: UnixStream) -> Option<(UnixStream, Admission)> {
     let uid = match stream.peer_cred() {
         Ok(peer) => peer.uid(),
         Err(error) => {
-            tracing::warn!(%error, "the kernel does not say who has connected");
+            tracing::warn!(%error, "the kernel does not name the user who has connected");
             return None;
         }
     };
@@ -196,56 +215,5 @@ async fn end(service: &Service, mut conversations: JoinSet<()>) {
     let all = async { while clients.join_next().await.is_some() {} };
     if tokio::time::timeout(END_TIMEOUT, all).await.is_err() {
         tracing::warn!("not all clients have ended in time; `vpnd cleanup` undoes what they leave");
-    }
-}
-
-/// The socket, which root and the group may open.
-fn listen(path: &Path, group: Option<u32>) -> anyhow::Result<UnixListener> {
-    match fs::symlink_metadata(path) {
-        Ok(found) if found.file_type().is_socket() => {
-            if std::os::unix::net::UnixStream::connect(path).is_ok() {
-                bail!("a client service runs already, at {}", path.display());
-            }
-            fs::remove_file(path).with_context(|| format!("can't remove {}", path.display()))?;
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        _ => bail!("{} is in the way of the socket", path.display()),
-    }
-    if let Some(directory) = path.parent() {
-        fs::create_dir_all(directory).with_context(|| format!("can't make {}", directory.display()))?;
-    }
-    trusted_path::check(path)?;
-    let listener = StdListener::bind(path).with_context(|| format!("can't listen at {}", path.display()))?;
-    let mode = if group.is_some() { 0o660 } else { 0o600 };
-    let restricted = chown(path, Some(rustix::process::geteuid().as_raw()), group)
-        .and_then(|()| fs::set_permissions(path, Permissions::from_mode(mode)));
-    restricted.with_context(|| format!("can't restrict {}", path.display()))?;
-    listener.set_nonblocking(true)?;
-    Ok(UnixListener::from_std(listener)?)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::os::unix::fs::MetadataExt as _;
-
-    use super::*;
-
-    #[tokio::test]
-    async fn the_socket_is_the_groups_alone_and_no_other_services() {
-        let place = tempfile::tempdir().unwrap();
-        let path = place.path().join("run/socket");
-        let listener = listen(&path, None).unwrap();
-        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
-        let error = listen(&path, None).unwrap_err().to_string();
-        assert!(error.contains("runs already"), "{error}");
-        drop(listener);
-        let group = rustix::process::getegid().as_raw();
-        let _listener = listen(&path, Some(group)).unwrap();
-        let found = fs::metadata(&path).unwrap();
-        assert_eq!((found.mode() & 0o777, found.gid()), (0o660, group));
-        let file = place.path().join("file");
-        fs::write(&file, "kept").unwrap();
-        assert!(listen(&file, None).is_err());
-        assert_eq!(fs::read_to_string(file).unwrap(), "kept");
     }
 }

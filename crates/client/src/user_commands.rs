@@ -1,11 +1,12 @@
-//! `vpnd up`, `down`, `list`, `import`, `forget`, `password`, `log`, and `status` of a machine that is
-//! a client: what a user does without root, through the client service.
+//! `vpnd up`, `down`, `list`, `import`, `forget`, `password`, `log`, `captive-portal`, and `status` of
+//! a machine that is a client: what a user does without root, through the client service.
 //!
 //! Invariants: nothing is sent to a socket that is not root's; a question is asked at this terminal
 //! and a page is opened as this user; text of others does not play with the terminal.
 
-mod fetch;
+mod captive_portal;
 mod import;
+mod notify;
 mod table;
 
 use std::io::{self, Write as _};
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
 use clap::Args;
+use minicbor::Encode;
 use tokio::net::UnixStream;
 use vpnd_proto::control::{AsText, UserName};
 use zeroize::Zeroizing;
@@ -29,13 +31,15 @@ use crate::user_messages::{
     Ask, ListedProfile, Login, ProfileName, ServiceReply, TunnelStatus, Typed, Up, UsedBy, UserRequest,
 };
 use crate::user_messages::{DEFAULT_GROUP, DEFAULT_SOCKET};
+pub use captive_portal::{OpenPortalArgs, captive_portal};
 pub use import::{ForgetArgs, ImportArgs, forget, import};
 use table::render;
+use vpnd_config::profile::Profile;
 use vpnd_ipc::spawn::ChildError;
 use vpnd_sys::clock::wall_s;
 use vpnd_sys::text::harmless;
 
-/// What opens a page on a desktop.
+/// The program that opens a page on a desktop.
 const OPENER: &str = "xdg-open";
 /// Pause between two looks of `--watch`.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
@@ -71,7 +75,17 @@ pub struct UpArgs {
     pub service: ServiceSocket,
 }
 
-/// Arguments of `vpnd down` and `vpnd log`.
+/// Arguments of `vpnd log`.
+#[derive(Args, Debug)]
+pub struct LogArgs {
+    #[command(flatten)]
+    pub tunnels: OwnTunnelsArgs,
+    /// Show messages that come from now on as notifications of the desktop
+    #[arg(long, conflicts_with = "profile")]
+    pub notify: bool,
+}
+
+/// Arguments of `vpnd down`, and of `vpnd log`.
 #[derive(Args, Debug)]
 pub struct OwnTunnelsArgs {
     /// The profile of the tunnel [default: all of this user's; as root: all]
@@ -118,7 +132,9 @@ pub async fn up(args: &UpArgs) -> anyhow::Result<()> {
         has_screen: browser::has_screen(),
         session: session::peers().next().map(AsText),
     };
-    service.send(&UserRequest::Up(Up { profile: profile_name(args.profile.as_deref())?, login })).await?;
+    service
+        .send(&UserRequest::Up(Up { profile: args.profile.as_deref().map(profile_name).transpose()?, login }))
+        .await?;
     loop {
         match service.receive().await? {
             ServiceReply::Line(line) => say(&line)?,
@@ -148,8 +164,11 @@ pub async fn down(args: &OwnTunnelsArgs) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// If there is none of that profile.
-pub async fn log(args: &OwnTunnelsArgs) -> anyhow::Result<()> {
-    lines(args, UserRequest::Log).await
+pub async fn log(args: &LogArgs) -> anyhow::Result<()> {
+    if args.notify {
+        return notify::notify(&args.tunnels.service).await;
+    }
+    lines(&args.tunnels, UserRequest::Log).await
 }
 
 /// `vpnd list`.
@@ -170,9 +189,9 @@ pub async fn list(args: &ListArgs) -> anyhow::Result<()> {
             Some(UsedBy::AnotherUser) => " (in use by another user)",
             None => "",
         };
-        let whose = if profile.is_own { " (your own)" } else { "" };
-        let what = profile.gateway.or(profile.problem).unwrap_or_default();
-        say(&format!("{}{whose}{state}: {what}", profile.name))?;
+        let ownership = if profile.is_own { " (your own)" } else { "" };
+        let detail = profile.gateway.or(profile.problem).unwrap_or_default();
+        say(&format!("{}{ownership}{state}: {detail}", profile.name))?;
     }
     Ok(())
 }
@@ -180,6 +199,18 @@ pub async fn list(args: &ListArgs) -> anyhow::Result<()> {
 async fn listed(service: &ServiceSocket) -> anyhow::Result<Vec<ListedProfile>> {
     match ServiceClient::connect(&service.socket).await?.request(&UserRequest::List).await? {
         ServiceReply::Profiles(profiles) => Ok(profiles),
+        other => Err(refusal(other)),
+    }
+}
+
+/// The profile of this name without what is secret in it, from the client service.
+///
+/// # Errors
+/// If there is none, or the service can't be reached.
+pub async fn gateway(service: &ServiceSocket, name: &str) -> anyhow::Result<Profile> {
+    let request = UserRequest::Gateway(profile_name(name)?);
+    match ServiceClient::connect(&service.socket).await?.request(&request).await? {
+        ServiceReply::Gateway(text) => Ok(Profile::parse(&text, name)?),
         other => Err(refusal(other)),
     }
 }
@@ -255,21 +286,22 @@ async fn lines(
     request: impl FnOnce(Option<ProfileName>) -> UserRequest,
 ) -> anyhow::Result<()> {
     let mut service = ServiceClient::connect(&args.service.socket).await?;
-    match service.request(&request(profile_name(args.profile.as_deref())?)).await? {
+    match service.request(&request(args.profile.as_deref().map(profile_name).transpose()?)).await? {
         ServiceReply::Lines(lines) => Ok(lines.iter().try_for_each(|line| say(line))?),
         other => refused(other),
     }
 }
 
 /// The name of a profile, which may be of any form: the service decides.
-fn profile_name(name: Option<&str>) -> anyhow::Result<Option<ProfileName>> {
-    let name = name.map(ProfileName::new).transpose();
-    name.map_err(|_| {
-        anyhow::anyhow!("no profile has so long a name: `vpnd list` shows those of this machine")
+fn profile_name(name: &str) -> anyhow::Result<ProfileName> {
+    ProfileName::new(name).map_err(|_| {
+        anyhow::anyhow!(
+            "the name is longer than that of any profile: `vpnd list` shows those of this machine"
+        )
     })
 }
 
-/// What the person answers, or has written down.
+/// The person's answer, from the terminal or a file.
 fn answer(args: &UpArgs, ask: &Ask) -> Result<Zeroizing<String>, CredentialsError> {
     match (ask, &args.credentials, args.password_fd) {
         (Ask::Password { .. }, Some(file), _) => credentials::read(&Source::File(file.clone())),
@@ -341,7 +373,7 @@ impl ServiceClient {
         Ok(Self { reader, writer })
     }
 
-    async fn send(&mut self, request: &UserRequest) -> anyhow::Result<()> {
+    async fn send(&mut self, request: &impl Encode<()>) -> anyhow::Result<()> {
         // A service that has refused and gone says why.
         let _ = self.writer.send(request).await;
         Ok(())
@@ -375,7 +407,7 @@ mod tests {
         let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
         let is_root = rustix::process::geteuid().is_root();
         assert_eq!(ServiceClient::connect(&path).await.is_ok(), is_root);
-        // Who owns the file does not matter, but who listens.
+        // The listener matters, not the file's owner.
         let _ = chown(&path, Some(65_534), None);
         assert_eq!(ServiceClient::connect(&path).await.is_ok(), is_root);
         drop(listener);

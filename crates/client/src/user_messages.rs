@@ -2,7 +2,7 @@
 //!
 //! | | |
 //! |---|---|
-//! | user → service | [`UserRequest`] |
+//! | user → service | [`UserRequest`]; to that of captive portals [`OpenPage`] alone |
 //! | service → user | [`ServiceReply`] |
 //! | service → client | [`ToClient`], [`Begin`] first |
 //! | client → service | [`FromClient`] |
@@ -14,16 +14,21 @@ use std::net::SocketAddr;
 
 use minicbor::{Decode, Encode};
 use serde::Serialize;
+use vpnd_ipc::messages::SecretBytes;
 use vpnd_proto::control::{AsText, ChallengeText, SecretText, Text, UserName};
 
 /// Default path of the service's socket.
 pub const DEFAULT_SOCKET: &str = "/run/vpnd-client/socket";
+/// Default path of the socket of the service for captive portals.
+pub const DEFAULT_PORTAL_SOCKET: &str = "/run/vpnd-captive-portal/socket";
+/// The longest time for which a captive portal's page is open, minutes.
+pub const MAX_PORTAL_MINUTES: u8 = 5;
 /// Default group of the users who may connect.
 pub const DEFAULT_GROUP: &str = "vpnd-users";
 
 /// The name of a profile, as a user gives it.
 pub type ProfileName = Text<64>;
-/// What a person has typed.
+/// Text that a person has typed.
 pub type Typed = SecretText<1024>;
 /// The longest text of a profile that a user brings, bytes: certificate, key and authorities have a
 /// tenth of that.
@@ -46,10 +51,10 @@ pub enum UserRequest {
     /// Answered by [`ServiceReply::Tunnels`].
     #[n(3)]
     Status,
-    /// What was said of the user's own tunnels, or of this one. Answered by [`ServiceReply::Lines`].
+    /// The messages about the user's tunnels, or this one. Answered by [`ServiceReply::Lines`].
     #[n(4)]
     Log(#[n(0)] Option<ProfileName>),
-    /// To [`ServiceReply::Ask`]; nothing if nobody can be asked.
+    /// To [`ServiceReply::Ask`]; nothing if no user can be asked.
     #[n(5)]
     Answer(#[n(0)] Option<Typed>),
     /// Add a profile: the user's own, or root's for all users. Answered by [`ServiceReply::Lines`].
@@ -58,6 +63,10 @@ pub enum UserRequest {
     /// Remove a profile that was added so. Answered by [`ServiceReply::Lines`].
     #[n(7)]
     Forget(#[n(0)] ProfileName),
+    /// Where the gateway of a profile is, and how it is recognised. Answered by
+    /// [`ServiceReply::Gateway`].
+    #[n(8)]
+    Gateway(#[n(0)] ProfileName),
 }
 
 /// A profile that a user brings.
@@ -67,6 +76,33 @@ pub struct Import {
     pub name: ProfileName,
     #[n(1)]
     pub text: ProfileText,
+}
+
+/// Open the page of a captive portal in a browser. Answered by [`ServiceReply::Line`] once it is open,
+/// and by [`ServiceReply::Lines`] when that is over; it ends with the connection.
+#[derive(Debug, Encode, Decode)]
+pub struct OpenPage {
+    #[n(0)]
+    pub minutes: u8,
+    /// The user's screen (X11).
+    #[n(1)]
+    pub display: Text<16>,
+    /// The words by which that recognises its user, as in `~/.Xauthority`; may be empty.
+    #[n(2)]
+    pub authority: SecretBytes,
+}
+
+impl OpenPage {
+    /// # Errors
+    /// If that can't be asked for; in words for the user.
+    pub fn check(&self) -> anyhow::Result<()> {
+        let is_time = (1..=MAX_PORTAL_MINUTES).contains(&self.minutes);
+        anyhow::ensure!(is_time, "a login page is open for 1 to {MAX_PORTAL_MINUTES} minutes");
+        let number = self.display.strip_prefix(':').unwrap_or_default();
+        let is_local = number.split('.').all(|part| part.parse::<u16>().is_ok());
+        anyhow::ensure!(is_local, "a browser opens on a screen of this machine alone (DISPLAY=:0)");
+        Ok(())
+    }
 }
 
 /// Connect by a profile.
@@ -114,7 +150,7 @@ pub enum ServiceReply {
     Tunnels(#[n(0)] Vec<TunnelStatus>),
     #[n(3)]
     Lines(#[n(0)] Vec<String>),
-    /// What happens meanwhile.
+    /// Progress meanwhile.
     #[n(4)]
     Line(#[n(0)] String),
     /// Answered by [`UserRequest::Answer`].
@@ -123,6 +159,9 @@ pub enum ServiceReply {
     /// A page on which to log in.
     #[n(6)]
     Browse(#[n(0)] String),
+    /// The text of a profile, without what is secret in it.
+    #[n(7)]
+    Gateway(#[n(0)] String),
 }
 
 /// A profile of the machine.
@@ -198,7 +237,7 @@ pub enum TunnelState {
     Ended,
 }
 
-/// By which transport a tunnel's datagrams go.
+/// The transport of a tunnel's datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Transport {
@@ -221,7 +260,7 @@ pub struct TunnelStatus {
     /// Since when, in seconds of Unix time.
     #[n(3)]
     pub since_s: u64,
-    /// What was said last: the reason of an end, too.
+    /// The last message, such as the reason of an end.
     #[n(4)]
     pub said: String,
     /// `None` unless it is connected, or as long as it does not answer.
@@ -229,7 +268,7 @@ pub struct TunnelStatus {
     pub details: Option<TunnelDetails>,
 }
 
-/// What is in force of a connected tunnel, and how it does.
+/// The settings in force of a connected tunnel, and its measurements.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode, Serialize)]
 pub struct TunnelDetails {
     #[n(0)]
@@ -287,6 +326,9 @@ pub enum ToClient {
     /// The user, or root, ends the tunnel.
     #[n(2)]
     End,
+    /// The service ends in order, or the command that waits for the tunnel is gone.
+    #[n(3)]
+    Leave,
 }
 
 /// Client → service.

@@ -6,6 +6,7 @@
 mod devices;
 mod dial;
 mod distrust;
+mod looks;
 mod measured;
 mod over_tcp;
 mod parent_client;
@@ -13,6 +14,8 @@ mod path;
 mod prepared;
 mod reach;
 mod transport;
+#[cfg(any(test, fuzzing))]
+pub(crate) use dial::read_arrival;
 
 use std::collections::HashMap;
 use std::mem;
@@ -24,7 +27,6 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tokio::time::MissedTickBehavior;
 use vpnd_control_channel::login::Channel;
 use vpnd_control_channel::stream::{StreamError, Writer, close, close_code};
 use vpnd_proto::client::{Action, Client, Purpose};
@@ -37,6 +39,7 @@ use super::Refusal;
 use crate::messages::{Begin, FromWorker, WorkerLaunch};
 use devices::shard_specs;
 use dial::{Credentials, DialError, DialOutcome, Dialer};
+use looks::Looks;
 use over_tcp::{Carrier, gateway_of};
 use parent_client::{ParentClient, ParentError, ParentEvent};
 use path::{log_path, mapped};
@@ -53,12 +56,6 @@ use vpnd_sys::clock::now;
 use vpnd_sys::logging::NEWS;
 use vpnd_sys::text::harmless;
 
-/// Interval at which traffic is reported to the core, which bounds how soon it notices silence, and the clock
-/// is read whatever happened: after a suspend its timers are late.
-const TICK: Duration = Duration::from_millis(250);
-/// A gap between two ticks after which the machine has slept, or the process was stopped: load alone does not
-/// do that.
-const SUSPEND_THRESHOLD: Duration = Duration::from_secs(5);
 /// Limit for sending the last message of a connection.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -77,10 +74,22 @@ pub fn run(stream: UnixStream) -> anyhow::Result<()> {
     };
     let started =
         child::start(ChildRole::Client, &stream, |launch: &WorkerLaunch| &launch.common, read_trust);
-    match started.and_then(|started| child::work(&stream, async |parent| serve(started, parent).await)) {
+    match started.and_then(|started| work(&stream, started)) {
         Ok(()) => Ok(()),
         Err(error) => child::finish(stream, &FromWorker::from(&error)),
     }
+}
+
+/// Does the work in this thread alone: threads that wake each other keep an idle machine from sleep.
+fn work(stream: &UnixStream, started: Started<WorkerLaunch, Option<tls::SystemTrust>>) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let outcome = runtime.block_on(async {
+        let channel = channel::Channel::new(stream.try_clone()?, common::MAX_FRAME)?;
+        serve(started, channel).await
+    });
+    // A thread that waits for a disk must not hold up the end.
+    runtime.shutdown_background();
+    outcome
 }
 
 async fn serve(
@@ -136,10 +145,9 @@ struct Connected {
     started: Time,
     /// All that went through the tunnel.
     carried: Activity,
-    /// What polling cost and brought, as the shards last reported it.
+    /// Cost and yield of polling, as the shards last reported them.
     polled: PollCounts,
-    /// When the clock was looked at last.
-    looked: Time,
+    looks: Looks,
     was_up: bool,
     was_ever_up: bool,
     reach: Reach,
@@ -148,7 +156,7 @@ struct Connected {
     tunnel_dns: Option<bool>,
     /// Whether the data sockets are for both protocol versions.
     dual_stack: bool,
-    /// What is done because the tunnel goes over TCP, or may have to.
+    /// State for a tunnel that uses TCP, or may have to.
     transport: Transport,
 }
 
@@ -169,7 +177,9 @@ impl Connected {
         let over_tcp = prepared.over_tcp.map(|over_tcp| over_tcp.of_lanes(ports));
         let shards = Shards::start(specs, &event_sender)?;
         let credentials = Credentials::of(&launch);
-        let dialer = Arc::new(Dialer::new(profile, prepared.tls, credentials, Arc::clone(&parent), over_tcp));
+        let (parent_of, weights) = (Arc::clone(&parent), launch.weights(profile));
+        let dialer = Dialer::new(profile, prepared.tls, credentials, parent_of, over_tcp, weights);
+        let dialer = Arc::new(dialer);
         let (connection_events, inbox) = mpsc::channel(CONNECTION_EVENT_QUEUE);
         Ok(Self {
             core: prepared.core,
@@ -185,7 +195,7 @@ impl Connected {
             started: now(),
             carried: Activity::default(),
             polled: PollCounts::default(),
-            looked: now(),
+            looks: Looks::new(),
             was_up: false,
             was_ever_up: false,
             reach: Reach::new(launch.give_up_s),
@@ -201,7 +211,7 @@ impl Connected {
         // The parent may end the client while a request is open; its failure is none of the client's.
         let outcome = if self.parent.is_ending() { Ok(()) } else { outcome };
         // Shards forget what a session has carried when it is closed.
-        self.tick().await;
+        self.look().await;
         self.log_end(&outcome);
         self.core.quit();
         // A failure now must not prevent the notice to the gateway.
@@ -214,14 +224,18 @@ impl Connected {
 
     async fn serve(&mut self, mut parent_events: mpsc::Receiver<ParentEvent>) -> anyhow::Result<()> {
         let shard_failure = self.shards.failure();
-        let mut tick = tokio::time::interval(TICK);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
+            self.looks.expect(now(), Some(now()));
             self.carry_out().await?;
             self.log_state();
             self.choose_dns().await?;
             self.reach.check(now(), || self.dialer.report())?;
-            let due = self.core.poll_timeout().map(|(at, _)| at.since(now()));
+            if self.notice_sleep() {
+                continue;
+            }
+            let due = self.core.poll_timeout().map(|(at, _)| at);
+            self.looks.expect(now(), due);
+            let due = due.map(|at| at.since(now()));
             tokio::select! {
                 event = parent_events.recv() => match event {
                     Some(ParentEvent::NetworkChanged) => {
@@ -230,7 +244,7 @@ impl Connected {
                         self.dialer.network_changed();
                     }
                     Some(ParentEvent::Measure) => self.send_measured(),
-                    // What it has changed is undone by whoever starts next, or by `vpnd cleanup`.
+                    // Its changes are undone by the next start, or by `vpnd cleanup`.
                     Some(ParentEvent::Stop) | None => return Ok(()),
                 },
                 () = shard_failure.notified() => bail!("the TUN device or a socket is gone; see the log above"),
@@ -239,8 +253,9 @@ impl Connected {
                 () = tokio::time::sleep(due.unwrap_or(Duration::MAX)), if due.is_some() => {
                     self.core.handle_timeout(now());
                 }
-                _ = tick.tick() => self.tick().await,
+                () = self.looks.due(&self.shards) => self.look().await,
             }
+            self.notice_sleep();
         }
     }
 
@@ -256,28 +271,6 @@ impl Connected {
         let PollCounts { found, expired, yielded, time } = self.polled;
         tracing::debug!(found, expired, yielded, ?time, "waits in which the data path polled");
         tracing::info!(reason, uptime_s, received = rx_bytes, sent = tx_bytes, "the client stops");
-    }
-
-    async fn tick(&mut self) {
-        let looked = now();
-        let slept = looked.since(mem::replace(&mut self.looked, looked));
-        if slept >= SUSPEND_THRESHOLD {
-            tracing::info!("nothing ran here for {} s: looking for the gateway", slept.as_secs());
-            self.reach.slept(looked);
-            self.core.resumed(looked);
-        }
-        self.polled = PollCounts::default();
-        for (shard, report) in self.shards.report().await.into_iter().enumerate() {
-            self.polled = self.polled + report.poll;
-            // Silence counts too, so the core gets a report of every shard.
-            let seen = report.activities.into_iter().map(|(_, activity)| activity);
-            let seen = seen.fold(Activity::default(), Activity::merge);
-            self.carried = self.carried.merge(seen);
-            self.core.handle_activity(now(), shard, seen);
-        }
-        self.core.handle_timeout(now());
-        self.leave_narrow_way();
-        self.closing.retain(|task| !task.is_finished());
     }
 
     fn log_state(&mut self) {
@@ -343,7 +336,7 @@ impl Connected {
                 }
             }
             ConnectionEvent::Message(connection, message) => {
-                if matches!(message, Message::Drain)
+                if matches!(message, Message::Drain(_))
                     && let Some(live) = self.live.get(&connection)
                     && let Some(gateway) = gateway_of(&live.connection, live.carrier.as_ref())
                     && self.dialer.note_drained(gateway)
@@ -440,6 +433,8 @@ impl Connected {
                     );
                 }
                 Action::BatchesLost(gateway) => vpnd_shard::warn_of_lost_batches(gateway),
+                Action::Reopen(lanes) => self.reopen(lanes).await?,
+                Action::LanesBlocked => self.leave_blocked_way(),
                 Action::Renew(renewal) => self.renew(&renewal).await?,
                 Action::Send { connection, message } => {
                     if let Some(live) = self.live.get_mut(&connection) {
@@ -449,8 +444,8 @@ impl Connected {
                 }
                 Action::Disconnect { connection, code } => self.disconnect(connection, code),
                 Action::GiveUp { code, text } => {
-                    let why = format!("the gateway refuses this client: {text} (code {})", code.number());
-                    return Err(Refusal(why).into());
+                    let reason = format!("the gateway refuses this client: {text} (code {})", code.number());
+                    return Err(Refusal(reason).into());
                 }
             }
         }
@@ -483,8 +478,14 @@ impl Connected {
 
     /// Ends a connection in the background, after what was sent on it has arrived.
     fn disconnect(&mut self, connection: ConnectionId, code: Code) {
+        self.closing.retain(|task| !task.is_finished());
         if let Some(attempt) = self.attempts.remove(&connection) {
             attempt.abort();
+            let dialer = Arc::clone(&self.dialer);
+            self.closing.push(tokio::spawn(async move {
+                let _ = attempt.await;
+                dialer.part(FINISH_TIMEOUT).await;
+            }));
         }
         let Some(mut live) = self.live.remove(&connection) else { return };
         live.reader.abort();

@@ -202,11 +202,11 @@ impl fmt::Display for AccessProfile {
         let count = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
         write!(
             f,
-            "profile {}: {members}: {}, {}, {} of its own",
+            "profile {}: {members}: {}, {}, {}",
             self.title(),
             count(self.push.routes.len(), "route"),
             count(self.push.dns.len(), "name server"),
-            count(self.own_rules, "rule")
+            count(self.own_rules, "own rule")
         )
     }
 }
@@ -344,8 +344,8 @@ impl std::str::FromStr for Name {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
-        let fine = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
-        let is_name = (1..=32).contains(&text.len()) && text.bytes().all(fine);
+        let is_allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
+        let is_name = (1..=32).contains(&text.len()) && text.bytes().all(is_allowed);
         if is_name { Ok(Self(text.to_owned())) } else { Err(()) }
     }
 }

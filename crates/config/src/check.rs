@@ -301,7 +301,7 @@ impl Check<'_> {
         if journals.starts_with(state) {
             let message = format!(
                 "'journal_dir' in [server], {}, lies in 'state_dir', which the auth process writes: undo journals need a \
-                 directory of their own that only root writes",
+                 separate directory that only root writes",
                 journals.display()
             );
             self.problem("server.journal_dir", message);

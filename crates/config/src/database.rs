@@ -71,7 +71,7 @@ pub struct PostgresSettings {
     pub ca: Option<PathBuf>,
 }
 
-/// What a connection to a database needs, as it was read from the files.
+/// The secrets that a connection to a database needs, read from their files.
 #[derive(Clone, Default)]
 pub struct DatabaseFiles {
     pub password: Option<Zeroizing<String>>,

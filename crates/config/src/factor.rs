@@ -48,6 +48,18 @@ impl Factors {
         Self(self.0 | others.0)
     }
 
+    /// These but for those.
+    #[must_use]
+    pub const fn without(self, others: Self) -> Self {
+        Self(self.0 & !others.0)
+    }
+
+    /// Those of these that a source of users can have checked.
+    #[must_use]
+    pub const fn checked_elsewhere(self) -> Self {
+        Self(self.0 & (Self::ONE_TIME_CODE.0 | Self::APPROVAL.0 | Self::SEVERAL.0))
+    }
+
     /// Whether anything besides the password is among them.
     #[must_use]
     pub const fn has_second(self) -> bool {
@@ -141,6 +153,12 @@ mod tests {
             assert_eq!(factors.to_string(), same);
             assert_eq!(Factors::from(factors.to_string().as_str()), factors);
         }
+    }
+
+    #[test]
+    fn a_source_checks_neither_keys_nor_what_nobody_knows() {
+        assert_eq!(Factors(u8::MAX).checked_elsewhere(), Factors::from("otp mca mfa"));
+        assert_eq!(Factors::from("pwd swk").checked_elsewhere(), Factors::default());
     }
 
     #[test]

@@ -31,6 +31,6 @@ impl ServerConfig {
         } else {
             "choose another, or make the pool in [tunnel] larger"
         };
-        Some(format!("it is none that clients get out of {names}{profile}; {what_to_do}"))
+        Some(format!("it is not one that clients get out of {names}{profile}; {what_to_do}"))
     }
 }

@@ -1,7 +1,11 @@
 //! `[fleet]`: gateways that are one service, with one database.
 
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+
 use super::database::StoreEngine;
 use super::document::{Log as Problems, Section};
+use super::profile::ServerAddress;
 use super::{NatMode, ServerConfig};
 
 /// Table of the host routes, without `route_table`.
@@ -41,8 +45,7 @@ pub(super) fn fleet(s: &mut Section<'_>, p: &mut Problems) -> Option<Fleet> {
     let name = word(s, p, "name", "write name = \"gw1\", another one at each gateway");
     let route_table = s.number(p, "route_table", 1..=29_999, ROUTE_TABLE);
     if RESERVED.contains(&route_table) {
-        let problem =
-            "'route_table' in [fleet] takes a table of its own, not one of the system's (253 to 255)";
+        let problem = "'route_table' in [fleet] takes a separate table, not one of the system's (253 to 255)";
         s.problem(p, "route_table", problem.to_owned());
     }
     Some(Fleet { id, name, route_table: route_table as u32 })
@@ -58,6 +61,16 @@ pub(super) fn fault(config: &ServerConfig) -> Option<&'static str> {
     }
     (config.nat.mode != NatMode::Route)
         .then_some("[fleet] needs mode = \"route\" in [nat]: translated connections end with their gateway")
+}
+
+/// Why clients would not find the other gateways; a name may stand for all of them.
+pub(super) fn doubt(config: &ServerConfig) -> Option<&'static str> {
+    config.fleet.as_ref()?;
+    let literals = config.server.addresses.iter().map(ServerAddress::literal).collect::<Option<Vec<_>>>()?;
+    let hosts: BTreeSet<IpAddr> = literals.iter().map(SocketAddr::ip).collect();
+    (hosts.len() < 2).then_some(
+        "clients don't learn of the other gateways of [fleet]: name all of them in 'addresses' of [server]",
+    )
 }
 
 #[cfg(test)]
@@ -82,6 +95,21 @@ mod tests {
         let fleet = read(&format!("{SHARED}[fleet]\nid = \"campus\"\nname = \"gw-1\"\n")).unwrap().unwrap();
         let default = Fleet { id: "campus".to_owned(), name: "gw-1".to_owned(), route_table: 5_118 };
         assert_eq!(fleet, default);
+    }
+
+    #[test]
+    fn a_fleet_whose_clients_know_one_gateway_is_doubted() {
+        let doubted = |server: &str, fleet: &str| {
+            let text = format!("[server]\n{server}{REST}{SHARED}{fleet}");
+            let config = ServerConfig::parse(&text, "server.toml", Path::new("/etc/vpnd")).unwrap();
+            doubt(&config).is_some()
+        };
+        let fleet = "[fleet]\nid = \"campus\"\nname = \"gw1\"\n";
+        let two = "addresses = [\"192.0.2.1:4433\", \"192.0.2.2:4433\"]\n";
+        let one = "addresses = [\"192.0.2.1:4433\", \"192.0.2.1:443\"]\n";
+        let name = "addresses = [\"vpn.uni.example:4433\"]\n";
+        assert!(doubted("", fleet) && doubted(one, fleet));
+        assert!(!doubted(two, fleet) && !doubted(name, fleet) && !doubted("", ""));
     }
 
     #[test]

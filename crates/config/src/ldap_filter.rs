@@ -180,8 +180,8 @@ fn extensible(left: &str, right: &str) -> Result<Node, ()> {
 
 /// An attribute's or a rule's name.
 fn name(text: &str) -> Result<String, ()> {
-    let fine = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b';');
-    if !text.is_empty() && text.bytes().all(fine) { Ok(text.to_owned()) } else { Err(()) }
+    let is_allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b';');
+    if !text.is_empty() && text.bytes().all(is_allowed) { Ok(text.to_owned()) } else { Err(()) }
 }
 
 fn value(text: &str) -> Result<Value, ()> {
@@ -308,8 +308,8 @@ impl FromStr for NameTemplate {
 
     fn from_str(text: &str) -> Result<Self, ()> {
         let without = text.replacen("{user}", "", 1);
-        let fine = without.len() < text.len() && !without.contains(['{', '}']) && text.contains('=');
-        if fine { Ok(Self(text.to_owned())) } else { Err(()) }
+        let is_valid = without.len() < text.len() && !without.contains(['{', '}']) && text.contains('=');
+        if is_valid { Ok(Self(text.to_owned())) } else { Err(()) }
     }
 }
 

@@ -28,6 +28,7 @@ pub mod pool;
 mod port_blocks;
 pub mod portal;
 pub mod profile;
+mod push;
 pub mod rate;
 mod read;
 pub mod review;
@@ -37,6 +38,7 @@ pub mod secret_place;
 pub mod source;
 pub mod source_files;
 pub mod source_tls;
+pub mod standing;
 pub mod user_name;
 pub mod wireguard;
 
@@ -59,6 +61,7 @@ pub use acme::{Acme, AcmeChallenge};
 pub use audit::{AuditPolicy, OuterAddresses, Retention};
 pub use document::{Invalid, Places, Problem};
 pub use portal::{LogoFile, Portal};
+pub use push::Push;
 pub use rules::{Action, Policy, PortRange, Protocol, Rule, Selector};
 pub use source::Source;
 pub use vpnd_pki::dns_name::DnsName;
@@ -249,45 +252,6 @@ impl Tunnel {
     /// Both pools.
     pub fn pools(&self) -> impl Iterator<Item = IpNet> {
         self.pool_v4.map(IpNet::V4).into_iter().chain(self.pool_v6.map(IpNet::V6))
-    }
-}
-
-/// `[push]`: settings sent to clients at login.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Push {
-    /// Networks that clients send into the tunnel.
-    pub routes: Vec<IpNet>,
-    /// DNS servers that clients use while connected.
-    pub dns: Vec<IpAddr>,
-    pub search: Vec<DnsName>,
-}
-
-impl Push {
-    /// The networks that are pushed to clients, name servers outside of the routes among them.
-    pub fn reach(&self) -> impl Iterator<Item = IpNet> {
-        self.routes.iter().copied().chain(self.dns.iter().copied().map(IpNet::from))
-    }
-
-    /// The networks that clients are given. The tunnel's own always leads into the tunnel: without
-    /// these routes, packets for other clients would leave in clear by the client's default route.
-    /// That goes for a protocol version of which these clients have no address, too: they refuse
-    /// its packets by the same routes.
-    pub fn networks(&self, tunnel: &Tunnel) -> impl Iterator<Item = IpNet> {
-        let pools = tunnel.pools().filter(|pool| !self.routes.contains(pool));
-        pools.chain(self.routes.iter().copied())
-    }
-
-    /// How many routes that makes in a client's table, with the addresses of the gateway and name
-    /// servers that stand alone.
-    pub fn count_routes(&self, tunnel: &Tunnel) -> usize {
-        let own = tunnel.pools().count();
-        self.networks(tunnel).count() + own + self.dns_outside().count()
-    }
-
-    /// The name servers that no pushed route leads to.
-    pub fn dns_outside(&self) -> impl Iterator<Item = IpAddr> {
-        let routed = |server: &IpAddr| self.routes.iter().any(|route| route.contains(server));
-        self.dns.iter().copied().filter(move |server| !routed(server))
     }
 }
 

@@ -1,14 +1,18 @@
 //! Access profiles as configured, in the terms of the protocol's core: what the worker applies and
 //! `vpnd policy test` explains is compiled here, once.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use vpnd_proto::policy::{self, Names, Policy, PolicyError, Pools, ProfileId, RuleSet, RuleSpec, Verdict};
 
 use crate as config;
+use crate::https_url::HttpsUrl;
+use crate::source::SourceKind;
 use crate::{AccessProfile, Action, Portal, ServerConfig, Tunnel};
 
 const DNS: u16 = 53;
+const HTTPS: u16 = 443;
 
 /// The policy of all profiles.
 #[derive(Debug)]
@@ -36,7 +40,21 @@ pub fn compile(config: &ServerConfig, names: &mut Names) -> Result<Compiled, Pol
     if let Some(portal) = &config.portal {
         sets.push((ProfileId::WALLED, walled(config, portal, names)?));
     }
-    Ok(Compiled { policy: Policy::of_profiles(sets).with_pools(pools(&config.tunnel)), numbers })
+    let policy = Policy::of_profiles(sets).with_pools(pools(&config.tunnel));
+    let pages = config.portal.as_ref().and_then(|portal| portal.url.as_ref());
+    let policy = match pages {
+        Some(pages) => policy.with_redirect(redirect(pages).as_bytes()),
+        None => policy,
+    };
+    Ok(Compiled { policy, numbers })
+}
+
+/// The response of any web site to a device whose session is over.
+fn redirect(pages: &HttpsUrl) -> String {
+    format!(
+        "HTTP/1.1 302 Found\r\nLocation: {pages}/devices\r\nCache-Control: no-store\r\nContent-Length: 0\r\n\
+         Connection: close\r\n\r\n"
+    )
 }
 
 fn rule_set(profile: &AccessProfile, names: &mut Names) -> Result<RuleSet, PolicyError> {
@@ -49,7 +67,8 @@ fn rule_set(profile: &AccessProfile, names: &mut Names) -> Result<RuleSet, Polic
 }
 
 /// Rules for devices whose sessions are over: they reach the portal, which is at the gateway's inner
-/// addresses too, and the name servers that lead there.
+/// addresses too, the name servers that lead there, and login pages of providers where that is
+/// configured.
 fn walled(config: &ServerConfig, portal: &Portal, names: &mut Names) -> Result<RuleSet, PolicyError> {
     let servers = config.profiles.name_servers();
     let front = portal.front();
@@ -64,9 +83,15 @@ fn walled(config: &ServerConfig, portal: &Portal, names: &mut Names) -> Result<R
         (selectors(&mut servers.iter()), policy::Protocol::Udp, DNS),
         (selectors(&mut servers.iter()), policy::Protocol::Tcp, DNS),
     ];
+    let pages: Vec<_> = portal.provider_networks.iter().map(|net| policy::Selector::Net(*net)).collect();
+    let providers = config.sources.iter().filter(|source| matches!(source.kind, SourceKind::Oidc(_)));
+    let ports: BTreeSet<u16> =
+        providers.flat_map(|source| &source.servers).map(|server| server.port).chain([HTTPS]).collect();
+    let pages = ports.into_iter().map(|port| (pages.clone(), policy::Protocol::Tcp, port));
     // A rule without receivers would be one for all.
     let mut rules: Vec<_> = allowed
         .into_iter()
+        .chain(pages)
         .filter(|(to, ..)| !to.is_empty())
         .map(|(to, protocol, port)| RuleSpec {
             action: Verdict::Allow,
@@ -125,7 +150,7 @@ fn selector(selector: &config::Selector) -> policy::Selector {
 mod tests {
     use std::net::Ipv4Addr;
 
-    use vpnd_proto::packet::Packet;
+    use vpnd_packet::Packet;
     use vpnd_proto::policy::{Destination, Principal};
 
     use super::*;
@@ -133,6 +158,7 @@ mod tests {
     const PAGES: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
     const RESOLVER: Ipv4Addr = Ipv4Addr::new(10, 20, 0, 53);
     const OTHER: Ipv4Addr = Ipv4Addr::new(10, 20, 0, 7);
+    const PROVIDER: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 17);
     const OWN: Ipv4Addr = Ipv4Addr::new(10, 86, 0, 1);
     const DEVICE: Ipv4Addr = Ipv4Addr::new(10, 86, 0, 9);
     const TCP: u8 = 6;
@@ -149,12 +175,17 @@ mod tests {
 
     /// Where a device whose session is over gets, with the portal at every address of the machine.
     fn reaches(to: Ipv4Addr, protocol: u8, port: u16) -> bool {
-        let config = crate::testing::smallest(
+        reaches_with("", to, protocol, port)
+    }
+
+    /// Where it gets with more lines in `[portal]`.
+    fn reaches_with(more: &str, to: Ipv4Addr, protocol: u8, port: u16) -> bool {
+        let config = crate::testing::smallest(&format!(
             "[push]\nroutes = ['10.20.0.0/16']\ndns = ['10.20.0.53']\n\
              [policy]\nclient_to_client = true\nclient_to_gateway = true\n\
              [wireguard]\nenabled = true\n\
-             [portal]\nenabled = true\ncertificate = 'p.pem'\nkey = 'p.key'\n",
-        );
+             [portal]\nenabled = true\ncertificate = 'p.pem'\nkey = 'p.key'\n{more}",
+        ));
         let config = config.on_machine(&[PAGES.into()]);
         let compiled = compile(&config, &mut Names::new()).unwrap();
         let walled = Principal::default().in_profile(ProfileId::WALLED);
@@ -176,12 +207,53 @@ mod tests {
             (OWN, TCP, 22),
             (OWN, UDP, 53),
             (OWN, TCP, 80),
+            (PROVIDER, TCP, 443),
             (RESOLVER, TCP, 443),
             (OTHER, TCP, 443),
             (OTHER, UDP, 53),
         ] {
             assert!(!reaches(to, protocol, port), "{to} {protocol} {port}");
         }
+    }
+
+    #[test]
+    fn a_walled_device_reaches_the_login_pages_of_providers_where_these_are_named() {
+        let named = "url = 'https://vpn.uni.example'\nprovider_networks = ['198.51.100.16/28']\n\
+                     [[source]]\nname = 'uni'\nkind = 'oidc'\nrealm = 'uni.example'\n\
+                     issuer = 'https://sso.uni.example:8443'\nclient_id = 'vpn'\nclient_secret_file = 's'\n";
+        for port in [443, 8443] {
+            assert!(reaches_with(named, PROVIDER, TCP, port), "{port}");
+        }
+        let beside = Ipv4Addr::new(198, 51, 100, 32);
+        for (to, protocol, port) in
+            [(PROVIDER, TCP, 22), (PROVIDER, UDP, 443), (beside, TCP, 443), (OTHER, TCP, 443)]
+        {
+            assert!(!reaches_with(named, to, protocol, port), "{to} {protocol} {port}");
+        }
+    }
+
+    #[test]
+    fn a_walled_devices_requests_for_other_pages_lead_to_the_portal() {
+        let compiled = |more: &str| {
+            let portal = "[portal]\nenabled = true\ncertificate = 'p.pem'\nkey = 'p.key'\n";
+            let config = crate::testing::smallest(&format!("{portal}{more}"));
+            compile(&config, &mut Names::new()).unwrap().policy
+        };
+        let policy = compiled("url = 'https://vpn.uni.example'\n");
+        let response = String::from_utf8(policy.redirect().unwrap().to_vec()).unwrap();
+        assert!(response.contains("\r\nLocation: https://vpn.uni.example/devices\r\n"), "{response}");
+        let (walled, other) = (Principal::default().in_profile(ProfileId::WALLED), Principal::default());
+        for (from, protocol, port, expected) in [
+            (&walled, TCP, 80, true),
+            (&walled, TCP, 443, false),
+            (&walled, UDP, 80, false),
+            (&other, TCP, 80, false),
+        ] {
+            let bytes = bytes(DEVICE, OTHER, protocol, port);
+            let packet = Packet::parse(&bytes).unwrap();
+            assert_eq!(policy.redirects(from, &packet), expected, "{from:?} {protocol} {port}");
+        }
+        assert_eq!(compiled("").redirect(), None, "nothing says where the pages are");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
+use ipnet::IpNet;
 use rustls_pki_types::PrivateKeyDer;
 use rustls_pki_types::SubjectPublicKeyInfoDer;
 use zeroize::Zeroizing;
@@ -10,7 +11,7 @@ use zeroize::Zeroizing;
 use super::desk::{Desk, desk};
 use super::document::{Log as Problems, Section};
 use super::https_url::HttpsUrl;
-use super::read::path;
+use super::read::{NETWORK, path};
 use super::source::SourceKind;
 use super::{Acme, AcmeChallenge, DnsName, ServerConfig, Tls};
 
@@ -52,6 +53,8 @@ pub struct Portal {
     /// Where the name in `url` leads, for devices that reach nothing else; empty if that is at any
     /// address of the machine.
     pub addresses: Vec<IpAddr>,
+    /// Networks of the login pages of OpenID providers, which devices reach that reach nothing else.
+    pub provider_networks: Vec<IpNet>,
 }
 
 /// A file with an image.
@@ -116,6 +119,7 @@ pub(super) fn portal(
     });
     let relays = s.number(p, "relays", 0..=MAX_RELAYS, 0) as u32;
     let addresses = s.list(p, "addresses", "an address such as \"192.0.2.1\"");
+    let provider_networks = provider_networks(s, p);
     if !enabled {
         return None;
     }
@@ -123,8 +127,7 @@ pub(super) fn portal(
         order_conflicts(s, p, url.as_ref(), has_acme);
     } else if files.iter().any(Option::is_none) {
         for key in ["certificate", "key"].into_iter().filter(|key| !s.has(key)) {
-            let hint =
-                "the portal has a certificate and a key of its own, in PEM files; or write acme = true";
+            let hint = "the portal needs a separate certificate and key, in PEM files; or write acme = true";
             s.missing(p, key, hint);
         }
     }
@@ -146,9 +149,21 @@ pub(super) fn portal(
         short_codes,
         desk,
         relays,
+        provider_networks,
     };
     conflicts(s, p, &portal, config);
     Some(portal)
+}
+
+fn provider_networks(s: &mut Section<'_>, p: &mut Problems) -> Vec<IpNet> {
+    let networks: Vec<IpNet> = s.list(p, "provider_networks", NETWORK).unwrap_or_default();
+    if let Some(all) = networks.iter().find(|network| network.prefix_len() == 0) {
+        let message = format!(
+            "'provider_networks' in [portal] has {all}, which is everywhere: name the networks of the login pages alone, since devices whose session is over reach them"
+        );
+        s.problem(p, "provider_networks", message);
+    }
+    networks
 }
 
 impl Portal {
@@ -177,7 +192,7 @@ fn overlap(one: IpAddr, other: IpAddr) -> bool {
 fn order_conflicts(s: &Section<'_>, p: &mut Problems, url: Option<&HttpsUrl>, has_acme: bool) {
     for key in ["certificate", "key"].into_iter().filter(|key| s.has(key)) {
         let message = format!(
-            "'{key}' in [portal] contradicts acme = true, with which the gateway makes the key and orders the certificate, in {} beside \
+            "'{key}' in [portal] contradicts acme = true, with which the gateway makes the key and orders the certificate, in {} next to \
              this file: remove one of the two",
             ORDERED.join(" and ")
         );
@@ -354,6 +369,17 @@ mod tests {
         assert!(!answers("[::]:8443", "") && answers("[::]:8443", "listen = '[::]:8443'\n"));
         assert!(!answers("[::]:443", "challenge = 'http-01'\n"));
         assert!(!answers("192.0.2.1:443", "listen = '192.0.2.2:443'\n"));
+    }
+
+    #[test]
+    fn networks_of_providers_are_never_everywhere() {
+        let named = |networks: &str| {
+            problems(&format!(
+                "[portal]\nenabled = true\ncertificate = 'p.pem'\nkey = 'p.key'\nprovider_networks = {networks}\n"
+            ))
+        };
+        assert!(named("['198.51.100.16/28', '::/0']").contains("::/0, which is everywhere"));
+        assert!(named("['198.51.100.16/28', '2001:db8::/64']").is_empty());
     }
 
     #[test]

@@ -136,6 +136,13 @@ impl Profile {
         read(text).map_err(|problems| Invalid::new(file, problems))
     }
 
+    /// Removes the user, the certificate and the proxy's password: what is left is no secret.
+    #[must_use]
+    pub fn without_secrets(self) -> Self {
+        let proxy = self.proxy.map(Proxy::without_credentials);
+        Self { user: None, identity: None, proxy, ..self }
+    }
+
     /// Writes the profile to a new file; with a client certificate's key it is one that only its
     /// owner can read.
     pub fn save(&self, path: &Path) -> Result<(), WriteError> {
@@ -153,8 +160,8 @@ impl Profile {
     }
 
     fn write_toml(&self, out: &mut String) -> fmt::Result {
-        let whose = self.user.as_deref().unwrap_or("any user");
-        writeln!(out, "# Profile of vpnd for {whose}. Use: vpnd connect THIS_FILE")?;
+        let owner = self.user.as_deref().unwrap_or("any user");
+        writeln!(out, "# Profile of vpnd for {owner}. Use: vpnd connect THIS_FILE")?;
         writeln!(out, "version = {FORMAT}\n\n[server]")?;
         self.write_server(out)?;
         writeln!(out, "\n[user]")?;
@@ -170,7 +177,7 @@ impl Profile {
         }
         if let Some(identity) = &self.identity {
             writeln!(out, "certificate = {}", *pem(&identity.certificate_pem))?;
-            writeln!(out, "# Secret: with this key an attacker can try passwords as {whose}.")?;
+            writeln!(out, "# Secret: with this key an attacker can try passwords as {owner}.")?;
             writeln!(out, "key = {}", *pem(&identity.key_pem))?;
         }
         writeln!(out, "\n[tunnel]")?;
@@ -396,10 +403,10 @@ fn read_tunnel(s: &mut Section<'_>, p: &mut Problems) -> TunnelSection {
 
 fn check_certificates(s: &Section<'_>, p: &mut Problems, key: &str, text: &str) {
     let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text.as_bytes()).collect();
-    let fine = certificates.is_ok_and(|all| {
+    let is_valid = certificates.is_ok_and(|all| {
         !all.is_empty() && all.iter().all(|der| x509_parser::parse_x509_certificate(der).is_ok())
     });
-    if !fine {
+    if !is_valid {
         s.problem(p, key, format!("'{key}' must be certificates as PEM text (-----BEGIN CERTIFICATE-----)"));
     }
 }
@@ -419,8 +426,10 @@ pub const USER_NAME_RULE: &str =
 
 /// Whether `name` can be a local user's name; local groups follow the same rule.
 pub fn is_user_name(name: &str) -> bool {
-    let fine = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'@' | b'+' | b'-');
-    (1..=64).contains(&name.len()) && name.bytes().all(fine) && name.as_bytes()[0].is_ascii_alphanumeric()
+    let is_allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'@' | b'+' | b'-');
+    (1..=64).contains(&name.len())
+        && name.bytes().all(is_allowed)
+        && name.as_bytes()[0].is_ascii_alphanumeric()
 }
 
 #[derive(Clone, Copy)]

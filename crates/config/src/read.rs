@@ -22,7 +22,7 @@ use vpnd_pki::authority::SERVER_DAYS;
 use vpnd_sys::sandbox::SandboxMode;
 
 use super::document::{Document, Log as Problems, Problem, Section};
-use super::profile::{ADDRESS, ServerAddress};
+use super::profile::{ADDRESS, KillSwitchMode, ServerAddress};
 use super::rate;
 use super::{
     Action, Admin, Crypto, Limits, Log, MAX_MTU, MIN_MTU, Nat, NatMode, Offload, Policy, Process, Protocol,
@@ -30,7 +30,7 @@ use super::{
 };
 use vpnd_sys::logging::LogFormat;
 
-const NETWORK: &str = "a network such as \"10.20.0.0/16\" or \"2001:db8::/32\"";
+pub(super) const NETWORK: &str = "a network such as \"10.20.0.0/16\" or \"2001:db8::/32\"";
 const SELECTOR: &str =
     "\"any\", \"clients\", \"group:NAME\", \"user:NAME\", an address or a network such as \"10.20.0.0/16\"";
 /// Each is a name of the gateway more that clients try.
@@ -192,6 +192,7 @@ pub(super) fn push_or(s: &mut Section<'_>, p: &mut Problems, otherwise: &Push, t
         routes: s.list(p, "routes", NETWORK).unwrap_or_else(|| otherwise.routes.clone()),
         dns: dns.unwrap_or_else(|| otherwise.dns.clone()),
         search: search.unwrap_or_else(|| otherwise.search.clone()),
+        kill_switch: s.choice(p, "kill_switch", &KillSwitchMode::WORDS).unwrap_or(otherwise.kill_switch),
     };
     let own = s.has("routes");
     if let Some(route) = push.routes.iter().find(|route| own && **route != route.trunc()) {

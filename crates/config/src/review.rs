@@ -77,6 +77,9 @@ impl ServerConfig {
         findings.suites(insecure_lab);
         findings.networks(machine);
         findings.port_blocks(machine.ports);
+        if let Some(doubt) = crate::fleet::doubt(self) {
+            findings.warning("fleet.id", doubt.to_owned());
+        }
         let tls = &self.tls;
         findings.certificate("tls.certificate", &tls.certificate, machine.now_s);
         findings.presented(machine.now_s);
@@ -341,8 +344,8 @@ impl Findings<'_> {
         let all = &config.limits.rates;
         self.rates_of("", "limits", [all.session, all.user, Rates::default()]);
         for (kind, place, group) in groups.chain(of_profiles.map(|rates| ("profile", "profile", rates))) {
-            let whose = format!(" of the {kind} '{}'", group.name);
-            self.rates_of(&whose, place, [group.session, group.user, group.together]);
+            let scope = format!(" of the {kind} '{}'", group.name);
+            self.rates_of(&scope, place, [group.session, group.user, group.together]);
         }
     }
 

@@ -54,6 +54,8 @@ pub struct Source {
     pub max_logins: usize,
     /// Groups of one user at most; who has more is refused.
     pub max_groups: usize,
+    /// Whether its users set up one-time codes of the gateway themselves.
+    pub own_codes: bool,
     /// Factors that each login that it accepts has proved besides the password.
     pub amr: Factors,
     /// Factors that the right answer to a challenge of its has proved.
@@ -277,8 +279,8 @@ impl FromStr for Word {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
-        let fine = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
-        let good = (1..=32).contains(&text.len()) && text.bytes().all(fine);
+        let is_allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
+        let good = (1..=32).contains(&text.len()) && text.bytes().all(is_allowed);
         if good { Ok(Self(text.to_owned())) } else { Err(()) }
     }
 }
@@ -346,6 +348,8 @@ fn source(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Option<Source> 
     let timeout = timeout(s, p, servers.len());
     let challenge_amr =
         if kind == Kind::Radius { factors::read(s, p, "challenge_amr") } else { Factors::default() };
+    // Servers of the other kinds check second factors themselves.
+    let own_codes = s.flag(p, "own_codes", kind == Kind::Ldap);
     let kind = match kind {
         Kind::Ldap => ldap::read(s, p, base).map(|ldap| SourceKind::Ldap(Box::new(ldap))),
         Kind::Radius => radius::read(s, p, base, &servers).map(|radius| SourceKind::Radius(Box::new(radius))),
@@ -363,6 +367,7 @@ fn source(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Option<Source> 
         timeout,
         max_logins: s.number(p, "max_logins", 1..=1_024, 32) as usize,
         max_groups: s.number(p, "max_groups", 1..=200, 100) as usize,
+        own_codes,
         amr: factors::read(s, p, "amr"),
         challenge_amr,
         kind: kind?,

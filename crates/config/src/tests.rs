@@ -127,8 +127,8 @@ fn a_gateway_is_reached_at_its_names_and_then_at_more_ports() {
         all.iter().map(ToString::to_string).collect::<Vec<_>>()
     };
     assert_eq!(reached(""), ["vpn.example:4433", "192.0.2.1:4433"]);
-    let both = ["vpn.example:4433", "192.0.2.1:4433", "vpn.example:443", "192.0.2.1:443"];
-    assert_eq!(reached("more_ports = ['443']\n"), both);
+    let expected = ["vpn.example:4433", "192.0.2.1:4433", "vpn.example:443", "192.0.2.1:443"];
+    assert_eq!(reached("more_ports = ['443']\n"), expected);
     let named = "more_ports = '443'\naddresses = ['a.example:4433', 'a.example:443', 'b.example:53']\n";
     assert_eq!(reached(named), ["a.example:4433", "a.example:443", "b.example:53", "b.example:443"]);
 }

@@ -83,7 +83,7 @@ pub(super) fn profile(
     }
     if is_said && wanted && requires {
         let message = "'wireguard' in [profile] contradicts 'require' and 'max_login_age_s': a WireGuard client shows nothing \
-                       but its key; write wireguard = false, or a profile of its own for such users";
+                       but its key; write wireguard = false, or another profile for such users";
         s.problem(p, "wireguard", message.to_owned());
     }
     WireGuardProfile {
@@ -143,14 +143,18 @@ mod tests {
              [[profile]]\nname = 'b'\nwireguard = false\n[[profile]]\nname = 'c'\nrequire = ['otp']\n\
              [[profile]]\nname = 'd'\nwireguard_keepalive_s = 0\n",
         );
-        let of = |position: usize| config.profiles.at(position).wireguard;
+        let settings = |position: usize| config.profiles.at(position).wireguard;
         assert_eq!(
-            (of(0).allowed, of(0).mtu, of(0).keepalive.map(|keepalive| keepalive.as_secs())),
+            (
+                settings(0).allowed,
+                settings(0).mtu,
+                settings(0).keepalive.map(|keepalive| keepalive.as_secs())
+            ),
             (true, 1400, Some(25))
         );
-        assert!(!of(1).allowed && of(1).mtu == 1280);
-        assert!(!of(2).allowed, "a key is no second factor");
-        assert_eq!((of(3).allowed, of(3).keepalive), (true, None));
+        assert!(!settings(1).allowed && settings(1).mtu == 1280);
+        assert!(!settings(2).allowed, "a key is no second factor");
+        assert_eq!((settings(3).allowed, settings(3).keepalive), (true, None));
     }
 
     #[test]

@@ -90,7 +90,7 @@ pub fn request(
         Purpose::Login | Purpose::Move => {
             Message::Login(Login { user, password, device, offer, code: None, software, grant: None })
         }
-        Purpose::Attach { session, token } => {
+        Purpose::Attach { session, token } | Purpose::Transfer { session, token } => {
             Message::Attach(Attach { token: token.clone(), offer, session: *session, software, device })
         }
     }

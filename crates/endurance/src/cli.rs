@@ -30,11 +30,10 @@ pub enum Command {
     /// Measure what active sessions cost the gateway as they grow, by a load that takes little of
     /// the machine.
     Capacity(capacity::CapacityArgs),
-    /// Let many sessions come, go, move and be killed for hours, and see whether the gateway stands
-    /// it.
+    /// Let many sessions come, go, move and be killed for hours, and watch the gateway.
     Soak(soak::SoakArgs),
     /// Measure what WireGuard servers carry and what it costs them, by clients that take little of
-    /// the machine: vpnd's gateway beside others.
+    /// the machine: vpnd's gateway compared with others.
     Wireguard(wireguard::WireGuardArgs),
     /// Many sessions in one process (used by the program itself).
     #[command(hide = true)]

@@ -112,7 +112,7 @@ async fn order(started: Started<AcmeLaunch, Https>, parent: Channel) -> anyhow::
 
 /// Waits until the portal has the answers.
 async fn answered_by_portal(answers: Answers, parent: &Channel) -> anyhow::Result<()> {
-    let proofs = Proofs::new(answers.proofs).context("the authority wants too many names proved")?;
+    let proofs = Proofs::new(answers.proofs).context("the authority asks for proofs of too many names")?;
     parent.send(&FromAcme::Proofs(proofs), &[]).await?;
     let answering = tokio::time::timeout(PORTAL_TIMEOUT, parent.receive::<ToAcme>()).await;
     let answering = answering.context("the web pages' process takes no challenge")??;
@@ -172,7 +172,7 @@ async fn prepare_answers(order: &mut Order, over_http: bool) -> anyhow::Result<A
     let mut answers = Answers::default();
     let mut authorizations = order.authorizations();
     while let Some(authorization) = authorizations.next().await {
-        let mut authorization = authorization.context("the authority does not say what it wants proved")?;
+        let mut authorization = authorization.context("the authority does not send what is to be proved")?;
         match authorization.status {
             AuthorizationStatus::Pending => {}
             AuthorizationStatus::Valid => continue,

@@ -15,6 +15,7 @@ mod idp;
 mod kept_child;
 pub(crate) mod listeners;
 mod machine;
+mod own_addresses;
 mod portal;
 mod relays;
 mod releases;
@@ -37,6 +38,7 @@ use hosts::Hosts;
 use idp::Idp;
 use listeners::SocketFile;
 use machine::Machine;
+use own_addresses::OwnAddresses;
 use portal::Portal;
 use releases::Releases;
 use vpnd_config::local_ports::LocalPorts;
@@ -156,6 +158,7 @@ struct Gateway {
     releases: Releases,
     /// Its requests to announce addresses.
     hosts: Hosts,
+    own_addresses: OwnAddresses,
     /// The state of the firewall that the worker has, if it asked for it.
     reported: Option<Option<Firewall>>,
     /// Removed at the end.
@@ -182,6 +185,7 @@ impl Gateway {
         let listeners: Vec<OwnedFd> = [admin].into_iter().chain(metrics).collect();
         let launch = worker_launch(&args, &config, configuration, common.clone(), certificate, protections)?;
         let (releases, hosts) = (Releases::new(&config), Hosts::new(&config));
+        let own_addresses = OwnAddresses::new(&config)?;
         let worker = start_worker(this, &launch, to_auth, &listeners).await?;
         drop(launch);
         match open_devices(&config, &mut machine, worker).await {
@@ -202,6 +206,7 @@ impl Gateway {
                 upgrades: Allowance::new(16, Duration::from_secs(10)),
                 releases,
                 hosts,
+                own_addresses,
                 reported: None,
                 _socket_file: socket_file,
             }),
@@ -242,6 +247,7 @@ impl Gateway {
                         break Err(error);
                     }
                 }
+                () = self.own_addresses.changed() => if let Err(error) = self.note_addresses().await { break Err(error) },
                 () = self.releases.done() => {
                     if let Err(error) = self.worker.send(&ToWorker::Forgotten, &[]).await {
                         break Err(error);
@@ -310,8 +316,8 @@ impl Gateway {
         if self.upgrades.take(now()) {
             return self.upgrade().await;
         }
-        let why = "there were too many upgrades of late; try again in 10 s".to_owned();
-        self.worker.send(&ToWorker::NotUpgraded(why), &[]).await
+        let reason = "there were too many upgrades within a short time; try again in 10 s".to_owned();
+        self.worker.send(&ToWorker::NotUpgraded(reason), &[]).await
     }
 
     /// Has the worker notify the clients. What was changed on the machine stays for the next start,

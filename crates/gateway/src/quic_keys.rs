@@ -6,8 +6,8 @@
 //! connection ids and reset tokens must be the same as before. The key of address validation tokens
 //! is kept too.
 //!
-//! INVARIANT: connection ids are random and long enough never to come twice, for whoever has seen
-//! the reset token of one could end a later connection of the same id.
+//! INVARIANT: connection ids are random and long enough never to be used twice, because an attacker
+//! who has seen the reset token of one could end a later connection of the same id.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ const ID_RANDOM: usize = 12;
 const ID_TAG: usize = 4;
 /// The least time between two stateless resets. After `kill -9` each idle client learns from one
 /// that it must attach: a client that gets none waits ever longer between its repetitions, and at
-/// last for its idle timeout, so hundreds a second must not get into each other's way. So many can
+/// last for its idle timeout, so hundreds a second must not get into each other's way. Resets can
 /// neither amplify nor go round: each is shorter than the datagram that it answers, and answers
 /// only what names an id with a good tag, which the random bytes of another gateway's reset have
 /// not.

@@ -14,6 +14,7 @@ mod closing;
 pub(crate) mod connection;
 pub(crate) mod core;
 mod devices;
+mod fleet_report;
 pub mod handover;
 pub(crate) mod hosts;
 pub(crate) mod metrics;
@@ -53,7 +54,7 @@ use crate::worker::quic::acceptor::{Acceptor, AdmissionControl};
 use crate::worker::registry::Registry;
 use crate::worker::relayed::Relayed;
 use crate::worker::releases::Releases;
-use administration::{Administration, StaticInfo};
+use administration::{Administration, MachineState, StaticInfo};
 use certificate::WorkerCertificate;
 use client_certificates::ClientCertificates;
 use closing::{all_closed, refuse_all};
@@ -90,7 +91,7 @@ pub fn run(stream: UnixStream) -> anyhow::Result<()> {
         // While it is still allowed: shards inherit it. Where it is not, they log that themselves.
         if let Ok(config) = launch.configuration.parse() {
             let _ = process::prefer_current_thread(config.server.priority);
-            // Without this the session of its own that the worker is in would take the effect away.
+            // Without this the worker's separate session would undo the effect.
             let _ = process::prefer_session(config.server.priority);
         }
         Ok(Preparation { writable: Vec::new(), tcp_ports: Vec::new(), made: () })
@@ -203,6 +204,7 @@ impl Prepared {
             steering: if devices.steering_refused.is_none() { Steering::Cbpf } else { Steering::Hash },
             tun: devices.tun,
             suites: self.suites.clone(),
+            has_wireguard: self.config.wireguard.is_some(),
             processes: vec![named("worker", &self.protections), named("auth", &self.launch.auth)],
         }
     }
@@ -283,7 +285,7 @@ impl RunningWorker {
             before,
             tunnel: config.tunnel.clone(),
             in_force: Mutex::new(in_force(&prepared.launch)),
-            firewall: Mutex::default(),
+            machine: MachineState::default(),
         });
         let reporting = accounting::report_traffic(core.clone(), auth.clone(), &config.sources);
         let revoking = carry_out_revocations(core.clone(), auth, revocations.clone());
@@ -350,6 +352,7 @@ impl RunningWorker {
                         }
                         (ToWorker::Forgotten, None) => self.administration.parent.released(),
                         (ToWorker::HostsSet(is_set), None) => self.administration.parent.hosts_set(is_set),
+                        (ToWorker::Addresses(all), None) => self.administration.note_addresses(all),
                         (ToWorker::NotUpgraded(why), None) => self.administration.parent.upgraded(Err(why)),
                         (ToWorker::HandOver, Some(stream)) => {
                             if self.hand_over(stream, &mut inbox).await? {
@@ -378,7 +381,7 @@ impl RunningWorker {
             ReloadedConfiguration::Good(configuration) => self.administration.apply(&configuration).await,
             ReloadedConfiguration::Bad(why) => Err(why),
         };
-        // After SIGHUP nobody waits for the result, so it goes to the log.
+        // After SIGHUP no command waits for the result, so it goes to the log.
         match self.administration.parent.reload_finished(outcome) {
             Ok(()) => {}
             Err(Ok(changed)) => tracing::info!("{changed}"),
@@ -455,7 +458,10 @@ type Inbox = mpsc::Receiver<Option<Result<Received<ToWorker>, ChannelError>>>;
 async fn is_stopped(inbox: &mut Inbox) -> bool {
     loop {
         match inbox.recv().await {
-            Some(Some(Ok(Received { message: ToWorker::Forgotten | ToWorker::HostsSet(_), .. }))) => {}
+            Some(Some(Ok(Received {
+                message: ToWorker::Forgotten | ToWorker::HostsSet(_) | ToWorker::Addresses(_),
+                ..
+            }))) => {}
             received => {
                 return matches!(received, Some(Some(Ok(Received { message: ToWorker::Stop(_), .. }))));
             }

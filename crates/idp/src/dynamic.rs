@@ -113,7 +113,7 @@ impl Inbox {
         }
         // The sender is in here, too.
         let Some((request, decided)) = self.receiver.lock().await.recv().await else {
-            return super::unavailable("nobody asks about sessions");
+            return super::unavailable("there is no listener for requests about sessions");
         };
         *self.open.lock().unwrap_or_else(PoisonError::into_inner) = Some((request.number, decided));
         Ok(request)

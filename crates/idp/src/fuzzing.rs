@@ -4,6 +4,8 @@
 
 #[path = "../../../fuzz/bodies/jwt.rs"]
 pub mod jwt;
+#[path = "../../../fuzz/bodies/provider_metadata.rs"]
+pub mod provider_metadata;
 
 #[cfg(test)]
 #[path = "../../../fuzz/replay.rs"]
@@ -13,4 +15,10 @@ mod replay;
 #[test]
 fn keys_and_tokens_of_providers() {
     replay::replay("jwt", jwt::run);
+}
+
+#[cfg(test)]
+#[test]
+fn descriptions_and_responses_of_providers() {
+    replay::replay("provider_metadata", provider_metadata::run);
 }

@@ -316,8 +316,8 @@ pub fn group_name(value: &[u8]) -> Option<String> {
         Some((_, rest)) if is_entry_name(text) => unescaped(rest)?,
         _ => text.to_owned(),
     };
-    let fine = !name.is_empty() && !name.chars().any(char::is_control);
-    if fine { Some(name) } else { None }
+    let is_valid = !name.is_empty() && !name.chars().any(char::is_control);
+    if is_valid { Some(name) } else { None }
 }
 
 /// Whether a group is given by the name of its entry.

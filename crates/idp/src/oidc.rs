@@ -12,6 +12,8 @@ pub(crate) mod claims;
 mod https;
 pub(crate) mod jwt;
 mod provider;
+#[cfg(any(test, fuzzing))]
+pub(crate) use provider::addresses;
 
 use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -265,7 +267,7 @@ impl Provider {
         Ok(Ok((claims, tokens.refresh())))
     }
 
-    /// What the provider gives for a code or a refresh token; `None` if it takes that for none.
+    /// The provider's tokens for a code or a refresh token; `None` if it does not accept that.
     async fn tokens(
         &self,
         description: &Description,
@@ -378,8 +380,8 @@ impl Provider {
         let description = self.description().await?;
         let verified = self.verify(&description, read.token.expose(), &LOGOUT_TOKEN).await?;
         let checked = verified.map_err(NotProved::from).and_then(|claims| {
-            let (subject, number) = claims::check_logout(&claims, &self.settings, wall_s())?;
-            Ok(ProviderLogout { subject, id: <[u8; 32]>::from(Sha256::digest(number)).into() })
+            let (who, number) = claims::check_logout(&claims, &self.settings, wall_s())?;
+            Ok(ProviderLogout { who, id: <[u8; 32]>::from(Sha256::digest(number)).into() })
         });
         if let Err(reason) = &checked
             && self.refusals.admits()
@@ -433,6 +435,13 @@ impl Tokens {
     fn refresh(&self) -> Option<RefreshToken> {
         RefreshToken::new(self.refresh_token.as_ref()?.as_str()).ok()
     }
+}
+
+/// The lengths of the tokens in a provider's response, for the fuzzer; `None` if it is none.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn token_lengths(bytes: &[u8]) -> Option<[Option<usize>; 3]> {
+    let Tokens { id_token, access_token, refresh_token } = serde_json::from_slice(bytes).ok()?;
+    Some([id_token, access_token, refresh_token].map(|token| token.map(|token| token.len())))
 }
 
 /// In memory that is large enough from the beginning: what grows leaves copies behind.
@@ -538,9 +547,11 @@ mod tests {
         drop(connection);
         assert!(waiting.await.unwrap().is_err(), "the provider does not answer");
         let namesake = Signer::p256("own");
+        // Were it asked again, it would not answer.
+        let at_once = async |token| tokio::time::timeout(10 * second, verify(token)).await.unwrap().unwrap();
         for _ in 0..10 {
-            assert_eq!(verify(strange.sign(&claims)).await.unwrap(), Err(TokenError::UnknownKey));
-            assert_eq!(verify(namesake.sign(&claims)).await.unwrap(), Err(TokenError::Signature));
+            assert_eq!(at_once(strange.sign(&claims)).await, Err(TokenError::UnknownKey));
+            assert_eq!(at_once(namesake.sign(&claims)).await, Err(TokenError::Signature));
         }
         assert!(tokio::time::timeout(second / 5, slow.accept()).await.is_err(), "it was asked again");
         tokio::time::sleep(NEXT_FETCH).await;
@@ -548,6 +559,19 @@ mod tests {
         let asked = tokio::time::timeout(10 * second, slow.accept()).await;
         drop(asked.expect("the provider may have another key by that name").unwrap());
         assert!(waiting.await.unwrap().is_err());
+    }
+
+    #[test]
+    fn a_redirection_is_not_followed() {
+        let url = "https://id.uni.example/token".parse::<HttpsUrl>().unwrap();
+        for status in [301, 302, 303, 307, 308] {
+            let status = StatusCode::from_u16(status).unwrap();
+            let body = Bytes::from_static(br#"{"id_token": "a.b.c"}"#);
+            let answer = https::Response { status, body }.json::<Tokens>(&url);
+            assert!(matches!(answer, Err(ServerError::Answer(_))), "{status}");
+        }
+        let body = Bytes::from_static(br#"{"id_token": "a.b.c"}"#);
+        assert!(https::Response { status: StatusCode::OK, body }.json::<Tokens>(&url).is_ok());
     }
 
     #[tokio::test]

@@ -182,8 +182,8 @@ impl Client {
             addresses.truncate(1);
             return Ok(addresses);
         }
-        let there = address_race::first(addresses.clone(), |address| self.is_there(address));
-        if let Ok(Ok(address)) = tokio::time::timeout(RESEND, there).await {
+        let answering = address_race::first(addresses.clone(), |address| self.is_there(address));
+        if let Ok(Ok(address)) = tokio::time::timeout(RESEND, answering).await {
             self.answered.asking(server, address).has_answered();
             return Ok(vec![address]);
         }
@@ -285,8 +285,8 @@ pub(super) fn kind(attribute: RadiusAttribute) -> u8 {
 /// A group's name; a value that is none, as many a `Class`, is left out.
 pub fn group(value: &[u8]) -> Option<&str> {
     let text = str::from_utf8(value).ok()?;
-    let fine = !text.is_empty() && !text.chars().any(|c| c.is_control() || c == ',');
-    fine.then_some(text)
+    let is_valid = !text.is_empty() && !text.chars().any(|c| c.is_control() || c == ',');
+    is_valid.then_some(text)
 }
 
 #[cfg(test)]

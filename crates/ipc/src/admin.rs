@@ -4,7 +4,7 @@
 //! One Unix socket, JSON lines: each line a [`Request`], answered by one line, a [`Response`].
 //! Invariants: only root and the daemon's own user are answered; a request and the time it takes
 //! are bounded; the JSON is an interface, so keys are added, never renamed. These modules must not
-//! know how the gateway works: whoever implements [`Handler`] does.
+//! know how the gateway works: the implementation of [`Handler`] does.
 
 pub mod client;
 pub mod status;
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use status::{Session, Status};
+pub use status::{FleetGateway, Session, Status};
 
 /// The longest request, in bytes with its line break.
 pub const MAX_REQUEST: usize = 4_096;
@@ -35,11 +35,16 @@ pub enum Request {
     Reload,
     /// Let the program that is installed now go on instead.
     Upgrade,
-    /// Let nobody in any more, and ask clients to use another gateway.
+    /// Let no client in any more, and ask clients to use another gateway.
     Drain {
         /// Seconds after which those that are left are closed.
         within_s: Option<u64>,
+        /// Not if it is the fleet's last gateway.
+        #[serde(default)]
+        fleet_safe: bool,
     },
+    /// The gateways of the fleet.
+    Fleet,
     /// Accept logins again.
     CancelDrain,
     /// End the sessions of the users whom this source shows no more.
@@ -53,8 +58,12 @@ pub enum Request {
 pub enum Response {
     /// To [`Request::Status`].
     Status(Box<Status>),
+    /// To [`Request::Fleet`].
+    Fleet(Vec<FleetGateway>),
     /// To [`Request::Kick`]: how many sessions were ended.
     Ended(usize),
+    /// To [`Request::Kick`], where the user store does not keep that all have ended.
+    EndedForNow(usize),
     /// To [`Request::Reload`]: what has changed, in words.
     Reloaded(String),
     /// To [`Request::Upgrade`]: what goes on, in words.
@@ -67,19 +76,40 @@ pub enum Response {
     Error(String),
 }
 
-/// Whoever answers the requests. Errors are sentences for the administrator.
+/// Sessions that were ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kicked {
+    pub sessions: usize,
+    /// Whether that lasts: if not, clients may be let in again, as if nothing had been done.
+    pub is_kept: bool,
+}
+
+impl From<Kicked> for Response {
+    fn from(Kicked { sessions, is_kept }: Kicked) -> Self {
+        if is_kept { Self::Ended(sessions) } else { Self::EndedForNow(sessions) }
+    }
+}
+
+/// Answers the requests. Errors are sentences for the administrator.
 pub trait Handler: Send + Sync + 'static {
     fn status(&self) -> impl Future<Output = Result<Status, String>> + Send;
 
-    /// Ends all sessions of the user or the one session that `target` names; how many there were.
-    fn kick(&self, target: String) -> impl Future<Output = Result<usize, String>> + Send;
+    /// Ends all sessions of the user or the one session that `target` names.
+    fn kick(&self, target: String) -> impl Future<Output = Result<Kicked, String>> + Send;
 
     /// Reads the configuration again; what has changed, in words.
     fn reload(&self) -> impl Future<Output = Result<String, String>> + Send;
 
-    /// Lets nobody in any more, asks clients to use another gateway, and closes those that are left
-    /// after `within`.
-    fn drain(&self, within: Option<Duration>) -> impl Future<Output = Result<(), String>> + Send;
+    /// The gateways of the fleet, by name.
+    fn fleet(&self) -> impl Future<Output = Result<Vec<FleetGateway>, String>> + Send;
+
+    /// Lets no client in any more, asks clients to use another gateway, and closes those that are left
+    /// after `within`; with `fleet_safe` only if another gateway of the fleet can take them.
+    fn drain(
+        &self,
+        within: Option<Duration>,
+        fleet_safe: bool,
+    ) -> impl Future<Output = Result<(), String>> + Send;
 
     /// Takes the users whom this source shows no more for gone; how many there are.
     fn confirm_absences(&self, source: String) -> impl Future<Output = Result<u64, String>> + Send;

@@ -18,8 +18,8 @@ use vpnd_sys::process;
 use vpnd_sys::sandbox::{self, Confinement, Protections};
 use vpnd_sys::seccomp::SystemCalls;
 
-/// What the C library reads to look up names. Network managers keep some of them elsewhere, behind
-/// links.
+/// Files that the C library reads to look up names. Network managers keep some of them elsewhere,
+/// behind links.
 pub const RESOLVER_FILES: [&str; 5] =
     ["/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/gai.conf", "/etc/host.conf"];
 
@@ -90,12 +90,12 @@ impl fmt::Display for ChildRole {
     }
 }
 
-/// Takes this process out of the reach of whoever else could use it: the first thing that each
+/// Takes this process out of the reach of other processes: the first thing that each
 /// child does. Returns the channel to the parent, which is on standard input; nothing is there
 /// afterwards.
 ///
 /// # Errors
-/// Only what can't be reported to the parent: this process was started by somebody else.
+/// Only what can't be reported to the parent: this process was not started by vpnd.
 pub fn enter() -> anyhow::Result<UnixStream> {
     let stream = parent()?;
     process::ignore_signals().context("can't leave signals to the daemon's first process")?;

@@ -4,7 +4,7 @@
 //! | | first | then |
 //! |---|---|---|
 //! | parent → auth | [`AuthLaunch`] | [`ToAuth`] |
-//! | auth → parent | [`Prepared`] | [`FromAuth`]; [`database::Dial`] on a channel of its own |
+//! | auth → parent | [`Prepared`] | [`FromAuth`]; [`database::Dial`] on a separate channel |
 //! | parent → idp | [`idp::IdpLaunch`] | |
 //! | idp → parent | [`Prepared`] | [`idp::FromIdp`] |
 //! | parent → portal | [`portal::PortalLaunch`] | [`portal::ToPortal`] |
@@ -150,7 +150,7 @@ pub struct AuthLaunch {
     /// There where the store is a database.
     #[n(5)]
     pub database: Option<database::DatabaseLaunch>,
-    /// As in [`ToAuth::ClientProfile`].
+    /// See [`ToAuth::ClientProfile`].
     #[cbor(n(6), default)]
     pub client_profile: Option<String>,
 }
@@ -240,7 +240,11 @@ pub enum ToWorker {
     /// The answer to [`FromWorker::Hosts`]: whether all of it is done. If not, some of it may be.
     #[n(14)]
     HostsSet(#[n(0)] bool),
-    /// What has become of the firewall: after [`FromWorker::ReportFirewall`], and whenever it is
+    /// In a fleet: the machine has these addresses and no others, [`wireguard::MAX_OWN_ADDRESSES`] at
+    /// most.
+    #[n(15)]
+    Addresses(#[n(0)] Vec<IpAddr>),
+    /// The firewall's state: after [`FromWorker::ReportFirewall`], and whenever it is
     /// something else.
     #[n(11)]
     Firewall(#[n(0)] Firewall),
@@ -253,7 +257,7 @@ pub enum ToWorker {
         #[n(1)]
         client: SocketAddr,
     },
-    /// The relay at this address is over, which has dropped so many datagrams.
+    /// The relay at this address is over, and has dropped this many datagrams.
     #[n(13)]
     RelayOver {
         #[n(0)]

@@ -150,7 +150,7 @@ impl<M: Send + 'static> Requests<M> {
     }
 
     /// Passes on the reply to the oldest request `R`, where replies have no numbers and come in
-    /// order. Gives the reply back if there is none, or nobody waits for it any more.
+    /// order. Gives the reply back if there is none, or the caller no longer waits.
     pub fn reply_to_oldest<R: Request<Message = M>>(&self, reply: R::Reply) -> Result<(), R::Reply> {
         let mut waiting = self.waiting.lock();
         let Some(open) = &mut *waiting else { return Err(reply) };

@@ -1,7 +1,7 @@
 //! Signatures with the gateway's TLS key, which only the auth process has.
 //!
 //! The worker's TLS library asks for one in each full handshake and waits for it, so this has a
-//! channel of its own, and at the auth process a thread that does nothing else: a signature never
+//! separate channel, and at the auth process a thread that does nothing else: a signature never
 //! waits behind a password or the store. INVARIANT: what is signed is a server's CertificateVerify
 //! of TLS 1.3 (RFC 8446 section 4.4.3) and nothing else. Such a signature covers both ends' fresh
 //! randomness, so one that was requested ahead of time is of no use later: a worker that was taken
@@ -93,7 +93,7 @@ struct Request {
 
 #[derive(Debug, Encode, Decode)]
 struct Answer {
-    /// That of the request.
+    /// The number of the request.
     #[n(0)]
     number: u64,
     /// `None` if the key is no longer there, or failed.
@@ -110,7 +110,7 @@ pub enum SigningError {
     #[error("the channel for signatures carried a message that makes no sense: {0}")]
     Malformed(&'static str),
     /// The worker requested a signature that no worker needs: an attacker controls it.
-    #[error("the worker asked for the signature of something else than a TLS handshake of this gateway")]
+    #[error("the worker asked for a signature, but not of a TLS handshake of this gateway")]
     Forbidden,
     /// The auth process does not answer now.
     #[error("no signature came within {ANSWER_TIMEOUT:?}")]
@@ -164,7 +164,7 @@ impl Keys {
     }
 }
 
-/// Signs for the worker at the other end of `socket`, on a thread of its own. How that ended comes
+/// Signs for the worker at the other end of `socket`, on a separate thread. How that ended comes
 /// from the receiver.
 ///
 /// # Errors
@@ -177,7 +177,7 @@ pub fn serve(socket: OwnedFd, keys: Keys) -> io::Result<oneshot::Receiver<Signin
                 break error;
             }
         };
-        // Whoever waited for it may be gone.
+        // The receiver may be gone.
         let _ = ended.send(error);
     })?;
     Ok(receiver)
@@ -201,8 +201,8 @@ pub struct SigningClient {
 #[derive(Default)]
 struct ClientState {
     last: u64,
-    /// An answer did not come in time. Until it has, nobody waits: a handshake must not hold up all
-    /// others for a second each.
+    /// An answer did not come in time. Until it has, no handshake waits: a handshake must not hold
+    /// up all others for a second each.
     overdue: bool,
 }
 

@@ -23,7 +23,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(120);
 /// done, and no signal taken.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 /// Variables that children keep; whatever else the caller's environment holds is none of their
-/// business. `OPENSSL_ia32cap` is whoever starts the gateway saying which CPU instructions its
+/// business. By `OPENSSL_ia32cap` the administrator chooses which CPU instructions its
 /// ciphers may use.
 const KEPT_VARIABLES: [&str; 9] = [
     "CREDENTIALS_DIRECTORY",
@@ -60,7 +60,7 @@ pub enum ChildError {
     Ended { role: ChildRole, how: String },
     #[error("the {0} process was not ready in time")]
     Slow(ChildRole),
-    #[error("the {0} process has sent something else than was expected")]
+    #[error("the {0} process has sent an unexpected message")]
     Unexpected(ChildRole),
     #[error("the {0} process does not read what it is sent")]
     Unread(ChildRole),
@@ -89,7 +89,7 @@ impl StartingChild {
         Self::start_from(Path::new(THIS_PROGRAM), role)
     }
 
-    /// The same with another program, a later version of this one.
+    /// Starts a role of another program, a later version of this one.
     pub fn start_from(program: &Path, role: ChildRole) -> Result<Self, ChildError> {
         let failed = |source| ChildError::Start { role, source };
         let (ours, theirs) = channel::pair().map_err(failed)?;

@@ -1,5 +1,5 @@
 //! Relays a child's log. INVARIANT: no child holds a terminal, from which it could read what people
-//! type, and whose control sequences could make it answer as if somebody had typed; a child's lines
+//! type, and whose control sequences could make it answer as if a user had typed; a child's lines
 //! reach a terminal through the parent, without control characters.
 
 use std::io::{self, BufRead as _, BufReader, IsTerminal as _, PipeReader, Read as _, Write};
@@ -30,7 +30,7 @@ pub(super) fn of_child() -> io::Result<(Stdio, Option<Relay>)> {
     }
     let (reader, writer) = io::pipe()?;
     let pass_on = move || {
-        // It ends with the child, which would be held up by a pipe that nobody reads.
+        // It ends with the child, which would be held up by a pipe that is not read.
         let _ = relay(reader, io::stderr());
     };
     let thread = std::thread::Builder::new().name("log-relay".to_owned()).spawn(pass_on)?;
@@ -41,7 +41,7 @@ fn relay(from: PipeReader, mut to: impl Write) -> io::Result<()> {
     let mut from = BufReader::new(from);
     let mut line = Vec::new();
     while from.by_ref().take(MAX_LINE).read_until(b'\n', &mut line)? > 0 {
-        // A terminal that is gone takes nothing, and there is nobody else to report that to.
+        // A terminal that is gone takes nothing, and there is nowhere else to report that.
         let _ = to.write_all(printable(&String::from_utf8_lossy(&line)).as_bytes());
         line.clear();
     }

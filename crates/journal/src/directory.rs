@@ -195,7 +195,8 @@ impl JournalDirectory {
         Err(io::Error::other("another process removes it again and again"))
     }
 
-    /// The beginning of an entry that another process holds; `None` if none does.
+    /// The beginning of an entry that another process holds; `None` if none does. The lock decides,
+    /// whatever the entry holds, and whether it can be read.
     pub fn read_held(&self, name: &str) -> io::Result<Option<String>> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let file = match rustix::fs::openat(&self.handle, name, flags, Mode::empty()) {
@@ -203,9 +204,9 @@ impl JournalDirectory {
             Err(Errno::NOENT) => return Ok(None),
             Err(errno) => return Err(errno.into()),
         };
-        let mut text = String::new();
-        file.try_clone()?.take(MAX_HELD).read_to_string(&mut text)?;
-        Ok(LockedFile::try_lock(file)?.is_none().then_some(text))
+        let mut text = Vec::new();
+        let _ = (&file).take(MAX_HELD).read_to_end(&mut text);
+        Ok(LockedFile::try_lock(file)?.is_none().then(|| String::from_utf8_lossy(&text).into_owned()))
     }
 
     /// Opens and reads an entry if it is an abandoned journal.

@@ -54,7 +54,10 @@ pub struct KillSwitchRecord {
     pub since_s: u64,
     /// Whether the networks that the machine is directly connected to pass, whichever these are.
     pub passes_local: bool,
-    /// What passes; without local networks, which are others after a restart.
+    /// The name of the gateway that requires it; `None` if this machine does.
+    #[serde(default)]
+    pub required_by: Option<String>,
+    /// The rules, without local networks, which are others after a restart.
     pub rules: KillSwitchRules,
 }
 
@@ -63,7 +66,7 @@ pub struct KillSwitchRecord {
 pub enum Found {
     Nothing,
     Record(KillSwitchRecord),
-    /// There is one that can't be read, or that somebody else has written; why, for people.
+    /// There is one that can't be read, or that another user has written; why, for people.
     Unreadable(String),
 }
 
@@ -184,8 +187,16 @@ impl KillSwitchPlace {
     ///
     /// # Errors
     /// If that can't be found out.
-    pub fn holder(&self) -> Result<Option<String>, JournalError> {
-        self.directory.read_held(&self.hold_name()).map_err(|source| self.failed("read", source))
+    pub fn holder(&self) -> io::Result<Option<String>> {
+        self.directory.read_held(&self.hold_name())
+    }
+
+    /// Removes what stands where the client that keeps the switch is found, and is no file of vpnd.
+    ///
+    /// # Errors
+    /// If it can't be removed.
+    pub fn remove_holder(&self) -> io::Result<()> {
+        self.directory.remove(&self.hold_name())
     }
 
     /// Writes the record down, and its copy if there is room for it.
@@ -246,6 +257,7 @@ impl KillSwitchPlace {
             is_persistent,
             since_s: vpnd_sys::clock::wall_s(),
             passes_local,
+            required_by: None,
             rules: KillSwitchRules { local: Vec::new(), ..rules },
         }
     }
@@ -261,7 +273,7 @@ impl KillSwitchPlace {
             return true;
         }
         // Where a process can't find out whether it is in the machine's own namespace it is taken
-        // for that, so that whoever may end the switch can.
+        // for that, so that those who may end the switch can.
         record.owner.boot != self.this.boot
             && record.is_machines
             && record.is_persistent
@@ -321,8 +333,8 @@ impl KillSwitchHold {
 
 impl Drop for KillSwitchHold {
     fn drop(&mut self) {
-        // While it is locked: whoever opens it afterwards makes another.
-        let _ = self.place.directory.remove(&self.place.hold_name());
+        // While it is locked: a process that opens it afterwards makes another.
+        let _ = self.place.remove_holder();
     }
 }
 
@@ -332,6 +344,9 @@ impl fmt::Display for KillSwitchRecord {
         let kind = if self.is_persistent { "persistent kill switch" } else { "kill switch" };
         let since = vpnd_sys::date::rfc3339(self.since_s);
         write!(f, "{kind} on since {since}: only {} carries packets of this machine", self.rules.tunnel)?;
+        if let Some(gateway) = &self.required_by {
+            write!(f, ", as {gateway} requires")?;
+        }
         if self.passes_local {
             f.write_str(", and local networks pass")?;
         }
@@ -366,14 +381,14 @@ mod tests {
     #[test]
     fn it_reads_as_written_and_counts_here_alone() {
         let (_files, directory) = directory();
-        let here = place(&directory);
-        assert_eq!(here.find().unwrap(), Found::Nothing);
-        let record = here.record(0, false, true, rules());
-        here.write(&record).unwrap();
-        assert_eq!(here.find().unwrap(), Found::Record(record.clone()));
+        let own_place = place(&directory);
+        assert_eq!(own_place.find().unwrap(), Found::Nothing);
+        let record = own_place.record(0, false, true, rules());
+        own_place.write(&record).unwrap();
+        assert_eq!(own_place.find().unwrap(), Found::Record(record.clone()));
         let elsewhere = Owner { namespace: (4, 12_345), cookie: Some(7), ..record.owner.clone() };
-        let there = KillSwitchPlace { this: elsewhere, is_machines: Some(false), ..place(&directory) };
-        assert_eq!(there.find().unwrap(), Found::Nothing, "another namespace's");
+        let other_place = KillSwitchPlace { this: elsewhere, is_machines: Some(false), ..place(&directory) };
+        assert_eq!(other_place.find().unwrap(), Found::Nothing, "another namespace's");
         let again = Owner { cookie: Some(7), ..record.owner.clone() };
         let again = KillSwitchPlace { this: again, is_machines: Some(false), ..place(&directory) };
         assert_eq!(again.find().unwrap(), Found::Nothing, "one that has got the number of one that is gone");
@@ -408,42 +423,43 @@ mod tests {
     #[test]
     fn what_is_damaged_or_another_users_is_no_record_and_is_reported() {
         let (files, directory) = directory();
-        let here = place(&directory);
-        here.write(&here.record(0, true, false, rules())).unwrap();
-        let path = here.path();
+        let own_place = place(&directory);
+        own_place.write(&own_place.record(0, true, false, rules())).unwrap();
+        let path = own_place.path();
         let text = fs::read_to_string(&path).unwrap();
-        let copy = directory.path_of(&(here.own_name() + COPY));
+        let copy = directory.path_of(&(own_place.own_name() + COPY));
         for wrong in ["", "no record", &text.replace("vpn0", "vpn1"), &text[..text.len() / 2]] {
             [&path, &copy].into_iter().for_each(|path| fs::write(path, wrong).unwrap());
-            assert!(matches!(here.find().unwrap(), Found::Unreadable(_)), "{wrong:?}");
+            assert!(matches!(own_place.find().unwrap(), Found::Unreadable(_)), "{wrong:?}");
         }
         fs::remove_file(copy).unwrap();
         let elsewhere = files.path().join("elsewhere");
         fs::write(&elsewhere, &text).unwrap();
         fs::remove_file(&path).unwrap();
         std::os::unix::fs::symlink(&elsewhere, &path).unwrap();
-        assert!(matches!(here.find().unwrap(), Found::Unreadable(_)), "a link");
+        assert!(matches!(own_place.find().unwrap(), Found::Unreadable(_)), "a link");
     }
 
     #[test]
     fn the_copy_counts_where_the_record_is_damaged_or_lost_and_nowhere_else() {
         let (_files, directory) = directory();
-        let here = place(&directory);
-        let record = |port| here.record(0, true, false, KillSwitchRules { inbound: vec![port], ..rules() });
-        here.write(&record(22)).unwrap();
-        let old = fs::read(directory.path_of(&(here.own_name() + COPY))).unwrap();
-        here.write(&record(443)).unwrap();
+        let own_place = place(&directory);
+        let record =
+            |port| own_place.record(0, true, false, KillSwitchRules { inbound: vec![port], ..rules() });
+        own_place.write(&record(22)).unwrap();
+        let old = fs::read(directory.path_of(&(own_place.own_name() + COPY))).unwrap();
+        own_place.write(&record(443)).unwrap();
         let is_found =
-            |port| matches!(here.find().unwrap(), Found::Record(found) if found.rules.inbound == [port]);
-        fs::write(here.path(), "nonsense").unwrap();
+            |port| matches!(own_place.find().unwrap(), Found::Record(found) if found.rules.inbound == [port]);
+        fs::write(own_place.path(), "nonsense").unwrap();
         assert!(is_found(443), "damaged");
-        fs::remove_file(here.path()).unwrap();
+        fs::remove_file(own_place.path()).unwrap();
         assert!(is_found(443), "lost");
-        assert!(here.forget(None).unwrap());
-        assert_eq!(here.find().unwrap(), Found::Nothing, "nothing is left of what is forgotten");
+        assert!(own_place.forget(None).unwrap());
+        assert_eq!(own_place.find().unwrap(), Found::Nothing, "nothing is left of what is forgotten");
         // A machine that stops between the two writes has the copy of the record before.
-        here.write(&record(443)).unwrap();
-        fs::write(directory.path_of(&(here.own_name() + COPY)), old).unwrap();
+        own_place.write(&record(443)).unwrap();
+        fs::write(directory.path_of(&(own_place.own_name() + COPY)), old).unwrap();
         assert!(is_found(443), "the record itself counts");
     }
 
@@ -457,6 +473,21 @@ mod tests {
         drop(held);
         assert_eq!(place(&directory).holder().unwrap(), None);
         assert!(place(&directory).hold().unwrap().is_some());
+    }
+
+    #[test]
+    fn who_keeps_it_is_known_by_the_lock_whatever_the_file_says() {
+        let (_files, directory) = directory();
+        let path = directory.path_of(&place(&directory).hold_name());
+        let held = place(&directory).hold().unwrap();
+        fs::write(&path, [0xFF, 0xFE]).unwrap();
+        assert!(place(&directory).holder().unwrap().is_some());
+        drop(held);
+        fs::write(&path, [0xFF, 0xFE]).unwrap();
+        assert_eq!(place(&directory).holder().unwrap(), None);
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        assert_eq!(place(&directory).holder().unwrap(), None, "nobody holds it, and it can't be read");
     }
 
     #[test]
@@ -482,27 +513,27 @@ mod tests {
     #[test]
     fn one_keeper_waits_for_the_end_of_clients() {
         let (_files, directory) = directory();
-        let here = place(&directory);
-        assert!(!here.has_keeper().unwrap());
-        let kept = here.keep().unwrap().expect("it is free");
-        assert!(here.has_keeper().unwrap() && here.keep().unwrap().is_none());
-        assert_eq!(here.holder().unwrap(), None, "it is no client");
+        let own_place = place(&directory);
+        assert!(!own_place.has_keeper().unwrap());
+        let kept = own_place.keep().unwrap().expect("it is free");
+        assert!(own_place.has_keeper().unwrap() && own_place.keep().unwrap().is_none());
+        assert_eq!(own_place.holder().unwrap(), None, "it is no client");
         drop(kept);
-        assert!(!here.has_keeper().unwrap());
+        assert!(!own_place.has_keeper().unwrap());
     }
 
     #[test]
     fn what_is_forgotten_is_gone_whatever_it_was() {
         let (_files, directory) = directory();
-        let here = place(&directory);
-        assert!(!here.forget(None).unwrap(), "there was none");
+        let own_place = place(&directory);
+        assert!(!own_place.forget(None).unwrap(), "there was none");
         for damage in [false, true] {
-            here.write(&here.record(0, true, false, rules())).unwrap();
+            own_place.write(&own_place.record(0, true, false, rules())).unwrap();
             if damage {
-                fs::write(here.path(), "nonsense").unwrap();
+                fs::write(own_place.path(), "nonsense").unwrap();
             }
-            assert!(here.forget(Some(&here.turn().unwrap())).unwrap());
-            assert_eq!(here.find().unwrap(), Found::Nothing);
+            assert!(own_place.forget(Some(&own_place.turn().unwrap())).unwrap());
+            assert_eq!(own_place.find().unwrap(), Found::Nothing);
         }
     }
 }

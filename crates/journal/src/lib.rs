@@ -7,8 +7,7 @@
 //!
 //! One file per running process, locked while it lives, in a directory that only the privileged
 //! process writes ([`JournalDirectory`]). A journal is undone only if it lies there, belongs to
-//! this user and names its process; and it is kept shorter than what is read. Secrets never enter
-//! it: it holds [`Change`]s only.
+//! this user and names its process; and it is kept shorter than what is read. It has no secrets.
 #![deny(unsafe_code)]
 // A library in form only: its users are the daemon's other crates.
 #![allow(missing_docs)]
@@ -27,6 +26,7 @@ pub mod kill_switch;
 mod owner;
 pub mod record;
 mod shared;
+pub mod tunnels;
 
 pub use directory::JournalDirectory;
 use directory::Opened;
@@ -335,7 +335,7 @@ impl Journal {
         if self.file.is_due(line.len()) {
             let in_force = self.active.iter().map(|active| active.line.as_str());
             let text: String = std::iter::once(self.header.as_str()).chain(in_force).collect();
-            self.file.rewrite(&text).map_err(|source| os_error(&self.file.path(), "written anew", source))?;
+            self.file.rewrite(&text).map_err(|source| os_error(&self.file.path(), "rewritten", source))?;
         }
         self.file.append(line).map_err(|source| os_error(&self.file.path(), "written", source))
     }

@@ -33,7 +33,7 @@ impl FromStr for DnsName {
                 && !label.starts_with('-')
                 && !label.ends_with('-')
         };
-        let fine = (1..=253).contains(&text.len()) && text.split('.').all(label_ok);
-        if fine { Ok(Self(text.to_owned())) } else { Err(()) }
+        let is_valid = (1..=253).contains(&text.len()) && text.split('.').all(label_ok);
+        if is_valid { Ok(Self(text.to_owned())) } else { Err(()) }
     }
 }

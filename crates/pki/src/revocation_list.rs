@@ -49,7 +49,7 @@ pub enum ListError {
     )]
     Old(String),
     /// It is for a part of the certificates or of the reasons, or has what TLS does not know.
-    #[error("its lists are of a kind that TLS can't go by: {0}")]
+    #[error("TLS can't use its lists: {0}")]
     Unsupported(String),
 }
 

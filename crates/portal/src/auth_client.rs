@@ -1,9 +1,9 @@
 //! The portal's requests to the auth process.
 //!
-//! INVARIANT: logins, which wait for passwords to be checked, never take all that may be under way,
-//! and one address never takes all of theirs; a browser that hangs up makes no room before its
-//! login is decided. Logouts that providers send have separate places and wait for one, since providers
-//! don't repeat them.
+//! INVARIANT: logins, which wait for passwords to be checked, never take all that may be under way;
+//! those of each source have separate turns, so that a silent one keeps no other's users waiting; a
+//! browser that hangs up makes no room before its login is decided. Logouts that a provider sends
+//! have separate places and wait for one, since providers don't repeat them.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -12,39 +12,43 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use vpnd_ipc::channel::{Channel, ChannelError};
+use vpnd_ipc::gateway::auth::SourceName;
 use vpnd_ipc::gateway::portal::PortalRequest;
+use vpnd_ipc::gateway::portal::turns::{LOGOUTS_AT_ONCE, STORE, TurnQuery};
 use vpnd_ipc::messages::SecretBytes;
 use vpnd_ipc::request::{Numbered, Request};
 use vpnd_ipc::requests::{Gone, NoReply, Requests};
-use vpnd_proto::admission::Source;
 
-/// Logins under way: fewer than the auth process answers requests at the same time.
-const MAX_LOGINS: usize = 48;
-/// The same from one address.
-const MAX_LOGINS_OF_SOURCE: usize = 6;
+use crate::login_turns::{LoginTurn, LoginTurns};
 
-/// Logouts of providers that are checked at the same time, those that wait for it, and for how long:
-/// less than a request of a browser may take.
-const MAX_LOGOUTS: usize = 8;
+/// Logouts of a provider that wait for being checked, and for how long: less than a request of a
+/// browser may take.
 const MAX_WAITING_LOGOUTS: usize = 256;
 const LOGOUT_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The way to the auth process.
 pub(crate) struct AuthClient {
     requests: Arc<Requests<PortalRequest>>,
-    logins: Arc<Mutex<HashMap<Source, usize>>>,
-    logouts: Arc<Semaphore>,
-    waiting_logouts: Arc<Semaphore>,
+    /// Turns of all that has a password, a code or a provider's answer checked.
+    logins: LoginTurns,
+    /// By provider.
+    logouts: Mutex<HashMap<String, Arc<LogoutTurns>>>,
+}
+
+struct LogoutTurns {
+    at_once: Arc<Semaphore>,
+    waiting: Semaphore,
+}
+
+impl Default for LogoutTurns {
+    fn default() -> Self {
+        let at_once = Arc::new(Semaphore::new(LOGOUTS_AT_ONCE));
+        Self { at_once, waiting: Semaphore::new(MAX_WAITING_LOGOUTS) }
+    }
 }
 
 /// A logout that is being checked.
 pub(crate) struct LogoutTurn(#[expect(dead_code, reason = "it is held")] OwnedSemaphorePermit);
-
-/// A login that is under way, while it is.
-pub(crate) struct LoginTurn {
-    logins: Arc<Mutex<HashMap<Source, usize>>>,
-    source: Source,
-}
 
 impl AuthClient {
     /// With it what receives replies, until the auth process is gone.
@@ -59,13 +63,7 @@ impl AuthClient {
             }
             Ok(())
         };
-        let client = Self {
-            requests,
-            logins: Arc::default(),
-            logouts: Arc::new(Semaphore::new(MAX_LOGOUTS)),
-            waiting_logouts: Arc::new(Semaphore::new(MAX_WAITING_LOGOUTS)),
-        };
-        (client, replies)
+        (Self { requests, logins: LoginTurns::default(), logouts: Mutex::default() }, replies)
     }
 
     /// Sends a request and waits for its reply.
@@ -100,23 +98,33 @@ impl AuthClient {
         logged(replied.await.unwrap_or_else(|_| Err(Gone.into())))
     }
 
-    /// Waits until a logout may be checked; `None` if that takes too long.
-    pub(crate) async fn logout_turn(&self) -> Option<LogoutTurn> {
-        let _waiting = self.waiting_logouts.try_acquire().ok()?;
-        let turn = Arc::clone(&self.logouts).acquire_owned();
-        tokio::time::timeout(LOGOUT_TIMEOUT, turn).await.ok()?.ok().map(LogoutTurn)
+    /// Waits for the turn of a login from this address; `None` if too many others wait.
+    ///
+    /// # Errors
+    /// If the auth process does not say by which source it is decided.
+    pub(crate) async fn login_turn(
+        &self,
+        login: TurnQuery,
+        address: IpAddr,
+    ) -> Result<Option<LoginTurn>, NoReply> {
+        Ok(self.logins.take(self.request(login).await?, address).await)
     }
 
-    /// Lets a login from this address begin, if not too many are under way.
-    pub(crate) fn login_turn(&self, address: IpAddr) -> Option<LoginTurn> {
-        let source = Source::from(address);
-        let mut logins = self.logins.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_source = logins.get(&source).copied().unwrap_or_default();
-        if of_source >= MAX_LOGINS_OF_SOURCE || logins.values().sum::<usize>() >= MAX_LOGINS {
-            return None;
-        }
-        logins.insert(source, of_source + 1);
-        Some(LoginTurn { logins: Arc::clone(&self.logins), source })
+    /// The turn of what the store alone decides.
+    pub(crate) async fn store_turn(&self, address: IpAddr) -> Option<LoginTurn> {
+        self.logins.take(STORE, address).await
+    }
+
+    /// Waits until a logout of this provider, which is one of ours, may be checked; `None` if that
+    /// takes too long.
+    pub(crate) async fn logout_turn(&self, provider: &SourceName) -> Option<LogoutTurn> {
+        let turns = {
+            let mut logouts = self.logouts.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(logouts.entry(provider.to_string()).or_default())
+        };
+        let _waiting = turns.waiting.try_acquire().ok()?;
+        let turn = Arc::clone(&turns.at_once).acquire_owned();
+        tokio::time::timeout(LOGOUT_TIMEOUT, turn).await.ok()?.ok().map(LogoutTurn)
     }
 }
 
@@ -127,44 +135,28 @@ fn logged<T>(replied: Result<T, NoReply>) -> Result<T, NoReply> {
     replied
 }
 
-impl Drop for LoginTurn {
-    fn drop(&mut self) {
-        let mut logins = self.logins.lock().unwrap_or_else(PoisonError::into_inner);
-        match logins.get_mut(&self.source) {
-            Some(count) if *count > 1 => *count -= 1,
-            _ => drop(logins.remove(&self.source)),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[tokio::test]
-    async fn one_address_never_takes_all_logins() {
+    #[tokio::test(start_paused = true)]
+    async fn logouts_wait_for_those_of_their_provider_alone() {
         let (ours, _theirs) = vpnd_ipc::channel::pair().unwrap();
         let (auth, _replies) = AuthClient::start(Channel::new(ours, 1 << 10).unwrap());
-        let address = |n: usize| IpAddr::from([192, 0, 2, n as u8]);
-        let mut turns: Vec<_> =
-            (0..MAX_LOGINS_OF_SOURCE).map(|_| auth.login_turn(address(1)).unwrap()).collect();
-        assert!(auth.login_turn(address(1)).is_none());
-        turns.pop();
-        turns.push(auth.login_turn(address(1)).expect("one is over"));
-        turns.extend((2..200).map_while(|n| auth.login_turn(address(n))));
-        assert_eq!(turns.len(), MAX_LOGINS);
-        // Logouts have separate places, for which they wait.
-        let mut logouts = Vec::new();
-        for _ in 0..MAX_LOGOUTS {
-            logouts.push(auth.logout_turn().await.expect("there is room"));
+        let [silent, other] = ["silent", "other"].map(SourceName::cut);
+        let mut held = Vec::new();
+        for _ in 0..LOGOUTS_AT_ONCE {
+            held.push(auth.logout_turn(&silent).await.expect("there is room"));
         }
-        let last = auth.logout_turn();
+        assert!(auth.logout_turn(&silent).await.is_none(), "it took too long");
+        let start = tokio::time::Instant::now();
+        assert!(auth.logout_turn(&other).await.is_some());
+        assert_eq!(start.elapsed(), Duration::ZERO);
+        let last = auth.logout_turn(&silent);
         let over = async {
             tokio::task::yield_now().await;
-            logouts.pop();
+            held.pop();
         };
         assert!(tokio::join!(last, over).0.is_some());
-        drop(turns);
-        assert!(auth.logins.lock().unwrap().is_empty());
     }
 }

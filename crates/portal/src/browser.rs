@@ -19,9 +19,9 @@ use vpnd_ipc::gateway::portal::{Browser, Token};
 
 /// The prefix has browsers take the cookie only from this host, for all of its paths, by TLS.
 const NAME: &str = "__Host-vpnd";
-/// The same for a browser that is at a provider.
+/// The cookie of a browser that is at a provider.
 const AT_PROVIDER: &str = "__Host-vpnd-provider";
-/// The same for a browser in which a client logs in.
+/// The cookie of a browser in which a client logs in.
 const CONNECT: &str = "__Host-vpnd-connect";
 /// Its value until the person has typed the client's code.
 const WITHOUT_CODE: &str = "code";
@@ -32,7 +32,7 @@ const FORM: &[u8] = b"vpnd portal form";
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer(pub(crate) IpAddr);
 
-/// Who has sent a request, as far as the request shows.
+/// The sender of a request, as far as the request shows.
 pub(crate) struct Visitor {
     pub(crate) address: IpAddr,
     pub(crate) token: Option<Token>,
@@ -43,11 +43,11 @@ pub(crate) struct Visitor {
     /// Whether the person is about to type the code of one.
     types_code: bool,
     pub(crate) texts: &'static Texts,
-    /// As the browser says.
+    /// The browser's own statement.
     pub(crate) kind: BrowserKind,
     /// Whether the browser says that a page of another host, or a person, has sent it.
     is_foreign: bool,
-    /// The same of a page of another host alone.
+    /// Whether the browser says that a page of another host has sent it.
     is_led: bool,
 }
 
@@ -102,7 +102,7 @@ impl Visitor {
         !self.is_foreign && self.token.as_ref().is_some_and(|token| is_same(&form_of(token), form))
     }
 
-    /// The same of a form that asks about this ticket.
+    /// Whether a form that asks about this ticket was ours, and sent by this browser.
     pub(crate) fn has_answered(&self, ticket: &Token, form: &str) -> bool {
         let is_ours = |token| is_same(&form_about(token, ticket), form);
         !self.is_foreign && self.token.as_ref().is_some_and(is_ours)
@@ -130,19 +130,19 @@ fn kind(agent: &str) -> BrowserKind {
     BrowserKind { program, system }
 }
 
-/// A token of nobody, for a browser that has none yet.
+/// A token without a visit, for a browser that has none yet.
 pub(crate) fn fresh_token() -> Token {
     Token(rand::random::<[u8; 32]>().into())
 }
 
-/// What a form of the browser with this token holds.
+/// The value in forms of the browser with this token.
 pub(crate) fn form_of(token: &Token) -> String {
     let mut hash = Sha256::new_with_prefix(FORM);
     hash.update(*token.0);
     hex(&hash.finalize())
 }
 
-/// The same for a form that asks about this ticket, and about no other.
+/// The value in a form that asks about this ticket, and about no other.
 pub(crate) fn form_about(token: &Token, ticket: &Token) -> String {
     let mut hash = Sha256::new_with_prefix(FORM);
     hash.update(*token.0);

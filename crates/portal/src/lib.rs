@@ -16,9 +16,11 @@ mod certificates;
 mod connections;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
+mod login_turns;
 mod pages;
 mod parent;
 mod places;
+mod refusals;
 mod relays;
 mod site;
 mod texts;
@@ -95,12 +97,13 @@ async fn serve(started: Started<PortalLaunch, Tls>, parent: Channel) -> anyhow::
     let (tls, certificates) = started.made;
     let at_parent = Parent::new(Arc::clone(&relays), certificates, to_parent);
     let site = Arc::new(Site::new(auth, name.to_string(), logo, providers.to_vec()));
-    let listener = Listener::new(listener, tls, site::router(site), relays)?;
+    let listener = Listener::new(listener, tls, site::router(Arc::clone(&site)), relays)?;
     parent.send(&Prepared::Prepared(started.protections), &[]).await?;
     tokio::select! {
         ended = at_parent.serve(parent, messages) => ended.context("the daemon's parent is lost"),
         ended = answers => ended.context("the auth process is lost"),
         never = listener.serve() => match never {},
+        never = site.report() => match never {},
     }
 }
 

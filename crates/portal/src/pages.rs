@@ -18,7 +18,7 @@ use crate::texts::Texts;
 use vpnd_ipc::gateway::portal::visits::OwnVisit;
 use vpnd_ipc::gateway::portal::{Overview, OwnSession, Provider};
 
-/// What all pages have.
+/// Data of all pages.
 pub(crate) struct Frame<'p> {
     pub(crate) texts: &'static Texts,
     /// The name of the service.
@@ -33,7 +33,7 @@ pub(crate) struct Frame<'p> {
 pub(crate) struct LoginPage<'p> {
     pub(crate) frame: Frame<'p>,
     pub(crate) form: String,
-    /// As it was typed before.
+    /// The name as it was typed before.
     pub(crate) user: &'p str,
     pub(crate) problem: Option<String>,
     /// Where else one can log in.
@@ -69,6 +69,7 @@ pub(crate) struct OverviewPage<'p> {
     sessions: Vec<ShownSession>,
     visits: Vec<ShownVisit>,
     codes: Option<bool>,
+    password: bool,
     desk: bool,
 }
 
@@ -106,6 +107,8 @@ pub(crate) struct CodesPage<'p> {
     problem: Option<&'p str>,
     image: String,
     secret: &'p str,
+    /// Whether the user may do without.
+    removable: bool,
 }
 
 #[derive(Template)]
@@ -115,6 +118,8 @@ pub(crate) struct InvitationPage<'p> {
     form: String,
     problem: Option<&'p str>,
     user: &'p str,
+    /// Whether the user chooses one.
+    password: bool,
     image: String,
     secret: &'p str,
 }
@@ -125,10 +130,10 @@ impl<'p> InvitationPage<'p> {
         frame: Frame<'p>,
         form: String,
         problem: Option<&'p str>,
-        user: &'p str,
+        (user, password): (&'p str, bool),
         (address, secret): (&str, &'p str),
     ) -> Option<Self> {
-        Some(Self { frame, form, problem, user, image: qr_image(address)?, secret })
+        Some(Self { frame, form, problem, user, password, image: qr_image(address)?, secret })
     }
 }
 
@@ -147,8 +152,9 @@ impl<'p> CodesPage<'p> {
         form: String,
         problem: Option<&'p str>,
         (address, secret): (&str, &'p str),
+        removable: bool,
     ) -> Option<Self> {
-        Some(Self { frame, form, problem, image: qr_image(address)?, secret })
+        Some(Self { frame, form, problem, image: qr_image(address)?, secret, removable })
     }
 }
 
@@ -179,7 +185,7 @@ impl<'p> OverviewPage<'p> {
             is_this: visit.is_this,
             browser: (texts.visits.browser)(visit.kind),
             since: (texts.ago)(visit.age_s),
-            used: (texts.ago)(visit.unused_s),
+            used: (texts.earlier)(visit.unused_s),
             from: visit.from.to_string(),
         };
         Self {
@@ -190,6 +196,7 @@ impl<'p> OverviewPage<'p> {
             sessions: overview.sessions.iter().map(shown).collect(),
             visits: overview.visits.iter().map(visit).collect(),
             codes: overview.codes,
+            password: overview.password,
             desk: overview.desk,
             frame,
         }
@@ -208,4 +215,4 @@ pub(crate) fn page(status: StatusCode, page: &impl Template) -> Response {
 }
 
 #[cfg(test)]
-mod gallery;
+pub(crate) mod gallery;

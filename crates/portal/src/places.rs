@@ -1,5 +1,5 @@
-//! Places for connections, which networks share fairly: where there is no room, whoever holds many
-//! loses one to a newcomer.
+//! Places for connections, which networks share fairly: where there is no room, the one that holds
+//! many loses one to a newcomer.
 //!
 //! INVARIANT: a connection that has lost its place ends, and one that ends gives its place back.
 
@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tokio::task::AbortHandle;
 
+use crate::refusals::{self, Reason};
 use vpnd_proto::admission::Source;
 use vpnd_proto::admission::shares::{Displaced, Division, Entered, PermitId, Shares, Standing};
 use vpnd_sys::clock::now;
@@ -37,7 +38,7 @@ impl Drop for Place {
 }
 
 impl Places {
-    /// So many, of which each that is so old makes room for one of a network that has as many.
+    /// This many; each of this age makes room for one of a network that has as many.
     pub(crate) fn new(limit: usize, displace_after: Duration) -> Self {
         let division = Division { limit, displace_after, displaced: Displaced::Oldest };
         Self(Arc::new(Mutex::new(Taken { shares: Shares::new(division), tasks: BTreeMap::new() })))
@@ -49,6 +50,7 @@ impl Places {
         let entered = taken.shares.enter(now(), source, Standing::Stranger);
         let Entered::In { permit, displaced } = entered else { return None };
         if let Some(task) = displaced.and_then(|displaced| taken.tasks.remove(&displaced)) {
+            refusals::count(Reason::Place);
             task.abort();
         }
         drop(taken);

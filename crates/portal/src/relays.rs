@@ -1,6 +1,6 @@
 //! Connections that carry datagrams of the gateway's port instead of pages (PROTOCOL §18).
 //!
-//! INVARIANT: each has a place of its own kind, which networks share, and a socket of the parent
+//! INVARIANT: each has a place of a separate kind, which networks share, and a socket of the parent
 //! that leads to the gateway's port and nowhere else. It is made for the address from which the
 //! connection came, so that limits and records see that one.
 
@@ -61,7 +61,7 @@ impl Drop for Known {
     fn drop(&mut self) {
         self.relays.waiting().remove(&self.number);
         let dropped = self.dropped.load(Ordering::Relaxed);
-        // Without a parent nobody is to be told.
+        // Without a parent there is no receiver.
         let _ = self.relays.to_parent.send(FromPortal::RelayOver { number: self.number, dropped });
     }
 }

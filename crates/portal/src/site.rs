@@ -1,4 +1,4 @@
-//! What is at which address of the portal, and who may have it: whoever the auth process says.
+//! The portal's pages by address, and who may have them, as the auth process decides.
 //!
 //! Invariants: nothing is changed by a GET but the browser's own token; nothing that is posted
 //! counts without the proof that it is from a form of ours; every answer has the headers that keep
@@ -13,7 +13,9 @@ mod devices;
 pub(crate) mod headers;
 mod invitations;
 
+use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Bytes;
@@ -28,8 +30,11 @@ use zeroize::Zeroizing;
 
 use crate::auth_client::AuthClient;
 use crate::browser::{Visitor, cookie, form_of, fresh_token, no_cookie, unhex};
+use crate::login_turns::LoginTurn;
 use crate::pages::{AnswerPage, Frame, LoginPage, MessagePage, OverviewPage, WaitPage, page};
+use crate::refusals::{self, Reason};
 use headers::scripted;
+use vpnd_ipc::gateway::portal::turns::TurnQuery;
 use vpnd_ipc::gateway::portal::{
     Change, EndSession, LogOut, LoginStep, Logo, OverviewQuery, PortalAnswer, PortalApproval, PortalLogin,
     Provider,
@@ -39,9 +44,11 @@ use vpnd_proto::control::{ChallengeAnswer, ChallengeKind, SecretText, UserName};
 
 /// Bytes of a form.
 const MAX_BODY_BYTES: usize = 16 << 10;
+/// Interval at which the auth process gets the counts of what was refused here.
+const REPORT_INTERVAL: Duration = Duration::from_secs(5);
 const STYLE: &str = include_str!("../assets/style.css");
 const SCRIPT: &str = include_str!("../assets/script.js");
-/// What pages are made of.
+/// The parts that pages are made of.
 pub(crate) struct Site {
     auth: AuthClient,
     name: String,
@@ -57,6 +64,18 @@ impl Site {
             (media_type.to_string(), bytes.into())
         });
         Self { auth, name, logo, providers }
+    }
+
+    /// Sends what this process has refused to the auth process, for its counters; never returns.
+    pub(crate) async fn report(&self) -> Infallible {
+        loop {
+            tokio::time::sleep(REPORT_INTERVAL).await;
+            if let Some(refused) = refusals::take()
+                && self.auth.request(refused).await.is_err()
+            {
+                tracing::warn!("counts of what the pages have refused are lost");
+            }
+        }
     }
 
     fn frame(&self, visitor: &Visitor) -> Frame<'_> {
@@ -76,6 +95,7 @@ impl Site {
 
     /// A form was not sent from a page of ours that this browser has shown.
     fn not_ours(&self, visitor: &Visitor) -> Response {
+        refusals::count(Reason::Form);
         let texts = visitor.texts;
         self.message(visitor, StatusCode::FORBIDDEN, texts.old_form, texts.old_form_text)
     }
@@ -113,6 +133,23 @@ impl Site {
         let login = LoginPage { frame: self.frame(visitor), form, user, problem, providers, again };
         let response = page(status, &login);
         if is_new { with_cookie(response, &cookie(&token)) } else { response }
+    }
+
+    /// The turn of a login, or the page for a person who is to try again.
+    async fn login_turn(
+        &self,
+        visitor: &Visitor,
+        user: &str,
+        login: TurnQuery,
+    ) -> Result<LoginTurn, Response> {
+        match self.auth.login_turn(login, visitor.address).await {
+            Ok(Some(turn)) => Ok(turn),
+            Ok(None) => {
+                let problem = Some(visitor.texts.too_many_logins.to_owned());
+                Err(self.login_form(visitor, StatusCode::TOO_MANY_REQUESTS, user, problem))
+            }
+            Err(_) => Err(self.failed(visitor)),
+        }
     }
 
     fn step(&self, visitor: &Visitor, user: &str, step: LoginStep) -> Response {
@@ -153,7 +190,7 @@ impl Site {
 type Route = (&'static str, fn() -> MethodRouter<Arc<Site>>);
 
 /// Addresses of pages; those of the API are in `api`.
-const ROUTES: [Route; 37] = [
+const ROUTES: [Route; 39] = [
     ("/", || get(overview)),
     ("/login", || get(login_form).post(log_in)),
     ("/login/answer", || post(answer)),
@@ -174,6 +211,7 @@ const ROUTES: [Route; 37] = [
     ("/devices/remove", || post(devices::remove)),
     ("/devices/renew", || post(devices::renew)),
     ("/desk", || get(desk::overview)),
+    ("/desk/sessions", || get(desk::sessions)),
     ("/desk/users", || get(desk::users)),
     ("/desk/user", || get(desk::user)),
     ("/desk/kick", || post(desk::kick)),
@@ -189,6 +227,7 @@ const ROUTES: [Route; 37] = [
     ("/password", || get(account::password).post(account::change_password)),
     ("/codes", || post(account::codes)),
     ("/codes/take", || post(account::take_codes)),
+    ("/codes/remove", || post(account::remove_codes)),
     ("/style.css", || get(style)),
     ("/logo", || get(logo)),
 ];
@@ -249,6 +288,7 @@ async fn overview(State(site): State<Arc<Site>>, visitor: Visitor, RawQuery(quer
                 Some("ended") => Some(visitor.texts.session_ended),
                 Some("password") => Some(visitor.texts.password_changed),
                 Some("codes") => Some(visitor.texts.codes_changed),
+                Some("codes-removed") => Some(visitor.texts.codes_removed),
                 Some("browsers") => Some(visitor.texts.visits.ended),
                 _ => None,
             };
@@ -287,7 +327,7 @@ struct OfSession {
 }
 
 /// A field that is erased.
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(from = "String")]
 struct SecretField(Zeroizing<String>);
 
@@ -310,9 +350,9 @@ async fn log_in(
     else {
         return site.step(&visitor, &user, wrong());
     };
-    let Some(turn) = site.auth.login_turn(visitor.address) else {
-        let problem = Some(visitor.texts.too_many_logins.to_owned());
-        return site.login_form(&visitor, StatusCode::TOO_MANY_REQUESTS, &user, problem);
+    let turn = match site.login_turn(&visitor, &user, TurnQuery::User(name.clone())).await {
+        Ok(turn) => turn,
+        Err(refused) => return refused,
     };
     let login = PortalLogin { user: name, password, address: visitor.address };
     match site.auth.request_in_turn(login, turn).await {
@@ -340,9 +380,9 @@ async fn answer(
     let Ok(answer) = ChallengeAnswer::new(answer.0.as_str()) else {
         return site.refused(&visitor, "", Refusal::Credentials.into());
     };
-    let Some(turn) = site.auth.login_turn(visitor.address) else {
-        let problem = Some(visitor.texts.too_many_logins.to_owned());
-        return site.login_form(&visitor, StatusCode::TOO_MANY_REQUESTS, "", problem);
+    let turn = match site.login_turn(&visitor, "", TurnQuery::Answer(browser.clone())).await {
+        Ok(turn) => turn,
+        Err(refused) => return refused,
     };
     match site.auth.request_in_turn(PortalAnswer { browser, answer }, turn).await {
         Ok(step) => site.step(&visitor, "", step),
@@ -415,6 +455,15 @@ pub(crate) mod reading {
     pub(crate) use super::api::bearer;
     pub(crate) use super::at_provider::read as brought;
     pub(crate) use super::desk::parameter;
+
+    /// Every address that there is, with something in the place of each variable, and one that there
+    /// is not.
+    pub(crate) fn addresses() -> std::collections::BTreeSet<String> {
+        let pages = super::ROUTES.iter().map(|(path, _)| (*path).to_owned());
+        let all = pages.chain(super::api::addresses()).chain(["/nothing".to_owned()]);
+        let filled = |part: &str| if part.starts_with('{') { "x".to_owned() } else { part.to_owned() };
+        all.map(|path| path.split('/').map(filled).collect::<Vec<_>>().join("/")).collect()
+    }
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! INVARIANT: a text that is missing in a language does not compile.
 
 mod connect;
+mod counts;
 mod desk;
 mod devices;
 mod visits;
@@ -46,7 +47,10 @@ pub(crate) struct Texts {
     pub(crate) has_codes: &'static str,
     pub(crate) has_no_codes: &'static str,
     pub(crate) set_up_codes: &'static str,
-    pub(crate) replace_codes: &'static str,
+    pub(crate) change_codes: &'static str,
+    pub(crate) remove_codes: &'static str,
+    pub(crate) remove_codes_text: &'static str,
+    pub(crate) codes_removed: &'static str,
     pub(crate) change_password: &'static str,
     pub(crate) password_rule: &'static str,
     pub(crate) present_password: &'static str,
@@ -66,6 +70,7 @@ pub(crate) struct Texts {
     pub(crate) codes_changed: &'static str,
     pub(crate) invitation: &'static str,
     pub(crate) invitation_text: &'static str,
+    pub(crate) invitation_app_text: &'static str,
     pub(crate) invitation_rule: &'static str,
     pub(crate) invitation_go: &'static str,
     pub(crate) invitation_done: &'static str,
@@ -86,12 +91,14 @@ pub(crate) struct Texts {
     pub(crate) devices: DeviceTexts,
     pub(crate) desk: DeskTexts,
     pub(crate) visits: VisitTexts,
-    /// So many seconds ago.
+    /// This many seconds ago.
     pub(crate) ago: fn(u64) -> String,
+    /// This number of seconds ago, of a moment.
+    pub(crate) earlier: fn(u64) -> String,
     /// The visit ends in so many seconds.
     pub(crate) until: fn(u64) -> String,
     refusal: fn(Refusal) -> &'static str,
-    /// The same, and so many seconds are to be waited.
+    /// A refusal, with this many seconds to wait.
     wait: fn(u64) -> String,
 }
 
@@ -133,6 +140,14 @@ fn unit(seconds: u64) -> (u64, usize) {
     }
 }
 
+fn english_ago(seconds: u64) -> String {
+    match unit(seconds) {
+        (0, 0) => "just now".to_owned(),
+        (1, unit) => format!("1 {} ago", ["minute", "hour", "day"][unit]),
+        (count, unit) => format!("{count} {} ago", ["minutes", "hours", "days"][unit]),
+    }
+}
+
 fn count(number: u64, one: &str, many: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { many })
 }
@@ -166,16 +181,19 @@ pub(crate) static ENGLISH: Texts = Texts {
     session_ended: "The session is ended. The device notices after about a second.",
     my_account: "My account",
     has_codes: "Your logins ask for a code of your authenticator app.",
-    has_no_codes: "Your logins ask for your password alone. With an authenticator app, nobody gets in by your password alone.",
+    has_no_codes: "Your logins ask for no code. With an authenticator app, a stolen password is not enough.",
     set_up_codes: "Set up an authenticator app",
-    replace_codes: "Set up another authenticator app",
+    change_codes: "Change the authenticator app",
+    remove_codes: "Log in without an app",
+    remove_codes_text: "Your logins ask for no code any longer. Whoever has your password can log in as you.",
+    codes_removed: "Your next login asks for no code.",
     change_password: "Change password",
     password_rule: "At least 8 characters. Your devices are disconnected and need the new password.",
     present_password: "Current password",
     new_password: "New password",
     password_again: "New password again",
     passwords_differ: "The new passwords differ.",
-    password_unusable: "Choose another new password: at least 8 characters, and none that many people have or that your name or this service suggests. Four random words are a good one.",
+    password_unusable: "Choose another new password: at least 8 characters, and none that many people have or that your name or this service suggests. Four random words make a good one.",
     password_wrong: "The current password is wrong.",
     password_changed: "Your password is changed. Your devices need the new one.",
     second_factor: "Authenticator app",
@@ -188,14 +206,15 @@ pub(crate) static ENGLISH: Texts = Texts {
     codes_changed: "Your next login asks for a code of this app.",
     invitation: "Welcome",
     invitation_text: "Choose a password, and set up an authenticator app. Your user name is",
+    invitation_app_text: "Set up an authenticator app. Your user name is",
     invitation_rule: "At least 8 characters.",
     invitation_go: "Set up my account",
     invitation_done: "Your account is set up",
-    invitation_done_text: "Log in with your new password and a new code of the app.",
+    invitation_done_text: "Log in with your password and a new code of the app.",
     invitation_over: "This link is used or too old",
     invitation_over_text: "Ask for another one where you got it.",
     log_in_again: "Please log in again",
-    log_in_again_text: "Passwords, apps and other browsers can be changed within ten minutes of a login. Log out, and log in again.",
+    log_in_again_text: "Passwords, apps and other browsers can be changed within ten minutes of a login. Log in again.",
     back: "Back",
     not_found: "There is nothing here",
     not_found_text: "The address is wrong, or what was here is gone.",
@@ -208,11 +227,8 @@ pub(crate) static ENGLISH: Texts = Texts {
     devices: devices::ENGLISH,
     desk: desk::ENGLISH,
     visits: visits::ENGLISH,
-    ago: |seconds| match unit(seconds) {
-        (0, 0) => "just now".to_owned(),
-        (1, unit) => format!("1 {} ago", ["minute", "hour", "day"][unit]),
-        (count, unit) => format!("{count} {} ago", ["minutes", "hours", "days"][unit]),
-    },
+    ago: english_ago,
+    earlier: english_ago,
     until: |seconds| {
         format!(
             "This page logs you out after 30 minutes without use, and in {} at the latest.",
@@ -236,6 +252,7 @@ pub(crate) static ENGLISH: Texts = Texts {
         Refusal::NeedsBrowser | Refusal::StartInBrowser | Refusal::NoPages => {
             "Accounts of this kind log in with the button of their identity provider."
         }
+        Refusal::TooManyGroups => "Your account is in more groups than the VPN takes. Tell the help desk.",
         Refusal::Disabled => "Your account is disabled here. Ask the help desk.",
         Refusal::Expired => "Your account has expired. Ask the help desk to extend it.",
         Refusal::NoProfile => "Your account has no access to the VPN. Ask the help desk.",
@@ -284,9 +301,12 @@ pub(crate) static GERMAN: Texts = Texts {
     session_ended: "Die Sitzung ist beendet. Das Gerät bemerkt es nach etwa einer Sekunde.",
     my_account: "Mein Konto",
     has_codes: "Bei der Anmeldung wird ein Code Ihrer Authenticator-App verlangt.",
-    has_no_codes: "Bei der Anmeldung wird nur Ihr Passwort verlangt. Mit einer Authenticator-App kommt niemand allein mit Ihrem Passwort hinein.",
+    has_no_codes: "Bei der Anmeldung wird kein Code verlangt. Mit einer Authenticator-App kommt niemand allein mit Ihrem Passwort hinein.",
     set_up_codes: "Authenticator-App einrichten",
-    replace_codes: "Andere Authenticator-App einrichten",
+    change_codes: "Authenticator-App ändern",
+    remove_codes: "Ohne App anmelden",
+    remove_codes_text: "Bei der Anmeldung wird dann kein Code mehr verlangt. Wer Ihr Passwort hat, kann sich als Sie anmelden.",
+    codes_removed: "Bei der nächsten Anmeldung wird kein Code verlangt.",
     change_password: "Passwort ändern",
     password_rule: "Mindestens 8 Zeichen. Ihre Geräte werden getrennt und brauchen das neue Passwort.",
     present_password: "Bisheriges Passwort",
@@ -306,14 +326,15 @@ pub(crate) static GERMAN: Texts = Texts {
     codes_changed: "Bei der nächsten Anmeldung wird ein Code dieser App verlangt.",
     invitation: "Willkommen",
     invitation_text: "Wählen Sie ein Passwort, und richten Sie eine Authenticator-App ein. Ihr Benutzername ist",
+    invitation_app_text: "Richten Sie eine Authenticator-App ein. Ihr Benutzername ist",
     invitation_rule: "Mindestens 8 Zeichen.",
     invitation_go: "Konto einrichten",
     invitation_done: "Ihr Konto ist eingerichtet",
-    invitation_done_text: "Melden Sie sich mit dem neuen Passwort und einem neuen Code der App an.",
+    invitation_done_text: "Melden Sie sich mit Ihrem Passwort und einem neuen Code der App an.",
     invitation_over: "Dieser Link ist verbraucht oder zu alt",
     invitation_over_text: "Bitten Sie dort um einen neuen, wo Sie ihn bekommen haben.",
     log_in_again: "Bitte melden Sie sich neu an",
-    log_in_again_text: "Passwörter, Apps und andere Browser lassen sich in den ersten zehn Minuten nach einer Anmeldung ändern. Melden Sie sich ab und neu an.",
+    log_in_again_text: "Passwörter, Apps und andere Browser lassen sich in den ersten zehn Minuten nach einer Anmeldung ändern. Melden Sie sich neu an.",
     back: "Zurück",
     not_found: "Hier ist nichts",
     not_found_text: "Die Adresse ist falsch, oder was hier war, ist nicht mehr da.",
@@ -326,6 +347,11 @@ pub(crate) static GERMAN: Texts = Texts {
     desk: desk::GERMAN,
     visits: visits::GERMAN,
     too_many_logins: "Zu viele Anmeldungen laufen gerade. Versuchen Sie es in ein paar Sekunden noch einmal.",
+    earlier: |seconds| match unit(seconds) {
+        (0, 0) => "gerade eben".to_owned(),
+        (1, unit) => format!("vor {}", ["1 Minute", "1 Stunde", "1 Tag"][unit]),
+        (count, unit) => format!("vor {count} {}", ["Minuten", "Stunden", "Tagen"][unit]),
+    },
     ago: |seconds| match unit(seconds) {
         (0, 0) => "gerade eben".to_owned(),
         (1, unit) => format!("seit {}", ["1 Minute", "1 Stunde", "1 Tag"][unit]),
@@ -355,6 +381,9 @@ pub(crate) static GERMAN: Texts = Texts {
         }
         Refusal::NeedsBrowser | Refusal::StartInBrowser | Refusal::NoPages => {
             "Konten dieser Art melden sich mit der Schaltfläche ihres Identitätsanbieters an."
+        }
+        Refusal::TooManyGroups => {
+            "Ihr Konto ist in mehr Gruppen, als das VPN nimmt. Sagen Sie es dem Helpdesk."
         }
         Refusal::Disabled => "Ihr Konto ist hier gesperrt. Fragen Sie den Helpdesk.",
         Refusal::Expired => "Ihr Konto ist abgelaufen. Bitten Sie den Helpdesk, es zu verlängern.",
@@ -405,6 +434,7 @@ mod tests {
         assert_eq!((ENGLISH.ago)(60), "1 minute ago");
         assert_eq!((ENGLISH.ago)(2 * 3_600), "2 hours ago");
         assert_eq!((GERMAN.ago)(3 * 86_400), "seit 3 Tagen");
+        assert_eq!((GERMAN.earlier)(3 * 86_400), "vor 3 Tagen");
         assert!((ENGLISH.until)(3_600).contains(" in 1 hour at"));
         assert!((GERMAN.until)(9).ends_with(" 1 Stunde."));
         assert!((ENGLISH.wait)(1).ends_with(" 1 second.") && (ENGLISH.wait)(2).ends_with(" 2 seconds."));

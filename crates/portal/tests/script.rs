@@ -1,4 +1,4 @@
-//! What the pages' script computes in a browser, by Node: public keys of WireGuard, and QR codes that
+//! The pages' script, run by Node: public keys of WireGuard, and QR codes that
 //! another program reads.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -74,4 +74,49 @@ fn qr_codes_of_every_length_are_read_by_another_program() {
         assert_eq!(codes[0].decode().unwrap().1, text, "{length} bytes");
     }
     assert_eq!(lines.next(), Some("null"), "too long for any");
+}
+
+#[test]
+fn the_script_writes_text_as_text_keeps_nothing_and_asks_this_host_alone() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/assets/script.js");
+    let script = std::fs::read_to_string(path).unwrap();
+    let has = |word: &str| script.contains(word);
+    assert!(has("textContent") && has("fetch(") && has("DOMParser"), "it does what is looked at here");
+    for (word, why) in [
+        ("innerHTML", "writes text as HTML"),
+        ("outerHTML", "writes text as HTML"),
+        ("insertAdjacentHTML", "writes text as HTML"),
+        ("document.write", "writes text as HTML"),
+        ("createContextualFragment", "writes text as HTML"),
+        ("setHTML", "writes text as HTML"),
+        ("eval(", "runs text"),
+        ("Function(", "runs text"),
+        ("import(", "runs text"),
+        ("setTimeout(\"", "runs text"),
+        ("localStorage", "keeps data in the browser"),
+        ("sessionStorage", "keeps data in the browser"),
+        ("indexedDB", "keeps data in the browser"),
+        ("caches.", "keeps data in the browser"),
+        ("document.cookie", "reads or sets cookies"),
+        ("serviceWorker", "goes on behind the page"),
+        ("postMessage", "speaks with other windows"),
+        ("\"message\"", "speaks with other windows"),
+        ("window.opener", "speaks with other windows"),
+        ("__proto__", "changes what objects are"),
+        ("prototype", "changes what objects are"),
+        ("Object.assign", "makes an object of input"),
+        ("JSON.parse", "makes an object of input"),
+        ("XMLHttpRequest", "asks by another way"),
+        ("WebSocket", "asks by another way"),
+        ("sendBeacon", "asks by another way"),
+        ("http:", "names another host"),
+        ("https:", "names another host"),
+    ] {
+        // The namespace of drawings is a name and no address.
+        let found = script.replace("http://www.w3.org/2000/svg", "").contains(word);
+        assert!(!found, "{word}: the script {why}");
+    }
+    let asked: Vec<&str> =
+        script.split("fetch(").skip(1).map(|rest| rest.split([',', ')']).next().unwrap()).collect();
+    assert!(asked.iter().all(|place| *place == "form.action" || place.starts_with("\"/")), "{asked:?}");
 }

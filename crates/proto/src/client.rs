@@ -9,32 +9,38 @@
 //! retiring epoch; wrong credentials are never tried twice. This module must not know of sockets,
 //! TUN devices, passwords or files.
 
+mod action;
 mod batches;
 mod epoch;
+mod lane_ports;
 mod liveness;
 mod moving;
 mod path_mtu;
+mod purpose;
 mod reconnect;
 
-use core::net::SocketAddr;
 use core::time::Duration;
 use std::collections::VecDeque;
 
 use vpnd_crypto::LabPermit;
 
 use crate::attach::Token;
-use crate::control::{Code, FEATURE_RENEWAL, Message, Network, Offer, Renewal};
+use crate::control::{Code, FEATURE_RENEWAL, Message, Network};
 use crate::plane::{Activity, Command, Event, Slot};
 use crate::session::{ConnectionId, LocalSuite, Random, SessionId, Timers};
 use crate::time::Time;
 use crate::timer::TimerQueue;
 use crate::wire::MAX_CLIENT_LANES;
 
+pub use action::Action;
 use batches::{BATCH_PROBE, Batches};
 use epoch::Epochs;
+use lane_ports::LanePorts;
 use liveness::Liveness;
+use moving::Notices;
 pub use path_mtu::DEFAULT_MTU;
 use path_mtu::{PATH_PROBE, PathSearch};
+pub use purpose::Purpose;
 use reconnect::Attempt;
 
 /// A client's configuration.
@@ -61,76 +67,6 @@ pub enum ConfigError {
     /// No suite, or too many.
     #[error("a client offers 1 to {max} cipher suites, not {0}", max = crate::control::MAX_SUITES)]
     Suites(usize),
-}
-
-/// The purpose of a connection.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Purpose {
-    /// Send `Login` with the user's credentials, and a one-time code if the gateway requests one.
-    Login,
-    /// Send `Login` at another gateway than the one that is connected; if there is none, the
-    /// connection fails.
-    Move,
-    /// Send `Attach` with this token.
-    Attach {
-        /// The session.
-        session: SessionId,
-        /// Its token.
-        token: Token,
-    },
-}
-
-/// A task for the owner; they are to be carried out in order.
-#[derive(Debug)]
-pub enum Action {
-    /// Open a connection to the gateway, and send the message that `purpose` names with this offer.
-    Connect {
-        /// The connection's number from now on.
-        connection: ConnectionId,
-        /// Login or attach.
-        purpose: Purpose,
-        /// The offer for the epoch.
-        offer: Offer,
-    },
-    /// Give a command to a shard.
-    Command {
-        /// Which shard.
-        shard: usize,
-        /// The command.
-        command: Command,
-    },
-    /// Set addresses, routes and DNS to this; replaces what was set before. The MTU comes by
-    /// [`Action::PathMtu`], before the first of these.
-    Configure(Network),
-    /// From now on the tunnel carries inner packets of up to this many bytes: the gateway's
-    /// setting, or less if the path carries less. May be below what IPv6 needs.
-    PathMtu(u16),
-    /// Batches to this address are lost on the way, and avoided from now on. For the log only.
-    BatchesLost(SocketAddr),
-    /// Keep the addresses that the gateway has from now on, if the user permits.
-    Renew(Renewal),
-    /// Send a message on an established connection.
-    Send {
-        /// Which connection.
-        connection: ConnectionId,
-        /// The message.
-        message: Message,
-    },
-    /// Close a connection, or abandon one that is being made. Nothing about it needs to be reported
-    /// any more.
-    Disconnect {
-        /// Which connection.
-        connection: ConnectionId,
-        /// The application close code.
-        code: Code,
-    },
-    /// There is nothing more to try: show the user why, and stop.
-    GiveUp {
-        /// Why.
-        code: Code,
-        /// The reason, for a person.
-        text: String,
-    },
 }
 
 /// The reason of a timer.
@@ -186,17 +122,13 @@ pub struct Client {
     superseded: bool,
     session: Option<Session>,
     sessions_begun: u32,
-    /// When a notice to leave was followed last.
-    left: Option<Time>,
-    /// Other gateways that may still be tried after it.
-    moves_left: u8,
-    /// Another gateway has refused this client for good.
-    unwelcome: bool,
+    notices: Notices,
     configured: Option<Network>,
     /// Agreed on with the gateway of the connection.
     features: u32,
     epochs: Epochs,
     liveness: Liveness,
+    ports: LanePorts,
     path: PathSearch,
     batches: Batches,
     timers: TimerQueue<Reason>,
@@ -229,6 +161,7 @@ impl Client {
         let mut client = Self {
             in_force: config.timers,
             liveness: Liveness::new(config.lanes),
+            ports: LanePorts::new(config.lanes),
             config,
             random,
             next_connection: 0,
@@ -242,9 +175,7 @@ impl Client {
             superseded: false,
             session: None,
             sessions_begun: 0,
-            left: None,
-            moves_left: 0,
-            unwelcome: false,
+            notices: Notices::default(),
             configured: None,
             features: 0,
             epochs: Epochs::default(),
@@ -282,7 +213,7 @@ impl Client {
                 self.actions.push_back(Action::Disconnect { connection, code: Code::Bye });
                 self.closed(now, Some(close.code), &close.text);
             }
-            Message::Drain => self.leave(now),
+            Message::Drain(notice) => self.leave(now, notice),
             // Otherwise as a message of a later version (PROTOCOL §3.4).
             Message::Renewal(renewal) => {
                 if self.features & FEATURE_RENEWAL != 0 {
@@ -395,7 +326,7 @@ impl Client {
             match reason {
                 Reason::Reconnect => self.connect(),
                 Reason::Rekey => self.rekey_if_used(),
-                Reason::Expire => self.erase_current(),
+                Reason::Expire => self.rest(),
                 Reason::Unconfirmed => self.erase_pending(),
                 Reason::Retire => self.erase_retiring(),
                 Reason::Probe => self.probe_again(now),
@@ -428,10 +359,12 @@ impl Client {
         self.timers.poll_timeout()
     }
 
-    /// Whether there is a session, a confirmed epoch and a connection.
+    /// Whether there is a session, a connection, and a confirmed epoch or one that ended because
+    /// nothing was sent.
     #[must_use]
     pub fn is_up(&self) -> bool {
-        self.session.is_some() && self.connection.is_some() && self.epochs.current.is_some()
+        let has_keys = self.epochs.current.is_some() || self.epochs.is_at_rest;
+        self.session.is_some() && self.connection.is_some() && has_keys
     }
 
     /// Whether the tunnel leads somewhere, as far as the client knows: it is up, and the gateway

@@ -127,7 +127,7 @@ pub enum Message {
     /// 22, from the gateway: a login goes on with a challenge.
     Challenge(Challenge),
     /// 23, from the gateway: it is being drained, and the client should move to another gateway.
-    Drain,
+    Drain(Drain),
     /// 24, from the gateway: routes of the network that follows. [`Decoder`] joins them, and
     /// returns none of these.
     Routes(MoreRoutes),
@@ -274,6 +274,16 @@ pub struct MoreRoutes {
     pub routes: List<AsText<IpNet>, ROUTES_IN_MESSAGE>,
 }
 
+/// The notice of a gateway that is being drained (message 23).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+#[cbor(map)]
+pub struct Drain {
+    /// Whether other gateways go on with the session: an attach to one of them moves it there.
+    #[n(0)]
+    #[cbor(default)]
+    pub is_shared: bool,
+}
+
 /// The addresses that the gateway has from now on (message 25).
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 #[cbor(map)]
@@ -281,6 +291,17 @@ pub struct Renewal {
     /// Addresses in the form of a profile (PROTOCOL §15).
     #[n(0)]
     pub addresses: List<Text<259>, MAX_GATEWAY_ADDRESSES>,
+    /// The part of clients that each of them should get; without it they are tried in their order.
+    #[n(1)]
+    pub weights: Option<List<u32, MAX_GATEWAY_ADDRESSES>>,
+}
+
+impl Renewal {
+    /// The addresses with their weights, if each has one.
+    pub fn weighted(&self) -> Option<impl Iterator<Item = (&str, u32)>> {
+        let weights = self.weights.as_ref().filter(|weights| weights.len() == self.addresses.len())?;
+        Some(self.addresses.iter().map(|address| &**address).zip(weights.iter().copied()))
+    }
 }
 
 /// A client's offer for an epoch (PROTOCOL §3.3).
@@ -346,7 +367,15 @@ pub struct Network {
     #[n(7)]
     #[cbor(default)]
     pub search: List<Text<253>, MAX_SEARCH>,
+    /// The kill switch that the gateway requires: [`KILL_SWITCH_ON`] or [`KILL_SWITCH_PERSISTENT`].
+    #[n(8)]
+    pub kill_switch: Option<u8>,
 }
+
+/// Nothing leaves the client's machine but by the tunnel, until the client ends in order.
+pub const KILL_SWITCH_ON: u8 = 1;
+/// Nothing leaves it but by the tunnel, until a person ends that.
+pub const KILL_SWITCH_PERSISTENT: u8 = 2;
 
 impl Network {
     /// Returns as much of it as an end with these features takes.

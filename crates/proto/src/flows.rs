@@ -31,8 +31,8 @@ use fragments::Passed;
 pub use key::FlowKey;
 pub(crate) use key::is_error;
 
-use crate::packet::{ICMP, ICMPV6, Packet, TCP};
 use crate::time::Time;
+use vpnd_packet::{ICMP, ICMPV6, Packet, TCP};
 
 /// Sets of a table, and entries of each: as many as a line of the processor's cache holds.
 const SETS: usize = 128;

@@ -194,6 +194,8 @@ pub struct Gateway {
     groups: Vec<GroupLimits>,
     /// No login is accepted.
     draining: bool,
+    /// Sessions of other gateways, which count for the limit of all.
+    elsewhere: usize,
 }
 
 impl core::fmt::Debug for Gateway {
@@ -226,6 +228,7 @@ impl Gateway {
             effects: VecDeque::new(),
             groups: Vec::new(),
             draining: false,
+            elsewhere: 0,
         })
     }
 

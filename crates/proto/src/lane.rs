@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     const SUITE: Suite = Suite::Aes128Gcm;
-    const SOON: Time = Time::from_nanos(1);
+    const EARLY: Time = Time::from_nanos(1);
     const END: Time = Time::from_nanos(180_000_000_000);
 
     fn lane() -> (SendLane, ReceiveLane) {
@@ -224,17 +224,17 @@ mod tests {
         let limits = SUITE.limits();
         sender.counter = limits.rekey_after - 1;
         assert!(!sender.rekey_due());
-        let last = seal(&mut sender, SOON).expect("the key is young");
+        let last = seal(&mut sender, EARLY).expect("the key is young");
         assert!(sender.rekey_due());
         assert_eq!(open(&mut receiver, last).map(|authentic| authentic.newest), Ok(true));
         assert!(!receiver.rekey_due(), "one more, and the peer has sent so many");
-        let one_more = seal(&mut sender, SOON).expect("asking is not ending");
+        let one_more = seal(&mut sender, EARLY).expect("asking is not ending");
         assert!(open(&mut receiver, one_more).is_ok() && receiver.rekey_due());
 
         sender.counter = limits.refuse_after - 1;
-        assert!(sender.usable(SOON) && seal(&mut sender, SOON).is_ok());
-        assert!(!sender.usable(SOON), "whoever asks first must not count on it");
-        assert_eq!(seal(&mut sender, SOON), Err(SealRefused::Exhausted));
+        assert!(sender.usable(EARLY) && seal(&mut sender, EARLY).is_ok());
+        assert!(!sender.usable(EARLY), "whoever asks first must not count on it");
+        assert_eq!(seal(&mut sender, EARLY), Err(SealRefused::Exhausted));
     }
 
     #[test]
@@ -248,9 +248,9 @@ mod tests {
     fn forgeries_use_a_key_up_and_authentic_datagrams_do_not() {
         let (mut sender, mut receiver) = lane();
         receiver.failed_opens = SUITE.limits().max_failed_opens - 1;
-        assert!(open(&mut receiver, seal(&mut sender, SOON).expect("a new key")).is_ok());
+        assert!(open(&mut receiver, seal(&mut sender, EARLY).expect("a new key")).is_ok());
         assert!(!receiver.exhausted());
-        let mut forged = seal(&mut sender, SOON).expect("a new key");
+        let mut forged = seal(&mut sender, EARLY).expect("a new key");
         forged[HEADER_LEN] ^= 1;
         assert_eq!(open(&mut receiver, forged), Err(OpenRefused::NotAuthentic));
         assert!(receiver.exhausted());

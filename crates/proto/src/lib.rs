@@ -7,18 +7,13 @@
 
 pub mod admission;
 pub mod attach;
-pub mod checksum;
 pub mod client;
 pub mod control;
 pub mod device;
-pub mod ecn;
 pub mod flows;
 pub mod gateway;
-pub mod icmp;
 pub mod inband;
 pub mod lane;
-pub mod offload;
-pub mod packet;
 pub mod plane;
 pub mod pmtu;
 pub mod policy;

@@ -36,10 +36,10 @@ use std::sync::Arc;
 use minicbor::{Decode, Encode};
 
 use crate::flows::Opener;
-use crate::packet::{Packet, Version};
 use crate::policy::Policy;
 use crate::time::Time;
 use crate::wire::Index;
+use vpnd_packet::{Packet, Version};
 
 pub use command::{
     Access, Activity, Command, EpochSpec, Event, GroupLimits, Heard, Limits, Progress, ReceiveSpec,
@@ -271,6 +271,12 @@ impl Plane {
     #[must_use]
     pub fn own_address(&self, version: Version) -> Option<IpAddr> {
         self.forwarding.policy.own_address(version)
+    }
+
+    /// At a gateway: the response of a web site that sends clients to another one.
+    #[must_use]
+    pub fn redirect(&self) -> Option<Arc<[u8]>> {
+        self.forwarding.policy.redirect().cloned()
     }
 
     #[inline]

@@ -34,15 +34,17 @@ mod rule_set;
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 use ipnet::IpNet;
 
 pub use names::{Names, Principal, ProfileId};
 
 use crate::flows::Earlier;
-use crate::packet::{Packet, Version};
 pub use rule_set::RuleSet;
 use rule_set::Ruling;
+use vpnd_packet::web::{HTTP, MAX_RESPONSE};
+use vpnd_packet::{Packet, Version};
 
 /// The most rules of a profile.
 pub const MAX_RULES: usize = 1024;
@@ -188,6 +190,7 @@ pub struct Policy {
     pools: Pools,
     /// By the numbers of the profiles.
     profiles: Vec<Option<RuleSet>>,
+    redirect: Option<Arc<[u8]>>,
 }
 
 impl Default for Policy {
@@ -224,7 +227,7 @@ impl Policy {
             }
             sets[profile.index()] = Some(set);
         }
-        Self { pools: Pools::default(), profiles: sets }
+        Self { pools: Pools::default(), profiles: sets, redirect: None }
     }
 
     /// Returns this policy, which then also drops what clients send to addresses of `pools` that no
@@ -232,6 +235,26 @@ impl Policy {
     #[must_use]
     pub fn with_pools(self, pools: Pools) -> Self {
         Self { pools, ..self }
+    }
+
+    /// Returns this policy, which then also has requests for web pages of clients of
+    /// [`ProfileId::WALLED`] answered with this response, where the clients may not reach the pages. One
+    /// of more than [`MAX_RESPONSE`] bytes is left out.
+    #[must_use]
+    pub fn with_redirect(self, response: &[u8]) -> Self {
+        Self { redirect: (response.len() <= MAX_RESPONSE).then(|| response.into()), ..self }
+    }
+
+    /// The response of [`Self::with_redirect`].
+    pub fn redirect(&self) -> Option<&Arc<[u8]>> {
+        self.redirect.as_ref()
+    }
+
+    /// Whether a client's packet that may not pass is to be answered with [`Self::redirect`].
+    #[cold]
+    pub fn redirects(&self, from: &Principal, packet: &Packet<'_>) -> bool {
+        let is_walled = from.profile() == ProfileId::WALLED && self.redirect.is_some();
+        is_walled && packet.tcp().is_some() && packet.ports().is_some_and(|(_, to)| to == HTTP)
     }
 
     /// The gateway's own inner address of an IP version, if it has one.

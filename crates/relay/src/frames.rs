@@ -20,7 +20,7 @@ pub fn put(stream: &mut Vec<u8>, datagram: &[u8]) {
     stream.extend_from_slice(datagram);
 }
 
-/// What was read of a stream and is no whole datagram yet. At most [`MOST`] bytes are kept.
+/// Bytes that were read of a stream and are no whole datagram yet. At most [`MOST`] bytes are kept.
 pub(crate) struct Frames {
     buffer: Vec<u8>,
     start: usize,
@@ -67,7 +67,7 @@ impl Frames {
         &mut self.buffer[self.end..]
     }
 
-    /// So many bytes were read to where there was space.
+    /// This many bytes were read to where there was space.
     pub(crate) fn filled(&mut self, read: usize) {
         self.end += read;
     }

@@ -1,5 +1,5 @@
 //! Datagrams of the gateway's port over a TCP connection (PROTOCOL §18): a relay at each end moves
-//! them between a stream and a socket.
+//! them between a stream and a socket, after the requests of [`opening`].
 //!
 //! INVARIANT: what waits to be sent is bounded: a datagram that finds no room is dropped, as a
 //! router would. A peer that sends nothing, stops in the middle of a datagram, or takes nothing is
@@ -9,6 +9,7 @@
 #![allow(missing_docs)]
 
 mod frames;
+pub mod opening;
 mod runs;
 
 use std::io;
@@ -171,7 +172,7 @@ async fn to_stream(
     let mut queue = Queue::default();
     let (begun, mut received) = (Instant::now(), false);
     loop {
-        // What waits is sent before more is waited for.
+        // Waiting data is sent before more is awaited.
         let mut since = Instant::now();
         while !queue.is_flushed {
             tokio::select! {
@@ -203,7 +204,7 @@ fn later(since: Instant, by: Duration) -> Instant {
 /// Datagrams in the form of the stream that wait for it.
 struct Queue {
     bytes: Vec<u8>,
-    /// How many of them are sent.
+    /// The number that has been sent.
     sent: usize,
     /// Nothing waits here or in the layers below that only a flush moves on.
     is_flushed: bool,
@@ -233,7 +234,7 @@ impl Queue {
                         bytes += run.len;
                     }
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                    // About a datagram that was sent before, such as that nobody was there.
+                    // About a datagram that was sent before, such as an unreachable port.
                     Err(_) => {}
                 }
                 if bytes >= BATCH_BYTES {

@@ -20,7 +20,7 @@ const MAX_SEGMENTS: usize = 64;
 /// Bytes of a run at most: a datagram with the headers of UDP and IPv6.
 const MAX_RUN: usize = u16::MAX as usize - 8 - 40;
 
-/// What was received at once: `len` bytes, a datagram for each `segment` bytes of them.
+/// Datagrams that were received at once: `len` bytes, a datagram for each `segment` bytes of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// Bytes of all datagrams.
@@ -79,14 +79,14 @@ impl Collected {
 #[derive(Debug)]
 pub struct RunSocket {
     socket: UdpSocket,
-    /// Into datagrams of so many bytes the kernel cuts what is sent; 0: it does not.
+    /// The kernel cuts what is sent into datagrams of this many bytes; 0: it does not.
     segment: AtomicUsize,
     /// The kernel or the device cuts nothing.
     refused: AtomicBool,
 }
 
 impl RunSocket {
-    /// Takes over a socket that nobody else sends by.
+    /// Takes over a socket that no one else sends by.
     #[must_use]
     pub fn new(socket: UdpSocket) -> Self {
         // A kernel before 5.0 gives single datagrams.
@@ -161,7 +161,7 @@ impl RunSocket {
         }
     }
 
-    /// Whether the kernel cuts what is sent from now on into datagrams of so many bytes.
+    /// Whether the kernel cuts what is sent from now on into datagrams of this many bytes.
     fn cuts_at(&self, segment: usize) -> bool {
         if self.refused.load(Ordering::Relaxed) {
             return false;

@@ -52,7 +52,7 @@ struct Running {
     relay: JoinHandle<End>,
 }
 
-/// A relay whose peer's pipe holds so many bytes.
+/// A relay whose peer's pipe holds this many bytes.
 fn running(room: usize) -> Running {
     let (peer, stream) = duplex(room);
     let (kept, dropped) = <(std::sync::Arc<Kept>, std::sync::Arc<AtomicU64>)>::default();

@@ -5,9 +5,9 @@ use std::io::{self, IoSliceMut};
 use std::ops::Range;
 use std::time::Duration;
 
-use vpnd_proto::ecn::Ecn;
-use vpnd_proto::offload::Rebuilder;
-use vpnd_proto::packet::Checked;
+use vpnd_packet::Checked;
+use vpnd_packet::ecn::Ecn;
+use vpnd_packet::offload::Rebuilder;
 use vpnd_proto::plane::{DataHeader, DropReason, Dropped, Endpoint, Opened, Origin, Outgoing, Role, Slot};
 use vpnd_proto::pmtu::clamp_mss;
 use vpnd_proto::rate::Segments;
@@ -287,6 +287,9 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
             }
             Opened::Expired { slot, len } => {
                 self.answer_expired(now, slot, &message.bytes()[place][HEADER_LEN..HEADER_LEN + len]);
+            }
+            Opened::Redirect { slot, len } => {
+                self.answer_request(now, slot, &message.bytes()[place][HEADER_LEN..HEADER_LEN + len]);
             }
             Opened::Probe { slot, id, size, padded } => {
                 self.originate(now, Outgoing::Reply { slot, id, size, padded });

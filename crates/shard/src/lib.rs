@@ -30,6 +30,7 @@ mod oversize;
 pub mod quic_forwarder;
 mod sealer;
 pub mod stepped;
+mod stir;
 pub mod suites;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -57,6 +58,7 @@ use devices::{DatagramSocket, PacketDevice};
 use inbound::Inbound;
 use marks::MarksLog;
 use outbound::Outbound;
+use stir::Stir;
 use vpnd_sys::clock::now;
 use vpnd_sys::tun::{TunOffloads, TunQueue};
 use vpnd_sys::udp::{ShardSocket, UdpOffloads};
@@ -177,6 +179,7 @@ pub struct Shards {
     queues: Vec<mpsc::Sender<Queued>>,
     threads: Vec<JoinHandle<()>>,
     failure: Arc<Notify>,
+    stir: Arc<Stir>,
 }
 
 impl Shards {
@@ -189,10 +192,18 @@ impl Shards {
         let (neighbours, mut inboxes): (Vec<_>, Vec<_>) =
             specs.iter().map(|_| mpsc::channel(MISDIRECTED_QUEUE)).unzip();
         let failure = Arc::new(Notify::new());
-        let mut shards = Self { queues: Vec::new(), threads: Vec::new(), failure: Arc::clone(&failure) };
+        let stir = Arc::<Stir>::default();
+        let mut shards = Self {
+            queues: Vec::new(),
+            threads: Vec::new(),
+            failure: Arc::clone(&failure),
+            stir: Arc::clone(&stir),
+        };
         for (spec, misdirected) in specs.into_iter().zip(inboxes.drain(..)) {
             let (queue, inbox) = mpsc::channel(MESSAGE_QUEUE);
-            let links = Links { inbox, misdirected, neighbours: neighbours.clone(), events: events.clone() };
+            let stir = Arc::clone(&stir);
+            let (neighbours, events) = (neighbours.clone(), events.clone());
+            let links = Links { inbox, misdirected, neighbours, events, stir };
             let thread = std::thread::Builder::new().name(format!("shard-{}", spec.number));
             shards.queues.push(queue);
             let failure = Arc::clone(&failure);
@@ -213,6 +224,16 @@ impl Shards {
     #[must_use]
     pub fn failure(&self) -> Arc<Notify> {
         Arc::clone(&self.failure)
+    }
+
+    /// From now on [`Shards::stirred`] reports the next packets, in either direction.
+    pub fn await_packets(&self) {
+        self.stir.arm();
+    }
+
+    /// Waits until packets have passed since [`Shards::await_packets`]. Safe to cancel.
+    pub async fn stirred(&self) {
+        self.stir.noted().await;
     }
 
     /// Returns their number.
@@ -332,6 +353,7 @@ struct Links {
     misdirected: mpsc::Receiver<Misdirected>,
     neighbours: Vec<mpsc::Sender<Misdirected>>,
     events: mpsc::Sender<Event>,
+    stir: Arc<Stir>,
 }
 
 /// Whether a source has more at once.

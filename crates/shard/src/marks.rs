@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use vpnd_proto::ecn::Unused;
+use vpnd_packet::ecn::Unused;
 use vpnd_proto::plane::Counters;
 use vpnd_proto::time::Time;
 

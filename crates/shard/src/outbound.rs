@@ -3,9 +3,9 @@
 use std::io;
 
 use rustix::io::Errno;
+use vpnd_packet::offload::{PeerFeatures, Slicer, VIRTIO_HEADER, VirtioHeader};
+use vpnd_packet::{Packet, set_ecn, tcp_flag};
 use vpnd_proto::control::FEATURE_PARTIAL_CHECKSUM;
-use vpnd_proto::offload::{PeerFeatures, Slicer, VIRTIO_HEADER, VirtioHeader};
-use vpnd_proto::packet::{Packet, set_ecn, tcp_flag};
 use vpnd_proto::plane::{DropReason, NoSender, Outgoing, PacketQueue, Role};
 use vpnd_proto::rate::Segments;
 use vpnd_proto::time::Time;

@@ -7,7 +7,7 @@
 
 use std::io;
 
-use vpnd_proto::offload::{PeerFeatures, Slicer};
+use vpnd_packet::offload::{PeerFeatures, Slicer};
 use vpnd_proto::plane::{Claim, DataHeader, DropReason};
 use vpnd_proto::time::Time;
 use vpnd_proto::wire::{Header, PacketClass};

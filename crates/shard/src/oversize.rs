@@ -1,5 +1,5 @@
 //! Packets that do not fit the path to the peer: their sender gets a message with the size that
-//! does, or they are cut (PROTOCOL §13).
+//! does, or they are cut (PROTOCOL §13). Other answers to a client's packets are here, too.
 //!
 //! This is off the usual way of a packet, which only compares its length with a limit.
 
@@ -7,10 +7,10 @@ use std::io::IoSlice;
 use std::net::IpAddr;
 use std::ops::Range;
 
-use vpnd_proto::checksum;
-use vpnd_proto::icmp;
-use vpnd_proto::offload::{Slicer, VIRTIO_HEADER};
-use vpnd_proto::packet::{Packet, Version};
+use vpnd_packet::checksum;
+use vpnd_packet::icmp;
+use vpnd_packet::offload::{Slicer, VIRTIO_HEADER};
+use vpnd_packet::{Packet, Version, web};
 use vpnd_proto::plane::{DropReason, Sender, Slot};
 use vpnd_proto::pmtu::clamp_mss;
 use vpnd_proto::pmtu::oversize::{self, Remedy};
@@ -184,5 +184,19 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
         let len = spare.put(packet);
         let Some(message) = spare.time_exceeded(len, &mut sender, own) else { return };
         Sealer { sender, batch, socket }.packet(spare.made(message), Form::Whole);
+    }
+
+    /// Answers a client's request for a web page in the place of the web site, within the client's
+    /// rate limits.
+    #[cold]
+    pub(super) fn answer_request(&mut self, now: Time, slot: Slot, packet: &[u8]) {
+        let Self { plane, outbound: Outbound { batch, spare, .. }, socket, .. } = self;
+        let Some(response) = plane.redirect() else { return };
+        let Ok(mut sender) = plane.sender(now, slot) else { return };
+        let Ok(packet) = Packet::parse(packet) else { return };
+        let Some(answer) = web::answer(&packet, &response, &mut spare.made) else { return };
+        if sender.admit(Segments::one(answer)) > 0 {
+            Sealer { sender, batch, socket }.packet(spare.made(answer), Form::Whole);
+        }
     }
 }

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use vpnd_proto::offload::Slicer;
+use vpnd_packet::offload::Slicer;
 use vpnd_proto::plane::{Outer, Sender};
 use vpnd_proto::pmtu::clamp_mss;
 use vpnd_proto::wire::HEADER_LEN;

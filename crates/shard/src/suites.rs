@@ -91,7 +91,7 @@ mod tests {
     fn the_cipher_of_wireguard_is_chosen_like_the_others() {
         let chacha = |backend| LocalSuite { suite: Suite::ChaCha20Poly1305, backend, mbps: 1 };
         let aes = LocalSuite { suite: Suite::Aes256Gcm, backend: Backend::AwsLc, mbps: 1 };
-        // What was measured once is not measured again.
+        // A backend that was measured once is not measured again.
         assert_eq!(for_wireguard(&[aes, chacha(Backend::RustCrypto)], Preference::Auto), Backend::RustCrypto);
         for library in Backend::LIBRARIES {
             assert_eq!(for_wireguard(&[aes], Preference::Fixed(library)), library);

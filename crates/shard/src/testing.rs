@@ -18,7 +18,7 @@ pub fn answering(count: usize) -> (Shards, Arc<AtomicUsize>) {
         queue
     };
     let queues = (0..count).map(start).collect();
-    (Shards { queues, threads: Vec::new(), failure: Arc::new(Notify::new()) }, reports)
+    (Shards { queues, threads: Vec::new(), failure: Arc::new(Notify::new()), stir: Arc::default() }, reports)
 }
 
 async fn answer(mut inbox: mpsc::Receiver<Queued>, reports: Arc<AtomicUsize>) {

@@ -59,8 +59,8 @@ pub(super) fn run_thread(runtime: Runtime, spec: ShardSpec, links: Links) -> io:
 /// The line about a kernel without slices of one's own. It matters to a gateway that nothing else
 /// puts before other work.
 fn log_usual_slice(spec: &ShardSpec, error: &io::Error) {
-    const MESSAGE: &str = "shards have the scheduler's usual time slice, since only Linux 6.12 and newer give shorter ones: beside other \
-                           work they come to their turn later, unless `priority` in [server] puts them before it";
+    const MESSAGE: &str = "shards have the scheduler's usual time slice, since only Linux 6.12 and newer give shorter ones: next to other \
+                           work they run later, unless `priority` in [server] puts them before it";
     if spec.role == Role::Gateway && spec.priority == 0 {
         tracing::info!(%error, "{MESSAGE}");
     } else {
@@ -129,6 +129,7 @@ async fn run_loop<T: PacketDevice, S: DatagramSocket>(
             Turn::Work(work) => {
                 last = work.direction().unwrap_or(last);
                 progress = shard.carry_out(work)?;
+                links.stir.note();
             }
         }
         shard.report_events(&links.events);

@@ -16,7 +16,7 @@ use std::iter::Peekable;
 
 use arrayvec::ArrayVec;
 use rustix::io::Errno;
-use vpnd_proto::offload::{Held, Needs, Rebuilt, TunFeatures};
+use vpnd_packet::offload::{Held, Needs, Rebuilt, TunFeatures};
 use vpnd_proto::plane::{Counters, DropReason};
 
 use super::devices::PacketDevice;

@@ -266,10 +266,10 @@ impl AuditFile {
         live: &[SessionStart],
         now_s: u64,
     ) -> Result<(), AuditError> {
-        let there: std::collections::HashSet<SessionId> =
+        let present: std::collections::HashSet<SessionId> =
             live.iter().map(|session| session.session).collect();
         let known: std::collections::HashSet<SessionId> = open.iter().copied().collect();
-        let gone = open.iter().filter(|session| !there.contains(session));
+        let gone = open.iter().filter(|session| !present.contains(session));
         let missing = live.iter().filter(|session| !known.contains(&session.session));
         let outer = self.outer;
         self.change(|t| {

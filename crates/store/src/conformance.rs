@@ -4,7 +4,9 @@
 
 pub(crate) mod api_tokens;
 pub(crate) mod invitations;
+pub(crate) mod known_devices;
 pub(crate) mod leases;
+pub(crate) mod provider_sessions;
 pub(crate) mod refresh_tokens;
 pub(crate) mod revocations;
 pub(crate) mod sessions;
@@ -28,14 +30,16 @@ pub(crate) trait Stand {
 macro_rules! tests {
     ($stand:expr) => {
         $crate::conformance::tests! { $stand;
-            users: a_user_comes_back_whole_after_reopening, names_are_taken_once_and_unknown_names_are_errors, a_user_is_found_however_the_letters_are_written, a_step_of_codes_is_used_once_and_in_order, known_sources_are_few_and_recent, two_gateways_may_work_on_one_store, a_user_of_another_source_is_one_record_however_often_they_come, a_user_of_another_source_can_be_disabled_before_the_first_login, an_answer_about_a_user_who_was_removed_meanwhile_makes_no_record, a_name_belongs_to_one_subject_and_a_new_name_ends_the_sessions_of_the_old, a_source_can_not_store_just_anything, a_list_has_pages_that_have_everybody_once;
+            users: a_user_comes_back_whole_after_reopening, names_are_taken_once_and_unknown_names_are_errors, a_user_is_found_however_the_letters_are_written, a_step_of_codes_is_used_once_and_in_order, known_sources_are_few_and_recent, two_gateways_may_work_on_one_store, a_user_of_another_source_is_one_record_however_often_they_come, a_user_of_another_source_can_be_disabled_before_the_first_login, an_answer_about_a_user_who_was_removed_meanwhile_makes_no_record, a_name_belongs_to_one_subject_and_a_new_name_ends_the_sessions_of_the_old, who_may_not_log_in_keeps_the_name, a_source_can_not_store_just_anything, a_list_has_pages_that_have_everybody_once;
             sessions: a_disabled_user_has_no_session_even_with_the_right_generation, sessions_keep_their_tokens_until_they_expire_or_end, changes_of_many_sessions_are_made_in_their_order, a_removed_device_loses_its_session_and_addresses_and_the_others_keep_theirs, owners_of_sessions_are_counted_with_their_groups;
             leases: an_address_has_one_owner_at_a_time, an_address_that_a_device_gives_up_for_another_is_nobodys_until_its_session_has_ended, a_fixed_address_is_its_users_alone, leases_are_counted_and_forgotten;
             revocations: taking_rights_away_is_an_event_and_voids_sessions, a_revoked_certificate_ends_what_was_granted_and_is_found_again, the_end_of_a_users_time_is_a_revocation_once, a_change_of_groups_keeps_sessions_and_voids_logins_under_way, sessions_end_with_their_cause_and_the_user_may_log_in_again, revocations_that_were_carried_out_are_forgotten_once_there_are_many;
             api_tokens: a_token_of_the_api_comes_back_whole_and_goes;
+            known_devices: a_device_is_known_from_its_first_to_its_last_day;
             refresh_tokens: a_refresh_token_is_the_latest_of_its_user_and_goes_with_the_user;
-            invitations: an_invitation_is_good_once_until_its_time, an_invitation_goes_with_the_rights_of_its_user;
-            wireguard: a_wireguard_device_is_one_users_and_comes_back_whole, timestamps_of_handshakes_only_become_later, a_walled_device_is_so_until_it_is_renewed, a_removed_wireguard_device_is_gone_with_its_addresses_and_sessions, each_change_of_who_may_have_which_device_shows;
+            provider_sessions: a_session_at_a_provider_leads_to_its_user_while_it_is_among_the_latest;
+            invitations: an_invitation_is_good_once_until_its_time, an_invitation_goes_with_the_rights_of_its_user, a_user_of_another_source_chooses_codes_by_an_invitation_and_no_password;
+            wireguard: a_wireguard_device_is_one_users_and_comes_back_whole, timestamps_of_handshakes_only_become_later, a_walled_device_is_so_until_it_is_renewed, a_removed_wireguard_device_is_gone_with_its_addresses_and_sessions, each_change_of_who_may_have_which_device_shows, devices_come_with_what_their_users_profiles_depend_on;
         }
     };
     ($stand:expr; $($part:ident: $($name:ident),+;)+) => {
@@ -83,6 +87,7 @@ pub(crate) fn session_of(user: UserId, id: u8) -> SessionRecord {
         factors: Factors::PASSWORD.and(Factors::ONE_TIME_CODE),
         auth_time_s: 900,
         generation: 0,
+        most: None,
     }
 }
 

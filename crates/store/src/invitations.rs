@@ -1,4 +1,5 @@
-//! Invitations: links by which users choose their own password and second factor, once.
+//! Invitations: links by which users choose their own password and second factor, once. Users of
+//! another source have no password here, and choose the second factor.
 
 use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
@@ -47,7 +48,8 @@ impl InvitationToken {
 #[derive(Clone, Debug)]
 pub struct Accepted {
     pub invitation: InvitationHash,
-    pub password: PasswordHash,
+    /// `None` of a user of another source.
+    pub password: Option<PasswordHash>,
     pub totp: TotpSecret,
     /// The step of the code that was shown, which is good for no login.
     pub step: u64,
@@ -58,11 +60,11 @@ pub struct Accepted {
 /// INVARIANT: an invitation is good once, until its time, as long as its user is enabled and was
 /// revoked nothing since. A user has one at most.
 pub trait Invitations: Send + Sync {
-    /// Makes the invitation of a local user, in place of an earlier one.
+    /// Makes the invitation of a user, in place of an earlier one.
     fn invite(&self, name: &str, invitation: &InvitationHash, until_s: u64) -> Result<(), StoreError>;
     /// The user of an invitation that is good.
     fn invited(&self, invitation: &InvitationHash, now_s: u64) -> Result<Option<User>, StoreError>;
     /// Gives the invitation's user this password, which is a revocation, and these codes: `false`,
-    /// and nothing is changed, if it is not good any more.
+    /// and nothing is changed, if it is not good any more, or if a local user has chosen no password.
     fn accept_invitation(&self, accepted: &Accepted, now_s: u64) -> Result<bool, StoreError>;
 }

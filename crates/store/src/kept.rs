@@ -75,6 +75,7 @@ fn fill(store: &dyn Store) {
             factors: Factors::PASSWORD.and(Factors::ONE_TIME_CODE),
             auth_time_s: 1999,
             generation: 0,
+            most: None,
         };
         assert!(store.add_session(&record, generation).unwrap());
         for address in [format!("10.86.0.{number}"), format!("fd86::{number}")] {
@@ -102,11 +103,12 @@ fn contents(store: &dyn Store) -> Vec<String> {
         store.newest_sources(9).unwrap(),
         store.users_with_sessions("campus").unwrap().len()
     ));
-    for session in store.live_sessions(2000).unwrap() {
+    for mut session in store.live_sessions(2000).unwrap() {
         let mut record = store.session(session.id, 2000).unwrap().unwrap();
         let (settled, fresh) =
             (*record.tokens.settled().as_bytes(), record.tokens.fresh().map(|fresh| *fresh.as_bytes()));
         let user = name(std::mem::replace(&mut record.user, UserId::NOBODY));
+        assert_eq!(name(std::mem::replace(&mut session.owner, UserId::NOBODY)), user);
         lines.push(format!("{session:?} {record:?} {user:?} {settled:?} {fresh:?}"));
     }
     for mut lease in [Family::V4, Family::V6].into_iter().flat_map(|family| store.leases(family).unwrap()) {

@@ -23,11 +23,13 @@ mod format;
 mod invitations;
 #[cfg(test)]
 mod kept;
+mod known_devices;
 mod leases;
 mod live_user;
 pub mod migrate;
 pub mod password;
 pub mod postgres;
+mod provider_sessions;
 mod put_off;
 mod refresh_tokens;
 mod revocations;
@@ -46,10 +48,15 @@ use zeroize::Zeroizing;
 
 pub use api_tokens::{ApiToken, ApiTokens};
 pub use fixed_address::{AddressChange, FixedAddress};
-pub use fleet::{Carrier, Fleet, TakenAway};
+pub use fleet::{
+    Absences, Begun, Carrier, Fleet, GATEWAY_SILENCE_S, GatewayReport, GatewayState, MAX_NOTICES, Notice,
+    Notices, TakenAway,
+};
 pub use invitations::{Accepted, INVITATION_LIFETIME_S, InvitationHash, InvitationToken, Invitations};
+pub use known_devices::{KnownDevice, KnownDevices, Sighting, client_network};
 pub use leases::{Family, KEPT_LEASES, Lease, LeaseOwner, Leases};
 pub use live_user::LiveUser;
+pub use provider_sessions::ProviderSessions;
 pub use refresh_tokens::{RefreshToken, RefreshTokens};
 pub use revocations::{Revocation, Revocations};
 pub use session_record::SessionRecord;
@@ -60,8 +67,8 @@ pub use users::{
 };
 pub use vpnd_config::revocation_cause::RevocationCause;
 pub use wireguard::{
-    FoundDevice, HandshakeShown, HandshakeTime, NewWireGuardDevice, PresharedKey, WireGuardDevice,
-    WireGuardDevices,
+    DeviceChanges, FoundDevice, HandshakeShown, HandshakeTime, NewWireGuardDevice, OwnedDevice, PresharedKey,
+    WireGuardDevice, WireGuardDevices,
 };
 
 /// The name of a user that never changes: random, so that gateways need not agree on it.
@@ -132,7 +139,17 @@ pub type CertificateHash = [u8; 32];
 /// The gateway's store. [`sqlite::Sqlite`] is one; another passes the tests of `conformance`.
 /// Callers take the part that they need.
 pub trait Store:
-    Users + Sessions + Leases + Revocations + Fleet + WireGuardDevices + Invitations + ApiTokens + RefreshTokens
+    Users
+    + Sessions
+    + Leases
+    + Revocations
+    + Fleet
+    + WireGuardDevices
+    + KnownDevices
+    + Invitations
+    + ApiTokens
+    + RefreshTokens
+    + ProviderSessions
 {
 }
 
@@ -143,9 +160,11 @@ impl<
         + Revocations
         + Fleet
         + WireGuardDevices
+        + KnownDevices
         + Invitations
         + ApiTokens
-        + RefreshTokens,
+        + RefreshTokens
+        + ProviderSessions,
 > Store for T
 {
 }

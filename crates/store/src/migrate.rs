@@ -1,7 +1,7 @@
 //! A store that moves from one engine to the other.
 //!
-//! Invariants: the new store has everything or is not there; the old one stays as it is, and nobody
-//! changes it meanwhile; a store that has something in it is never written over.
+//! Invariants: the new store has everything or is not there; the old one stays as it is, and no
+//! process changes it meanwhile; a store that has something in it is never written over.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -32,7 +32,7 @@ pub fn to_postgres(
             let detail = "there are users in it already; a store moves into an empty database".to_owned();
             return Ok(Err(StoreError::Unsuitable { store: access.name(), detail }));
         }
-        // Within a transaction, so that nobody changes it meanwhile.
+        // Within a transaction, so that it does not change meanwhile.
         let mut outcome = Ok(0);
         let read = from.change(|from| {
             outcome = copy::rows(from, to);
@@ -68,7 +68,7 @@ pub fn to_sqlite(
         for suffix in ["", "-wal", "-shm"] {
             let mut name = temporary.as_os_str().to_owned();
             name.push(suffix);
-            // What is not there needs no removing.
+            // A file that is not there needs no removing.
             let _ = fs::remove_file(name);
         }
     };

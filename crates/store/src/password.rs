@@ -118,7 +118,7 @@ impl Hasher {
         }
         if !Self::is_acceptable(hash) {
             tracing::error!(
-                "a user's hash is none, or costs more than is spent on a login: set a new password"
+                "a user's password hash is not valid, or costs more than a login may: set a new password"
             );
             return Ok(false);
         }

@@ -3,7 +3,7 @@
 //! Invariants: a change is one transaction, and they follow one another, as in the embedded store;
 //! it is acknowledged after the server has said that it is committed, and after a connection was
 //! lost in between the server is asked; a gateway changes no database but its own. This module must
-//! not know what users may do, and makes no connection of its own: it is given them ([`Dial`]).
+//! not know what users may do, and opens no connection: it is given them ([`Dial`]).
 
 mod access;
 mod engine;
@@ -28,7 +28,7 @@ use vpnd_proto::session::SessionId;
 
 pub use access::{Access, Dial, Dialled, Direct};
 use engine::Session;
-use holder::Mark;
+use history::{Mark, SETTLING};
 pub use holder::{CLOCK_TOLERANCE_S, Holder};
 pub use link::ServerFacts;
 use mirror::Mirror;
@@ -36,7 +36,7 @@ use pool::{Pool, Turn};
 pub(crate) use trouble::Fault;
 pub use trouble::Trouble;
 
-use crate::put_off::{self, Behind, Pace, PutOff};
+use crate::put_off::{self, Behind, Pace, PutOff, Wall, Walls};
 use crate::sql::{Connection, Database, Result as SqlResult, SqlError, Transaction, sessions, wireguard};
 use crate::{HandshakeShown, Revocation, SessionChange, SessionRecord, StoreError};
 
@@ -50,6 +50,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Limit for the server's answer whether a change was committed.
 const INQUIRY_TIMEOUT: Duration = Duration::from_secs(12);
 const INQUIRY_INTERVAL: Duration = Duration::from_millis(100);
+/// Limits for a gateway's query: a login makes several, for which its client waits.
+const QUERY: Limits = Limits { patience: PATIENCE, whole: Duration::from_secs(8) };
 /// Limits for changes of sessions, for which all sessions wait.
 const URGENT: Limits = Limits { patience: Duration::from_millis(250), whole: Duration::from_secs(1) };
 /// Limits for those that were put off. Nothing but logins waits for them.
@@ -103,7 +105,7 @@ impl Postgres {
         let put_off = PutOff::beside(&state_dir.join(vpnd_config::STORE_FILE_NAME));
         let store = Self { pool, holder, name, put_off, mirror: Mirror::default(), facts };
         if store.holder.instance.is_some() {
-            store.mirror.fill(store.read(sessions::all)?);
+            store.mirror.fill(store.read_within(None, sessions::all)?);
         }
         Ok(store)
     }
@@ -111,7 +113,7 @@ impl Postgres {
     /// Makes the tables of a database that is empty, and makes it this gateway's.
     ///
     /// # Errors
-    /// As [`Self::open`].
+    /// See [`Self::open`].
     pub fn create(access: &Access, dial: &Arc<dyn Dial>, holder: &Holder) -> Result<(), StoreError> {
         let holder = holder.clone();
         once(access, dial, async move |client: &Client| holder.create(client).await)
@@ -135,12 +137,12 @@ impl Postgres {
     /// The name of the gateway that works on the database, if one does.
     ///
     /// # Errors
-    /// As [`Self::open`].
+    /// See [`Self::open`].
     pub fn running(access: &Access, dial: &Arc<dyn Dial>) -> Result<Option<String>, StoreError> {
         once(access, dial, async |client: &Client| holder::running(client).await)
     }
 
-    /// What the server said of itself when it was connected to first.
+    /// The server's statement about itself at the first connection.
     #[must_use]
     pub fn facts(&self) -> &ServerFacts {
         &self.facts
@@ -158,7 +160,7 @@ impl Postgres {
         trouble::of_store(&self.name, trouble)
     }
 
-    /// Begins a transaction. A connection that was lost while nobody used it is no failure.
+    /// Begins a transaction. A connection that was lost while unused is no failure.
     fn begin<'t>(
         &self,
         turn: &'t Turn<'t>,
@@ -203,7 +205,10 @@ impl Postgres {
             Ok(value) => Ok(value),
             Err(Ended::Failed(error)) => Err(error),
             Err(Ended::Lost { why, lost, mark, value }) => match self.was_committed(&turn, &lost, &mark) {
-                Some(true) => Ok(value),
+                Some(true) => {
+                    self.pool.histories().acknowledged(mark, Instant::now());
+                    Ok(value)
+                }
                 Some(false) => Err(self.failed(Trouble::Unreachable(why))),
                 None => Err(self.failed(Trouble::Uncertain)),
             },
@@ -263,7 +268,10 @@ impl Postgres {
         let value = changed.map_err(|error| self.broken(&mut open, error))??;
         open.is_over = true;
         match open.session.batch("COMMIT") {
-            Ok(()) => Ok(value),
+            Ok(()) => {
+                self.pool.histories().acknowledged(mark, Instant::now());
+                Ok(value)
+            }
             Err(Fault::Lost(why)) => {
                 open.lost(&why);
                 Err(Ended::Lost { why, lost: open.session.clone().within(None), mark, value })
@@ -343,7 +351,7 @@ impl Drop for Open<'_> {
 
 impl Database for Postgres {
     fn read<T>(&self, query: impl FnOnce(&Connection<'_>) -> SqlResult<T>) -> Result<T, StoreError> {
-        self.read_within(None, query)
+        self.read_within(self.holder.instance.map(|_| QUERY), query)
     }
 
     fn change<T>(
@@ -368,20 +376,39 @@ impl Database for Postgres {
         self.put_off.change(self, changes, now_s)
     }
 
-    fn keep_shown_handshakes(&self, shown: &[HandshakeShown]) -> Result<(), StoreError> {
+    fn keep_shown_handshakes(&self, shown: &[HandshakeShown]) -> Result<Vec<bool>, StoreError> {
         self.put_off.keep_handshakes(self, shown)
+    }
+
+    fn wall_device(&self, wall: Wall) -> Result<(), StoreError> {
+        if self.holder.instance.is_none() {
+            // Nothing would make a command's change later.
+            return self.change(|t| wireguard::wall(t, Pace::Urgent, &[wall]).map(Ok));
+        }
+        self.put_off.wall(self, wall)
+    }
+
+    fn walls_put_off(&self) -> Result<Walls, StoreError> {
+        self.put_off.walls()
     }
 
     fn is_shared(&self) -> bool {
         self.holder.fleet.is_some()
     }
 
+    fn may_lease(&self) -> Result<(), StoreError> {
+        if self.is_shared() && !self.pool.histories().is_settled(Instant::now()) {
+            return Err(self.failed(Trouble::Settling { wait_s: SETTLING.as_secs() }));
+        }
+        Ok(())
+    }
+
     fn present_history(&self) -> u64 {
-        self.pool.history().number()
+        self.pool.histories().number()
     }
 
     fn learn_again(&self) -> Result<(), StoreError> {
-        self.mirror.fill(self.read(sessions::all)?);
+        self.mirror.fill(self.read_within(None, sessions::all)?);
         Ok(())
     }
 
@@ -405,8 +432,18 @@ impl Behind for Postgres {
         Ok(done)
     }
 
-    fn keep_shown(&self, pace: Pace, shown: &[HandshakeShown]) -> Result<(), StoreError> {
+    fn keep_shown(&self, pace: Pace, shown: &[HandshakeShown]) -> Result<Vec<bool>, StoreError> {
         self.change_within(limits(pace), |t| wireguard::keep_handshakes(t, shown).map(Ok))
+    }
+
+    fn wall(&self, pace: Pace, walls: &[Wall]) -> Result<(), StoreError> {
+        self.change_within(limits(pace), |t| wireguard::wall(t, pace, walls).map(Ok))
+    }
+
+    fn end_all(&self, at_s: u64) -> Result<(), StoreError> {
+        self.change_within(LATER, |t| put_off::end_all(t, at_s).map(Ok))?;
+        self.mirror.fill(Vec::new());
+        Ok(())
     }
 
     /// While the database is away, as it was known last.
@@ -437,7 +474,7 @@ fn limits(pace: Pace) -> Limits {
     }
 }
 
-/// Has a task carried out on a connection of its own.
+/// Has a task carried out on a separate connection.
 fn once<T: Send>(
     access: &Access,
     dial: &Arc<dyn Dial>,
@@ -454,7 +491,7 @@ fn once<T: Send>(
             }
         })
     };
-    // A thread of its own, for the caller's may be one that must not wait for tasks.
+    // On a separate thread, for the caller's may be one that must not wait for tasks.
     let done = std::thread::scope(|scope| scope.spawn(work).join());
     let done = done.unwrap_or_else(|_| Err(Trouble::Failed("this process is out of order".to_owned())));
     done.map_err(|trouble| trouble::of_store(&access.name(), trouble))

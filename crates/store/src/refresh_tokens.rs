@@ -43,6 +43,6 @@ pub trait RefreshTokens: Send + Sync {
         before: &RefreshToken,
         next: &RefreshToken,
     ) -> Result<(), StoreError>;
-    /// That of a user.
+    /// The token of a user.
     fn refresh_token(&self, id: UserId) -> Result<Option<RefreshToken>, StoreError>;
 }

@@ -16,6 +16,8 @@ pub struct Device {
     pub addresses: Vec<IpAddr>,
     /// When its user logged in, if it has a session.
     pub session_since_s: Option<u64>,
+    /// Its session, if it has one.
+    pub session: Option<SessionId>,
 }
 
 /// A change to what is remembered of sessions.
@@ -33,9 +35,12 @@ pub enum SessionChange {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiveSession {
     pub id: SessionId,
+    pub owner: UserId,
     pub user: String,
     pub source: String,
     pub device: DeviceId,
+    /// The device's name, if it is a WireGuard device.
+    pub wireguard: Option<String>,
     pub addresses: Vec<IpAddr>,
     pub started_s: u64,
     pub expires_s: u64,
@@ -48,7 +53,7 @@ pub struct Owner {
     pub source: String,
     /// Sorted.
     pub groups: Vec<String>,
-    /// How many sessions.
+    /// The number of sessions.
     pub sessions: u64,
 }
 

@@ -13,7 +13,11 @@ mod database;
 pub(crate) mod digest;
 pub(crate) mod events;
 mod fixed_addresses;
+mod gateways;
 pub(crate) mod invitations;
+mod known_devices;
+mod notices;
+mod provider_sessions;
 mod refresh_tokens;
 pub(crate) mod sessions;
 pub(crate) mod users;
@@ -43,7 +47,7 @@ pub(crate) enum SqlError {
     Postgres(#[from] crate::postgres::Fault),
 }
 
-/// What the engines do not have in common.
+/// The differences between the engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
     Sqlite,
@@ -59,7 +63,7 @@ impl Dialect {
         }
     }
 
-    /// Whether rows have digests of their own. A server checks its pages by itself
+    /// Whether rows have digests. A server checks its pages by itself
     /// (`initdb --data-checksums`).
     pub(crate) fn has_digests(self) -> bool {
         self == Self::Sqlite
@@ -128,7 +132,7 @@ impl<'e> Connection<'e> {
 }
 
 impl<'e> Transaction<'e> {
-    /// Of an engine that has begun one.
+    /// The transaction that an engine has begun.
     pub(crate) fn new(engine: &'e dyn Engine) -> Self {
         Self(Connection::new(engine))
     }

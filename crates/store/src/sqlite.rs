@@ -30,11 +30,11 @@ pub use transfer::Replacement;
 
 use super::{SessionChange, SessionRecord, StoreError, User};
 use crate::format::{Format, Found};
-use crate::put_off::PutOff;
+use crate::put_off::{PutOff, Wall, Walls};
 use crate::sql::{self, Database, Transaction, digest, users};
 use vpnd_sys::own_file;
 
-const FORMAT: Format = Format {
+pub(crate) const FORMAT: Format = Format {
     application: i32::from_be_bytes(*b"vpnd"),
     schema: include_str!("sqlite/schema.sql"),
     steps: &[include_str!("sqlite/format_2.sql")],
@@ -153,19 +153,11 @@ impl Database for Sqlite {
         self.connections.change(BUSY_TIMEOUT, change)
     }
 
-    /// Afterwards the log is empty: a log that is lost or cut short takes the newest changes with
-    /// it, and none of these may be among them.
     fn revoke<T>(
         &self,
         change: impl FnOnce(&Transaction<'_>) -> sql::Result<Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        let value = self.change(change)?;
-        // The change is durable already: if this fails, or another process reads for too long, it
-        // stays in the log.
-        if !self.connections.empty_log() {
-            tracing::warn!(path = %self.path.display(), "a revocation is safe, but only in the store's -wal file so far");
-        }
-        Ok(value)
+        self.connections.revoke(BUSY_TIMEOUT, change)
     }
 
     fn find_session(&self, id: SessionId, now_s: u64) -> Result<Option<SessionRecord>, StoreError> {
@@ -174,6 +166,14 @@ impl Database for Sqlite {
 
     fn alter_sessions(&self, changes: &[SessionChange], now_s: u64) -> Result<Vec<bool>, StoreError> {
         self.put_off.change(&self.connections, changes, now_s)
+    }
+
+    fn wall_device(&self, wall: Wall) -> Result<(), StoreError> {
+        self.put_off.wall(&self.connections, wall)
+    }
+
+    fn walls_put_off(&self) -> Result<Walls, StoreError> {
+        self.put_off.walls()
     }
 }
 

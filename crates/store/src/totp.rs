@@ -87,6 +87,15 @@ mod tests {
     }
 
     #[test]
+    fn secrets_are_160_random_bits() {
+        let secrets: Vec<TotpSecret> = (0..256).map(|_| generate()).collect();
+        for bit in 0..8 * SECRET_BYTES {
+            let ones = secrets.iter().filter(|secret| secret.expose()[bit / 8] >> (bit % 8) & 1 == 1).count();
+            assert!((64..192).contains(&ones), "bit {bit} is set in {ones} of 256");
+        }
+    }
+
+    #[test]
     fn one_step_early_or_late_is_the_limit() {
         let secret = TotpSecret::new(b"12345678901234567890".to_vec());
         let at = |now_s| matching_step(&secret, &code("005924"), now_s);

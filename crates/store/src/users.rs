@@ -200,7 +200,7 @@ pub trait Users: Send + Sync {
     fn set_enabled(&self, name: &str, enabled: bool, now_s: u64) -> Result<(), StoreError>;
     /// Makes the record of a user of another source or brings it up to date, and returns it. It
     /// says nothing about whether the user may log in: the caller checks [`User::enabled`] and
-    /// [`User::has_expired`], as for all others.
+    /// [`User::has_expired`], as for all others. A user who may not log in keeps the name.
     fn refresh_external(&self, user: &ExternalUser, now_s: u64) -> Result<User, StoreError>;
     /// Updates a user who did not log in. Without a record none is made: an answer that was under
     /// way must not undo a removal ([`StoreError::NoSuchUser`]).
@@ -212,7 +212,7 @@ pub trait Users: Send + Sync {
     fn import_users(&self, users: &[UserImport], now_s: u64) -> Result<(), StoreError>;
     /// Gives a local user another password, which is a revocation.
     fn set_password(&self, name: &str, password: &PasswordHash, now_s: u64) -> Result<(), StoreError>;
-    /// The same by the user, as the user was when this began: `false`, and nothing is changed, if
+    /// The change by the user, as the user was when this began: `false`, and nothing is changed, if
     /// the user was revoked anything since.
     fn change_own_password(
         &self,

@@ -75,6 +75,28 @@ pub struct FoundDevice {
     pub has_session: bool,
 }
 
+/// A device, and what the access profile of its user depends on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnedDevice {
+    pub device: WireGuardDevice,
+    pub user_name: String,
+    pub source: String,
+    pub groups: Vec<String>,
+}
+
+/// Devices that have changed, or whose users have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceChanges {
+    /// The number of the last change.
+    pub last: u64,
+    /// Whether these are all devices that there are.
+    pub are_all: bool,
+    /// By public key.
+    pub devices: Vec<OwnedDevice>,
+    /// Keys that are no device's any more.
+    pub removed: Vec<[u8; 32]>,
+}
+
 /// A timestamp that was shown, or is about to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandshakeShown {
@@ -113,11 +135,13 @@ pub trait WireGuardDevices: Send + Sync {
     /// Forgets the timestamps that the device has shown, so that it may come with earlier ones:
     /// `false` if the user has no such device.
     fn forget_handshakes(&self, name: &str, id: DeviceId) -> Result<bool, StoreError>;
-    /// Keeps timestamps, all of them in one step. Those of devices that are gone count as kept.
-    fn keep_handshakes(&self, shown: &[HandshakeShown]) -> Result<(), StoreError>;
+    /// Keeps timestamps, all of them in one step; which of them are the latest by now. Another gateway
+    /// may have kept later ones, or the same. Those of devices that are gone count as kept, and those
+    /// that are put off.
+    fn keep_handshakes(&self, shown: &[HandshakeShown]) -> Result<Vec<bool>, StoreError>;
     /// Keeps where devices were heard from, or that they are nowhere now; the last of each counts.
     fn keep_outer(&self, heard: &[(DeviceId, Option<Endpoint>)]) -> Result<(), StoreError>;
-    /// A number that is another one whenever something about devices or about who may have them
-    /// has changed, but for timestamps and outer addresses.
-    fn wireguard_version(&self) -> Result<u64, StoreError>;
+    /// Devices that have changed after the change of this number, or whose users have; all devices
+    /// without one, or if it is too long ago. Timestamps and outer addresses are no changes.
+    fn wireguard_changes(&self, since: Option<u64>) -> Result<DeviceChanges, StoreError>;
 }

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use vpnd_crypto::{DeviceKey, EpochSecret};
+use vpnd_packet::ecn::Ecn;
 use vpnd_proto::client::{Action, Client, Config, ConfigError, Purpose};
 use vpnd_proto::control::{Code, Established, FEATURE_ECN, FEATURES, Message, Offer};
-use vpnd_proto::ecn::Ecn;
 use vpnd_proto::plane::{
     Activity, Command, Endpoint, Event, NoSender, Opened, Origin, Outgoing, Plane, Role, Sealed, Slot,
 };
@@ -209,6 +209,7 @@ impl Member {
             // It sends nothing that comes back in halves, and is no gateway.
             Opened::Forward { .. }
             | Opened::Expired { .. }
+            | Opened::Redirect { .. }
             | Opened::Joined { .. }
             | Opened::BatchProbe { .. }
             | Opened::BatchesLost(_)
@@ -310,7 +311,7 @@ impl Member {
         match action {
             Action::Connect { connection, purpose, offer } => {
                 let source = match purpose {
-                    Purpose::Attach { .. } => KeySource::Attach,
+                    Purpose::Attach { .. } | Purpose::Transfer { .. } => KeySource::Attach,
                     Purpose::Login | Purpose::Move => KeySource::Login,
                 };
                 self.attempt = Some(Attempt { connection, asked: now, by: source, epoch: None });
@@ -320,7 +321,7 @@ impl Member {
             Action::Configure(network) => self.inner = network.ipv4.zip(network.gateway_ipv4),
             Action::PathMtu(mtu) => self.mtu = mtu,
             // No file tells a member where the gateway is, and it sends no batches.
-            Action::Renew(_) | Action::BatchesLost(_) => {}
+            Action::Renew(_) | Action::BatchesLost(_) | Action::Reopen(_) | Action::LanesBlocked => {}
             Action::Send { connection, message } => {
                 tasks.push(Task::SendAndClose(connection, message));
             }

@@ -51,7 +51,7 @@ mod tests {
     fn both_checksums_of_a_request_are_right_and_a_reply_is_told_from_it() {
         let mut packet = ping([10, 86, 0, 9].into(), [10, 86, 0, 1].into(), 0x1234, 0xABCD);
         assert_eq!((checksum(&packet[..20]), checksum(&packet[20..])), (0, 0));
-        assert!(vpnd_proto::packet::Packet::parse(&packet).is_ok());
+        assert!(vpnd_packet::Packet::parse(&packet).is_ok());
         assert_eq!(replied(&packet), None);
         packet[20] = ECHO_REPLY;
         assert_eq!(replied(&packet), Some(0x1234));

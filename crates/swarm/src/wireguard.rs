@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc::UnboundedReceiver;
 use vpnd_crypto::{Backend, Preference, Suite, backend};
-use vpnd_proto::checksum::complete;
+use vpnd_packet::checksum::complete;
 use vpnd_proto::plane::Endpoint;
 use vpnd_proto::time::Time;
 use vpnd_proto::timer::TimerQueue;

@@ -68,6 +68,33 @@ pub fn name_of(uid: u32) -> Result<Option<String>, AccountError> {
     Ok(User::from_uid(Uid::from_raw(uid))?.map(|user| user.name))
 }
 
+/// Whether there is a user of this number, or of this name.
+///
+/// # Errors
+/// If the machine's users can't be read.
+pub fn exists(uid: u32, name: &str) -> Result<bool, AccountError> {
+    Ok(User::from_uid(Uid::from_raw(uid))?.is_some() || User::from_name(name)?.is_some())
+}
+
+/// Whether all users are kept on this machine, as nsswitch.conf(5) says. If not, one that is not
+/// found may be one whose directory is out of reach: some modules answer so.
+pub fn are_local() -> bool {
+    match std::fs::read_to_string("/etc/nsswitch.conf") {
+        Ok(text) => has_local_users_alone(&text),
+        // The C library looks at files then.
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    }
+}
+
+fn has_local_users_alone(nsswitch: &str) -> bool {
+    const LOCAL: [&str; 6] = ["files", "compat", "db", "systemd", "altfiles", "extrausers"];
+    let lines = nsswitch.lines().map(|line| line.split('#').next().unwrap_or_default());
+    let sources = lines.filter_map(|line| line.trim().strip_prefix("passwd:"));
+    // Brackets hold the actions after a source.
+    let mut sources = sources.flat_map(str::split_whitespace).filter(|word| !word.contains(['[', ']', '=']));
+    sources.all(|source| LOCAL.contains(&source))
+}
+
 /// Whether the user is in the group, as its own or as one of its others. May take long where users
 /// are kept elsewhere.
 ///
@@ -220,6 +247,22 @@ mod tests {
         let root = UnixUser::choose(Some("root"));
         assert!(matches!(root, Err(AccountError::Root(_))), "{root:?}");
         assert_eq!(UnixUser::choose(Some("nobody")).unwrap().is_some(), may_change_user());
+    }
+
+    #[test]
+    fn users_who_are_kept_elsewhere_are_noticed() {
+        for (text, are_local) in [
+            ("", true),
+            ("passwd: files systemd\ngroup: files ldap\n", true),
+            ("  passwd:\tfiles [NOTFOUND=return] # sss\n", true),
+            ("passwd: files sss\n", false),
+            ("passwd:files ldap [UNAVAIL=return] systemd\n", false),
+            ("passwd: winbind\n", false),
+        ] {
+            assert_eq!(has_local_users_alone(text), are_local, "{text:?}");
+        }
+        assert!(exists(0, "no-such-user-of-vpnd").unwrap() && exists(3_999_999, "root").unwrap());
+        assert!(!exists(3_999_999, "no-such-user-of-vpnd").unwrap());
     }
 
     #[test]

@@ -109,15 +109,15 @@ pub enum DnsError {
     #[error("more than {MAX_GIVEN} name servers or search domains are given")]
     TooMany,
     /// The interface's name could be taken for something else.
-    #[error("`{0}` is no name of a tunnel")]
+    #[error("`{0}` is not the name of a tunnel")]
     BadInterface(String),
     #[error("{0} can't be a name server")]
     BadServer(IpAddr),
     /// It would change something else than the resolver's configuration, or more of it.
-    #[error("{path} is not changed so: {reason}")]
+    #[error("vpnd does not make this change to {path}: {reason}")]
     NotOurs { path: PathBuf, reason: &'static str },
     /// A domain could smuggle in other settings.
-    #[error("`{0}` is no domain name")]
+    #[error("`{0}` is not a domain name")]
     BadDomain(String),
     /// Another tunnel has replaced the file; both would put the other's servers back on their end.
     #[error("{path} belongs to the tunnel {interface} now: end that one first, or run `vpnd cleanup`")]
@@ -126,7 +126,7 @@ pub enum DnsError {
         /// The other tunnel.
         interface: String,
     },
-    #[error("{0} is no resolver configuration: it is not a file of at most 64 KiB")]
+    #[error("{0} is not a resolver configuration, which is a file of at most 64 KiB")]
     NotAFile(PathBuf),
     #[error("name servers can't be set: {0}")]
     Tool(#[from] ToolError),
@@ -339,6 +339,11 @@ fn is_option(line: &str) -> bool {
 /// The tunnel that a text belongs to.
 fn holder(text: &str) -> Option<&str> {
     text.lines().find_map(|line| line.strip_prefix(HEADER))
+}
+
+/// The tunnel whose text it is, if it begins as such a text does.
+fn owner(text: &str) -> Option<&str> {
+    text.lines().next()?.strip_prefix(HEADER)
 }
 
 /// Whether a text is one that [`resolv_conf`] writes.

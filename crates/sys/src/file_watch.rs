@@ -47,7 +47,12 @@ impl FileWatch {
             let mut events = inotify::Reader::new(self.events.get_ref(), &mut buffer);
             let is_ours = loop {
                 match events.next() {
-                    Ok(event) if event.events().contains(ReadFlags::QUEUE_OVERFLOW) => break true,
+                    // Reports are lost, or the directory is gone.
+                    Ok(event)
+                        if event.events().intersects(ReadFlags::QUEUE_OVERFLOW | ReadFlags::IGNORED) =>
+                    {
+                        break true;
+                    }
                     Ok(event) if event.file_name() == Some(self.name.as_c_str()) => break true,
                     Ok(_) => {}
                     Err(rustix::io::Errno::WOULDBLOCK) => break false,

@@ -16,7 +16,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use serde_json::Value;
 use tun_rs::{DeviceBuilder, SyncDevice};
-use vpnd_proto::packet::Packet;
+use vpnd_packet::Packet;
 
 use crate::netlink::{AddressSpec, MAIN_TABLE, Netlink, NetlinkError, RouteSpec, RouteTarget};
 pub use crate::nft::ChainPlace;
@@ -25,7 +25,10 @@ use crate::tool::{NFT, Tool, ToolError};
 
 /// A packet that has not come out by now and was not seen dropped is lost. The kernel takes
 /// microseconds.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// Limit for an address of IPv6 to be usable: the kernel reports links that come up a few each
+/// second, and a machine may have many.
+const USABLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Settings of the copy's kernel.
 const SETTINGS: [(&str, &str); 4] = [
     ("ipv4/ip_forward", "1"),
@@ -179,7 +182,7 @@ impl FirewallCopy {
 /// coming up with a delay.
 async fn until_usable(address: IpAddr) {
     let is_of_one_link = matches!(address, IpAddr::V6(address) if address.is_unicast_link_local());
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + USABLE_TIMEOUT;
     while !is_of_one_link && UdpSocket::bind((address, 0)).is_err() && Instant::now() < end {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
@@ -292,7 +295,7 @@ impl Bench {
     ) -> io::Result<Fate> {
         self.trace.last_drop();
         self.device(into)?.send(packet)?;
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         loop {
             let left = end.saturating_duration_since(Instant::now());
             let mut ready = [PollFd::new(&out, PollFlags::IN), PollFd::new(&self.trace, PollFlags::IN)];

@@ -274,8 +274,8 @@ impl GatewayRules {
             script.line(&format!("{begins} fib saddr . iif oif missing drop"));
             script.line(&format!("oifname \"{tunnel}\" ct state invalid drop"));
         } else if self.resumed {
-            // What begins a connection has no ACK. The kernel knows nothing of those that were at another
-            // gateway; policy, in the daemon, decides about them.
+            // A packet that begins a connection has no ACK. The kernel does not know connections of
+            // another gateway; policy, in the daemon, decides about them.
             for begins in ["invalid", "new meta l4proto != tcp", "new tcp flags & (syn | ack) != ack"] {
                 script.line(&format!("oifname \"{tunnel}\" ct state {begins} drop"));
             }

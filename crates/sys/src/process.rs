@@ -266,10 +266,20 @@ pub fn require(capability: Capability) -> Result<(), PrivilegeError> {
 /// program. `rustix` looks for it when the first time is read, and a confined process may not: each
 /// batch of packets would cost a system call more.
 pub fn boottime() -> Duration {
+    clock(libc::CLOCK_BOOTTIME)
+}
+
+/// CPU time that this process has used, that of all its threads.
+#[must_use]
+pub fn cpu_time() -> Duration {
+    clock(libc::CLOCK_PROCESS_CPUTIME_ID)
+}
+
+fn clock(id: libc::clockid_t) -> Duration {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel or its code in user space writes the structure during the call.
-    let status = unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut now) };
-    assert_eq!(status, 0, "Linux has this clock since 2.6.39, and the structure is writable");
+    let status = unsafe { libc::clock_gettime(id, &raw mut now) };
+    assert_eq!(status, 0, "Linux has these clocks since 2.6.39, and the structure is writable");
     Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
 }
 
@@ -283,6 +293,14 @@ mod tests {
         let usual = nice();
         assert_eq!(behind_others(nice), (usual.max(0) + STEP_BACK).min(19));
         assert_eq!(nice(), usual);
+    }
+
+    #[test]
+    fn the_time_of_work_is_counted() {
+        let (before, began) = (cpu_time(), std::time::Instant::now());
+        while cpu_time() == before {
+            assert!(began.elapsed() < Duration::from_secs(60), "this loop is work");
+        }
     }
 
     #[test]

@@ -26,8 +26,8 @@ pub enum SystemCalls {
     Files,
     /// Work on descriptors, and look-ups of names with what these read.
     Resolver,
-    /// The same, and TCP connections and UDP sockets, but without modules for names and without a
-    /// port of its choice.
+    /// `Resolver` with TCP connections and UDP sockets, but without modules for names and
+    /// without a port of its choice.
     Connections,
 }
 

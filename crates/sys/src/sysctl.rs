@@ -7,6 +7,8 @@ use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketType};
 use serde::{Deserialize, Serialize};
 
 const ROOT: &str = "/proc/sys";
@@ -14,10 +16,10 @@ const ROOT: &str = "/proc/sys";
 #[derive(Debug, thiserror::Error)]
 pub enum SysctlError {
     /// The name could lead out of `/proc/sys`.
-    #[error("`{0}` is no name of a kernel setting")]
+    #[error("`{0}` is not the name of a kernel setting")]
     BadKey(String),
     /// It is none of those that vpnd changes, or not the way in which it does.
-    #[error("vpnd does not change the kernel setting `{0}` so")]
+    #[error("vpnd does not make this change to the kernel setting `{0}`")]
     NotOurs(String),
     #[error("the kernel setting {key} can't be {step}: {source}; in a container, /proc/sys may be read-only")]
     Os {
@@ -210,6 +212,14 @@ pub fn has_ipv6(interface: &str) -> bool {
     let named = all.join(interface);
     let settings = if named.exists() { named } else { all.join("default") };
     fs::read_to_string(settings.join("disable_ipv6")).is_ok_and(|disabled| disabled.trim() == "0")
+}
+
+/// Whether the kernel has IPv6 at all, switched on or off: without it (`ipv6.disable=1`) no socket
+/// sends any, and the kernel refuses routes and rules for it. A filter of this process's own system
+/// calls is not taken for that.
+pub fn kernel_has_ipv6() -> bool {
+    let opened = rustix::net::socket(AddressFamily::INET6, SocketType::DGRAM, None);
+    !matches!(opened, Err(Errno::AFNOSUPPORT)) || Path::new(ROOT).join("net/ipv6").exists()
 }
 
 /// Plans to forward packets between interfaces, for the given protocol versions.

@@ -39,8 +39,8 @@ pub fn harmless(text: &str) -> String {
 
 /// Whether `name` can be the name of a network interface.
 pub fn is_interface_name(name: &str) -> bool {
-    let fine = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
-    (1..=15).contains(&name.len()) && name.bytes().all(fine) && name != "." && name != ".."
+    let is_allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+    (1..=15).contains(&name.len()) && name.bytes().all(is_allowed) && name != "." && name != ".."
 }
 
 #[cfg(test)]

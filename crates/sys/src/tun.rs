@@ -124,7 +124,7 @@ pub struct TunSpec {
 
 #[derive(Debug, thiserror::Error)]
 pub enum TunError {
-    #[error("`{0}` is no interface name: use 1 to 15 bytes without `/`, `:` and white space")]
+    #[error("`{0}` is not an interface name: use 1 to 15 bytes without `/`, `:` and white space")]
     BadName(String),
     /// Zero queues or more than the kernel has.
     #[error("a TUN device has 1 to {MAX_QUEUES} queues, not {0}: set the number of shards accordingly")]

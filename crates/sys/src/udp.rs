@@ -12,6 +12,7 @@ mod fragmented;
 mod group;
 pub mod icmp;
 mod many;
+mod reopen;
 mod singles;
 
 use std::io::{self, IoSliceMut};
@@ -29,9 +30,9 @@ use tokio::io::unix::AsyncFd;
 
 pub use quinn_udp::{BATCH_SIZE, EcnCodepoint, RecvMeta};
 
-pub use many::MAX_SENDS;
-
 pub use group::{QuicMember, ReuseportGroup, Steering, bind_reuseport_group};
+pub use many::MAX_SENDS;
+pub use reopen::{port, reopen};
 
 use singles::Singles;
 
@@ -151,7 +152,7 @@ pub enum SendOutcome {
 pub enum UdpError {
     #[error("UDP {0} is in use: stop the program that has it (`ss -ulnp`) or choose another port")]
     AddressInUse(SocketAddr),
-    #[error("{0} is no address of this machine: listen on one that `ip addr` shows, or on [::]")]
+    #[error("{0} is not an address of this machine: listen on one that `ip addr` shows, or on [::]")]
     NoSuchAddress(SocketAddr),
     /// A privilege is missing, for a port below 1024 or a mark.
     #[error("{step} for UDP {address} is not permitted: run as root or with {capability}")]

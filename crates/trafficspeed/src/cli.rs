@@ -108,7 +108,7 @@ pub enum Command {
     Verify(verify::VerifyArgs),
     /// Experiments that compare ciphers under many loads.
     Suite(suite::SuiteArgs),
-    /// Experiment 3: where the time goes, and a model of it beside what it was not fitted to.
+    /// Experiment 3: where the time goes, and a model, compared with runs that it was not fitted to.
     Model(model::ModelArgs),
     /// Remove what a killed run left behind.
     Cleanup,
@@ -169,7 +169,7 @@ pub struct SystemArgs {
     /// from itself.
     #[arg(long)]
     pub no_control: bool,
-    /// The `vpnd` program; by default the one beside trafficspeed, then the one in PATH.
+    /// The `vpnd` program; by default the one next to trafficspeed, then the one in PATH.
     #[arg(long, value_name = "PATH")]
     pub vpnd: Option<PathBuf>,
     /// Microseconds for which vpnd's gateway and clients look for the next packet instead of
@@ -282,7 +282,7 @@ pub struct WorkArgs {
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub threads: Option<u32>,
     /// Milliseconds between the requests (64 bytes over UDP, as their answers) with which the first
-    /// pair measures round trips beside its load; 0: none. In the lab 20, between hosts none.
+    /// pair measures round trips under its load; 0: none. In the lab 20, between hosts none.
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(0..=10_000))]
     pub probe: Option<u32>,
 }

@@ -23,7 +23,7 @@ pub enum InstallError {
     #[error("installing {0} needs root; run it again with `sudo`")]
     NotRoot(String),
     /// It is nothing that is installed.
-    #[error("{0} has no program of its own; there is nothing to install")]
+    #[error("{0} has no separate program; there is nothing to install")]
     Nothing(String),
     /// A command could not be started.
     #[error("`{command}` could not be started: {source}{hint}")]
@@ -228,9 +228,10 @@ mod tests {
     fn every_system_is_looked_at_and_what_is_missing_says_how_to_get_it() {
         let findings = examine(&Programs::default().with("gotatun", "/nonexistent/gotatun".into()));
         assert_eq!(findings.len(), Kind::value_variants().len() - 1);
-        let of = |name: &str| findings.iter().find(|finding| finding.system == name).expect("it is listed");
-        assert!(of("none").ready && of("none").install.is_none());
-        let missing = of("gotatun");
+        let finding =
+            |name: &str| findings.iter().find(|finding| finding.system == name).expect("it is listed");
+        assert!(finding("none").ready && finding("none").install.is_none());
+        let missing = finding("gotatun");
         assert!(!missing.ready && missing.version.is_none(), "{missing:?}");
         assert_eq!(missing.install.as_deref(), Some("trafficspeed doctor --install gotatun"));
         // Nothing installs a part of the kernel, whatever programs are missing as well.
@@ -259,7 +260,7 @@ mod tests {
     fn what_has_no_program_is_not_installed() {
         let on_step = |line: &str| panic!("nothing runs: {line}");
         let said = install(Kind::None, &Programs::default(), on_step).unwrap_err().to_string();
-        assert!(said.starts_with("none has no program of its own"), "{said}");
+        assert!(said.starts_with("none has no separate program"), "{said}");
     }
 
     #[test]

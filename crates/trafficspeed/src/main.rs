@@ -84,7 +84,7 @@ fn main() -> ExitCode {
         Some(Command::Verify(args)) => compare_generators(&args),
         Some(Command::Doctor(args)) => examine(&args),
         Some(Command::Suite(args)) => suite(&args),
-        Some(Command::Model(args)) => predict(&args),
+        Some(Command::Model(args)) => model(&args),
         Some(Command::Cleanup) => cleanup(),
         Some(Command::Own(process)) => process.run(),
     };
@@ -233,7 +233,7 @@ fn suite(args: &SuiteArgs) -> anyhow::Result<ExitCode> {
     output::finish(&Results::Suite(Box::new(campaign)), output)
 }
 
-fn predict(args: &ModelArgs) -> anyhow::Result<ExitCode> {
+fn model(args: &ModelArgs) -> anyhow::Result<ExitCode> {
     let plan = args.plan().map_err(anyhow::Error::msg)?;
     let output = &args.output;
     model::check(&plan)?;
@@ -334,16 +334,19 @@ fn show_again(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     }
     let code = output::show(&results, &output)?;
     export(&results.document(None).into_pictures(), &directory, args)?;
+    if args.flent {
+        export_to_flent(&results, &directory, args.output.quiet)?;
+    }
     Ok(code)
 }
 
 /// Shows several results in one chart.
 fn show_side_by_side(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     let output = &args.output;
-    let Some(out) = output.out.as_ref().filter(|_| !output.json && !output.csv && args.baseline.is_none())
-    else {
+    let other = output.json || output.csv || args.flent || args.baseline.is_some();
+    let Some(out) = output.out.as_ref().filter(|_| !other) else {
         bail!(
-            "several results make a page and pictures: give --out DIR, and neither -J, --csv nor --baseline"
+            "several results make a page and pictures: give --out DIR, and neither -J, --csv, --flent nor --baseline"
         );
     };
     let (mut all, mut machines) = (Vec::new(), Vec::new());
@@ -377,6 +380,23 @@ fn export(pictures: &[Picture], directory: &Path, args: &ReportArgs) -> anyhow::
         if !args.output.quiet {
             terminal::say(format_args!("Picture: {}", directory.join(name).display()));
         }
+    }
+    Ok(())
+}
+
+/// Writes the runs for flent.
+fn export_to_flent(results: &Results, directory: &Path, is_quiet: bool) -> anyhow::Result<()> {
+    let runs = report::flent::files(results);
+    if runs.is_empty() {
+        bail!(
+            "--flent: these results have no course over time; --clients, compare, stream, udp, rr and home have one"
+        );
+    }
+    for (name, text) in &runs {
+        files::write(directory, name, text.as_bytes())?;
+    }
+    if !is_quiet {
+        terminal::say(format_args!("For flent: {} files in {}", runs.len(), directory.display()));
     }
     Ok(())
 }

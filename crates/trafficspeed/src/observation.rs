@@ -244,8 +244,8 @@ impl Observations {
         is_whole: bool,
     ) -> impl Iterator<Item = (u32, f64)> {
         let system = self.systems.iter().position(|known| known.label == system);
-        let mine = self.rows.iter().filter(move |row| Some(row.system) == system && row.case == case);
-        let counted = mine.filter(move |row| row.problem.is_empty() == is_whole);
+        let selected = self.rows.iter().filter(move |row| Some(row.system) == system && row.case == case);
+        let counted = selected.filter(move |row| row.problem.is_empty() == is_whole);
         let values = counted.filter_map(|row| Some((row.round, row.found?)));
         values.filter(move |(_, found)| found.0 == quantity).map(|(round, found)| (round, found.1))
     }

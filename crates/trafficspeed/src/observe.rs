@@ -75,12 +75,12 @@ pub fn tree_cpu_seconds(roots: &[u32]) -> f64 {
 /// voluntary context switches of all that are alive.
 pub fn tree_sleeps(roots: &[u32]) -> u64 {
     let threads = |pid: u32| fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let of = |(pid, _)| {
+    let sleeps_of = |(pid, _)| {
         // A thread that has gone counts no more.
         let texts = threads(pid).filter_map(|task| fs::read_to_string(task.path().join("status")).ok());
         texts.filter_map(|text| sleeps(&text)).sum::<u64>()
     };
-    process_tree(roots).into_iter().map(of).sum()
+    process_tree(roots).into_iter().map(sleeps_of).sum()
 }
 
 /// How often a thread has gone to sleep, by its status.

@@ -9,6 +9,7 @@ pub mod claims;
 pub mod delivered;
 pub mod document;
 pub mod files;
+pub mod flent;
 pub mod grid;
 pub mod headline;
 pub mod home;

@@ -16,9 +16,11 @@ pub mod generator;
 pub mod install;
 pub mod ipsec;
 pub mod kernel;
+pub mod nebula;
 pub mod openvpn;
 pub mod plain;
 pub mod pptp;
+mod priority;
 pub mod program;
 pub mod softether;
 pub mod strongswan;
@@ -41,6 +43,7 @@ use wireguard::implementation;
 pub use crate::observation::AGAIN;
 pub use cipher::Cipher;
 pub use error::SystemError;
+pub use priority::Priority;
 pub use program::Programs;
 
 /// How often a system that comes up is looked at.
@@ -52,7 +55,7 @@ const POLL: Duration = Duration::from_millis(50);
 pub enum Kind {
     /// This project's VPN.
     Vpnd,
-    /// vpnd with its own AES-GCM, which it uses only if the configuration says so.
+    /// vpnd with its own AES-GCM, which it uses only if the configuration has it.
     VpndVaes,
     /// WireGuard's original user-space implementation, in Go.
     WireguardGo,
@@ -76,6 +79,10 @@ pub enum Kind {
     Softether,
     /// SoftEther VPN with its UDP acceleration.
     SoftetherUdp,
+    /// Nebula with its gateway as the hub.
+    Nebula,
+    /// Nebula with a queue for each core.
+    NebulaRoutines,
     /// strongSwan with ESP in user space (kernel-libipsec).
     Strongswan,
     /// WireGuard in the kernel.
@@ -110,6 +117,8 @@ impl Kind {
             Self::OpenvpnMtu9000 => &openvpn::MTU9000_PROFILE,
             Self::Softether => &softether::PROFILE,
             Self::SoftetherUdp => &softether::UDP_PROFILE,
+            Self::Nebula => &nebula::PROFILE,
+            Self::NebulaRoutines => &nebula::ROUTINES_PROFILE,
             Self::Strongswan => &strongswan::PROFILE,
             Self::Wireguard => &wireguard::kernel::PROFILE,
             Self::Ipsec => &ipsec::PROFILE,
@@ -131,8 +140,8 @@ impl Kind {
 
     /// A cipher that it does not have: its name, and why that is so if there is a reason.
     fn lacks(self, cipher: Cipher) -> String {
-        let why = cipher.reason_against(self).map(|why| format!(" ({why})"));
-        format!("{}{}", cipher.name(), why.unwrap_or_default())
+        let reason = cipher.reason_against(self).map(|reason| format!(" ({reason})"));
+        format!("{}{}", cipher.name(), reason.unwrap_or_default())
     }
 
     /// The ciphers that it can be told to use, in words.
@@ -162,17 +171,6 @@ pub struct Profile {
     pub has_priority: bool,
     /// Makes the adapter, not yet up.
     pub adapter: fn(&Programs, Subject) -> Box<dyn System>,
-}
-
-/// The priority that a system may ask of the kernel's scheduler.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum Priority {
-    /// The priority that its makers deliver.
-    #[default]
-    Own,
-    /// One for all systems: nice value 0.
-    Same,
 }
 
 /// One line of a report: a system with its cipher.
@@ -310,12 +308,17 @@ impl Subject {
                     lacks.push(lacking);
                 }
             }
-            let what = if kept.iter().any(|subject| subject.kind == kind) {
+            let outcome = if kept.iter().any(|subject| subject.kind == kind) {
                 "is measured without"
             } else {
                 "is not measured"
             };
-            format!("{} has no {} and {what}; {}", kind.profile().label, lacks.join(", no "), kind.offered())
+            format!(
+                "{} has no {} and {outcome}; {}",
+                kind.profile().label,
+                lacks.join(", no "),
+                kind.offered()
+            )
         };
         let sentences = kinds.into_iter().map(sentence).collect();
         (kept, sentences)
@@ -507,8 +510,8 @@ mod tests {
     #[test]
     fn only_a_system_that_takes_priority_is_measured_without_it_too() {
         let subjects = Subject::all(&[Kind::Vpnd, Kind::Openvpn, Kind::None], &[Cipher::Auto], 0);
-        let both = Subject::with_priorities(&subjects, &[Priority::Own, Priority::Same]);
-        let labels: Vec<_> = both.iter().map(|subject| subject.label()).collect();
+        let doubled = Subject::with_priorities(&subjects, &[Priority::Own, Priority::Same]);
+        let labels: Vec<_> = doubled.iter().map(|subject| subject.label()).collect();
         assert_eq!(labels, ["vpnd", "vpnd, no priority", "OpenVPN", "plain routing"]);
         let usual = Subject::usual_priorities;
         assert_eq!(usual(&[Kind::Vpnd, Kind::None]), [Priority::Own], "nobody to compare with");
@@ -567,13 +570,13 @@ mod tests {
     #[test]
     fn ciphers_that_a_system_lacks_are_left_out_and_named_once_for_each_system() {
         let kinds = [Kind::Vpnd, Kind::WireguardGo, Kind::None];
-        let of = |ciphers: &[Cipher]| {
+        let filtered = |ciphers: &[Cipher]| {
             let all =
                 Subject::with_priorities(&Subject::all(&kinds, ciphers, 0), &[Priority::Own, Priority::Same]);
             let (kept, said) = Subject::with_their_ciphers(&all);
             (kept.into_iter().map(Subject::label).collect::<Vec<_>>(), said)
         };
-        let (kept, said) = of(&[Cipher::Aes256Gcm, Cipher::Aes128Gcm]);
+        let (kept, said) = filtered(&[Cipher::Aes256Gcm, Cipher::Aes128Gcm]);
         assert_eq!(kept.len(), 5, "vpnd with both and both priorities, and plain routing: {kept:?}");
         assert_eq!(
             said,
@@ -582,13 +585,13 @@ mod tests {
               with `--cipher auto`"
             ]
         );
-        let (kept, said) = of(&[Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305]);
+        let (kept, said) = filtered(&[Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305]);
         assert!(kept.contains(&"wireguard-go, chacha20-poly1305".to_owned()), "{kept:?}");
         assert!(
             said.len() == 1 && said[0].contains("has no aes-256-gcm and is measured without"),
             "{said:?}"
         );
-        assert_eq!(of(&[Cipher::Auto]).1, [""; 0]);
+        assert_eq!(filtered(&[Cipher::Auto]).1, [""; 0]);
     }
 
     #[test]

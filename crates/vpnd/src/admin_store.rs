@@ -1,13 +1,13 @@
 //! The store for commands of an administrator (`vpnd user`, `revoke`, `check`, `init`):
 //! [`Confined`] is the command's end, and a separate process opens it ([`run`]).
 //!
-//! The auth process of a gateway writes the state directory, and whoever has taken it over writes
-//! there what they like. SQLite follows links, opens files by names that it makes up, and trusts a
-//! journal beside a database that it finds there, which may name any other file of the machine. So
-//! INVARIANT: no process opens the store unless it has shut itself in as the auth process does: as
-//! the directory's owner, without a capability, and with nothing of the file system but that
-//! directory. The command itself, usually root's, opens nothing in there, and does not wait for
-//! ever for an answer.
+//! The auth process of a gateway writes the state directory, and an attacker who has taken it over
+//! writes there what they like. SQLite follows links, opens files by names that it makes up, and
+//! trusts a journal next to a database that it finds there, which may name any other file of the
+//! machine. So INVARIANT: no process opens the store unless it has shut itself in as the auth
+//! process does: as the directory's owner, without a capability, and with nothing of the file
+//! system but that directory. The command itself, usually root's, opens nothing in there, and does
+//! not wait for an answer without limit.
 
 mod database;
 mod fault;
@@ -37,15 +37,17 @@ pub use message::wireguard::WireGuardSummary;
 pub use message::{DeviceSummary, Opening, UserSecrets, UserSummary};
 pub(crate) use message::{FromStore, StoreLaunch};
 use message::{MAX_USERS, StagedUser, UserToAdd};
+pub(crate) use moving::DatabaseFacts;
 use request::{
-    AddCertificate, AddUser, CopyPart, Devices, Export, Exported, ImportStaged, Invite, MakeCopy, ModifyUser,
-    OneUser, RecordDeed, RemoveDevice, RemoveToken, RemoveUser, Replace, ReplacementPart, Replied,
-    RevokeCertificates, Secrets, SetEnabled, SetPassword, StageUsers, StoreRequest, TokenSummary, Tokens,
-    Users, Whois,
+    AddCertificate, AddUser, AskFleet, CopyPart, Devices, EndSessions, Export, Exported, ImportStaged,
+    Invite, MakeCopy, ModifyUser, OneUser, RecordDeed, RemoveDevice, RemoveToken, RemoveUser, Replace,
+    ReplacementPart, Replied, RevokeCertificates, Secrets, SetEnabled, SetPassword, StageUsers, StoreRequest,
+    TokenSummary, Tokens, Users, Whois,
 };
 #[cfg(test)]
 pub(crate) use served::InThisProcess;
 use served::{Desk, Served};
+use vpnd_auth::whois::{OfGateway, Question};
 use vpnd_config::ServerConfig;
 use vpnd_ipc::channel::Channel;
 use vpnd_ipc::child::{self, ChildRole, Preparation, Started};
@@ -54,6 +56,7 @@ use vpnd_ipc::request::{AnsweredBy as _, Reason, Request};
 use vpnd_ipc::spawn::{ChildError, RunningChild, StartingChild};
 use vpnd_store::audit::AuditEntry;
 use vpnd_store::audit::query::{Answer, Cursor, Range, Record};
+use vpnd_store::audit::whois::Asked;
 use vpnd_store::{
     ApiToken, CertificateHash, InvitationHash, NewUser, PasswordHash, StoreError, UserChange, UserImport,
 };
@@ -128,6 +131,11 @@ impl AdminStore {
     ) -> Result<(), StoreError> {
         let source = source.map(str::to_owned);
         self.ask_about(name, SetEnabled { name: name.to_owned(), enabled, now_s, source })
+    }
+
+    /// Ends the sessions of a user, which is a revocation; how many there were.
+    pub(crate) fn end_sessions(&mut self, name: &str, now_s: u64) -> Result<u64, StoreError> {
+        self.ask_about(name, EndSessions { name: name.to_owned(), now_s })
     }
 
     /// Gives a user another password, which is a revocation.
@@ -250,6 +258,19 @@ impl AdminStore {
         self.ask(Whois { address, port, at_s, now_s, detail, by: invoker() })
     }
 
+    /// The answers of the fleet's other gateways to the same question.
+    pub(crate) fn ask_fleet(
+        &mut self,
+        asked: Asked,
+        at_s: u64,
+        detail: String,
+        gateway: &str,
+    ) -> Result<Vec<OfGateway>, StoreError> {
+        let Asked { address, port } = asked;
+        let asks = format!("{} at {gateway}", invoker());
+        self.ask(AskFleet(Question { address, port, at_s, detail, by: asks }))
+    }
+
     /// A part of what is recorded, and where it goes on. Only for [`Opening::Audit`].
     pub(crate) fn export(
         &mut self,
@@ -311,7 +332,7 @@ impl AdminStore {
     }
 
     fn unexpected_reply(&self) -> StoreError {
-        let detail = "the process that opened it has answered something else than was asked".to_owned();
+        let detail = "the process that opened it has sent the answer to another request".to_owned();
         StoreError::Failed { path: self.path.clone(), detail }
     }
 }
@@ -382,7 +403,7 @@ impl StoreProcess {
     }
 
     fn unexpected(&self) -> StoreError {
-        self.failed("the process that opened it has sent something else than was expected")
+        self.failed("the process that opened it has sent an unexpected message")
     }
 
     /// Its next message. A process that sends none in time is ended.

@@ -35,8 +35,12 @@ pub use user::{
     UserChangeArgs, UserDevicesArgs, UserExportArgs, UserImportArgs, UserModifyArgs, UserShowArgs,
 };
 use vpnd_client::args::{CleanupArgs, ConnectArgs, KillSwitchArgs, user_name};
+use vpnd_client::captive_portal::CaptivePortalArgs;
 use vpnd_client::service::ServiceArgs;
-use vpnd_client::user_commands::{ForgetArgs, ImportArgs, ListArgs, OwnPasswordArgs, OwnTunnelsArgs, UpArgs};
+use vpnd_client::user_commands::{
+    ForgetArgs, ImportArgs, ListArgs, LogArgs, OpenPortalArgs, OwnPasswordArgs, OwnTunnelsArgs,
+    ServiceSocket, UpArgs,
+};
 use vpnd_client::user_messages::DEFAULT_SOCKET;
 use vpnd_config::DEFAULT_CONFIG;
 use vpnd_gateway::args::ServerArgs;
@@ -104,18 +108,23 @@ pub enum Command {
     Down(OwnTunnelsArgs),
     /// List the profiles of this machine, and this user's own
     List(ListArgs),
-    /// Add a profile of this user's own, for a gateway that a profile of this machine names: what it
-    /// says of the user counts, all else is as in that one. As root: add one for all users
+    /// Add a profile of this user, for a gateway that a profile of this machine names; only its
+    /// [user] counts. As root: add one for all users
     Import(ImportArgs),
     /// Remove a profile that this user has imported
     Forget(ForgetArgs),
     /// Show this user's password page of the gateway, and open it where there is a screen. Passwords
     /// are changed nowhere else
     Password(OwnPasswordArgs),
-    /// Show what was said of this user's tunnels
-    Log(OwnTunnelsArgs),
+    /// Show the messages about this user's tunnels
+    Log(LogArgs),
+    /// Open the network's login page in a separate browser, past a kill switch or a full tunnel
+    CaptivePortal(OpenPortalArgs),
     /// Run the service through which users connect without root
     ClientService(ServiceArgs),
+    /// Run the service that opens login pages of networks for users; for the unit
+    /// vpnd-captive-portal
+    CaptivePortalService(CaptivePortalArgs),
     /// Test what this network lets through to a gateway, and say what to do
     Netcheck(NetcheckArgs),
     /// Undo what a client that was killed left behind: routes, rules, DNS, the kill switch
@@ -201,7 +210,7 @@ pub struct CheckArgs {
     /// The configuration to check
     #[arg(default_value = DEFAULT_CONFIG)]
     pub config: PathBuf,
-    /// The gateway will be started with this switch: suites for the laboratory are no mistake
+    /// The gateway will be started with this switch: suites for the laboratory are not a mistake
     #[arg(long)]
     pub insecure_lab: bool,
 }
@@ -220,8 +229,14 @@ pub struct DoctorArgs {
 /// `vpnd netcheck`.
 #[derive(Args, Debug)]
 pub struct NetcheckArgs {
-    /// The profile of the gateway; without one only the network itself is looked at
+    /// The profile of the gateway, a file or a name that `vpnd list` shows; without one only the network itself is looked at
     pub profile: Option<PathBuf>,
+    /// Also see whether an address translator forgets this machine in a silence of 27 s
+    #[arg(long)]
+    pub silence: bool,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "documented at the type")]
+    pub service: ServiceSocket,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -243,7 +258,7 @@ pub enum UserCommand {
     },
     /// Show a user on one page: rights, sessions, devices, and the last refused logins
     Show(UserShowArgs),
-    /// Refuse a user from now on and end their sessions; `enable` takes it back
+    /// Refuse a user from now on and end their sessions; `enable` undoes it
     Disable(UserArgs),
     /// Let a disabled user in again
     Enable(UserArgs),
@@ -429,6 +444,9 @@ pub struct StatusArgs {
     /// Show it again every second until interrupted
     #[arg(long)]
     pub watch: bool,
+    /// Show the gateways of this one's fleet
+    #[arg(long, conflicts_with = "watch")]
+    pub fleet: bool,
 }
 
 /// Arguments of `vpnd kick`.

@@ -21,8 +21,8 @@ use vpnd::commands::users::{self, UserError, revoke};
 use vpnd::commands::{audit, backup, check, doctor, migrate, netcheck, source, store};
 use vpnd_client::args::KillSwitchArgs;
 use vpnd_client::parent as client;
-use vpnd_client::service;
 use vpnd_client::user_commands::{self, Shown};
+use vpnd_client::{captive_portal, service};
 use vpnd_config::ConfigError;
 use vpnd_gateway::parent as gateway;
 use vpnd_ipc::admin::client::ClientError;
@@ -123,10 +123,10 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Forget(args) => block_on(user_commands::forget(&args))?,
         Command::Password(args) => block_on(user_commands::password(&args))?,
         Command::Log(args) => block_on(user_commands::log(&args))?,
-        Command::ClientService(args) => {
-            let filter = if args.verbose { "info,vpnd=debug" } else { "info" };
-            vpnd_sys::logging::init(filter, args.log_format)?;
-            serve(service::run(args))?;
+        Command::CaptivePortal(args) => block_on(user_commands::captive_portal(&args))?,
+        Command::ClientService(args) => serve_users(args.verbose, args.log_format, service::run(args))?,
+        Command::CaptivePortalService(args) => {
+            serve_users(args.verbose, args.log_format, captive_portal::run(args))?;
         }
         Command::Netcheck(args) => netcheck::netcheck(&args, &mut std::io::stdout())?,
         Command::KillSwitch(args) => keep_kill_switch(&args)?,
@@ -139,6 +139,16 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Runs a service for users of this machine.
+fn serve_users(
+    is_verbose: bool,
+    format: LogFormat,
+    service: impl Future<Output = anyhow::Result<()>>,
+) -> anyhow::Result<()> {
+    vpnd_sys::logging::init(if is_verbose { "info,vpnd=debug" } else { "info" }, format)?;
+    serve(service)
+}
+
 fn renew_certificate(args: &RenewArgs) -> anyhow::Result<()> {
     let expires = renew::renew(args, SystemTime::now())?;
     println!(
@@ -149,6 +159,9 @@ fn renew_certificate(args: &RenewArgs) -> anyhow::Result<()> {
 
 /// Shows the gateway; where none runs, or this user may not see it, the tunnels of this machine.
 fn status_of_machine(args: &StatusArgs) -> anyhow::Result<()> {
+    if args.fleet {
+        return Ok(admin::status(args)?);
+    }
     // A gateway is root's; who names one means that.
     let is_gateways = args.admin.socket.is_some() || rustix::process::geteuid().is_root();
     if !is_gateways && args.client_socket.exists() {

@@ -2,7 +2,7 @@
 //! sockets of the loopback device and TUN devices made of memory, carry each kind of traffic while
 //! every allocation of the process is counted.
 //!
-//! One test only: another would allocate beside it.
+//! One test only: another would allocate at the same time.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, IoSlice};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use vpnd_crypto::{Backend, EpochSecret, Suite};
-use vpnd_proto::offload::VirtioHeader;
+use vpnd_packet::offload::VirtioHeader;
 use vpnd_proto::plane::{Command, Endpoint, EpochSpec, Event, ReceiveSpec, Role, SessionSpec, Slot};
 use vpnd_proto::policy::{Policy, Principal};
 use vpnd_proto::time::Time;
@@ -163,7 +163,7 @@ fn packet(protocol: u8, from: [u8; 4], to: [u8; 4], payload: usize, gso_size: us
     bytes.extend([0, 1, 0x40, 0, 64, protocol, 0, 0]);
     bytes.extend(from);
     bytes.extend(to);
-    let checksum = vpnd_proto::checksum::ipv4_header(&bytes);
+    let checksum = vpnd_packet::checksum::ipv4_header(&bytes);
     bytes[10..12].copy_from_slice(&checksum.to_be_bytes());
     bytes.extend([0x9C, 0x40, 1, 0xBB]);
     if protocol == 6 {

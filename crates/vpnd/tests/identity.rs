@@ -80,7 +80,7 @@ fn without_a_terminal_a_password_is_made_and_shown_once() {
 }
 
 /// Adds users and kills each `vpnd user add` after another delay, from before it does anything to
-/// after it is done. Whoever was reported as added is there, whoever was not is there whole or not
+/// after it is done. A user who was reported as added is there, another is there whole or not
 /// at all, and the file is sound.
 #[test]
 fn an_acknowledged_user_survives_kill_9() {

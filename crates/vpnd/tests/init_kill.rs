@@ -148,7 +148,7 @@ fn files_that_are_not_its_own_stop_it() {
     let dir = root.path().join("vpnd");
     assert!(init(&dir, &[]).output().unwrap().status.success());
     let ours = fs::read(dir.join("ca-key.pem")).unwrap();
-    // A configuration that somebody has removed is no unfinished run, nor is one whose note names
+    // A configuration that was removed is no unfinished run, nor is one whose note names
     // other keys.
     fs::remove_file(dir.join("server.toml")).unwrap();
     for note in [None, Some("0123456789abcdef\n")] {
@@ -163,7 +163,7 @@ fn files_that_are_not_its_own_stop_it() {
 
 #[test]
 fn a_full_disk_is_told_and_what_is_there_stays() {
-    // A file system of its own, in a mount namespace that goes away with the script.
+    // A separate file system, in a mount namespace that goes away with the script.
     let script = r#"
         set -eu
         run() { "$1" init --name vpn.example.org --dir "$2/disk/vpnd" --force; }

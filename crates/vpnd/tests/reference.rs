@@ -35,7 +35,7 @@ struct Setting {
     place: usize,
     /// Empty for the head of a section, which is the value then.
     key: String,
-    /// As the example shows it.
+    /// The value in the example.
     value: String,
     meaning: String,
     /// The line in the example in which all is switched on.
@@ -54,8 +54,8 @@ fn parse(text: &str) -> Result<ServerConfig, String> {
 
 fn setting(line: &str) -> Option<(&str, &str)> {
     let (key, value) = line.split_once(" = ")?;
-    let fine = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
-    (!key.is_empty() && key.chars().all(fine)).then_some((key, value))
+    let is_allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    (!key.is_empty() && key.chars().all(is_allowed)).then_some((key, value))
 }
 
 /// The example with everything switched on, and its keys. An alternative to the value shown before
@@ -195,8 +195,8 @@ fn is_default(variants: &[Vec<String>], setting: &Setting) -> bool {
     having(variants, setting).all(is_same)
 }
 
-/// What the reader can't see from the value that is shown. A long description is given at the first
-/// key that takes such values, and `given` has it then.
+/// Facts that the reader can't see from the value that is shown. A long description is given at the
+/// first key that takes such values, and `given` has it then.
 fn values(takes: String, key: &str, given: &mut BTreeMap<String, String>) -> String {
     if let Some(range) = takes.strip_prefix("a whole number from ") {
         return format!("{range}. ");

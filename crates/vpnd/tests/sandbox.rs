@@ -275,7 +275,7 @@ impl Administered {
         self.directory.path().join(name)
     }
 
-    /// Makes nobody the owner of the state directory.
+    /// Makes the user `nobody` the owner of the state directory.
     fn give_to_nobody(&self) -> PathBuf {
         let state = self.path("v/state");
         for path in [&state, &state.join("vpnd.db"), &state.join("audit.sqlite")] {
@@ -315,11 +315,11 @@ fn said(child: Child) -> String {
     String::from_utf8_lossy(&child.wait_with_output().unwrap().stderr).into_owned()
 }
 
-/// Writes a rollback journal beside the store which says that it belongs to a change of several
+/// Writes a rollback journal next to the store which says that it belongs to a change of several
 /// databases, and their list, which names a file elsewhere
 /// (<https://www.sqlite.org/fileformat.html>, section 3;
-/// <https://www.sqlite.org/atomiccommit.html>, section 5.5). Whoever opens the store then opens
-/// that file, too.
+/// <https://www.sqlite.org/atomiccommit.html>, section 5.5). A process that opens the store then
+/// opens that file, too.
 fn plant_journal(state: &Path, elsewhere: &Path) {
     const MAGIC: [u8; 8] = [0xd9, 0xd5, 0x05, 0xf9, 0x20, 0xa1, 0x63, 0xd7];
     let database = std::fs::read(state.join("vpnd.db")).unwrap();
@@ -345,7 +345,7 @@ fn plant_journal(state: &Path, elsewhere: &Path) {
     std::fs::write(list, names).unwrap();
 }
 
-/// Whether somebody has opened this pipe for reading, or is about to.
+/// Whether a process has opened this pipe for reading, or is about to.
 fn has_reader(pipe: &Path) -> bool {
     rustix::fs::openat(CWD, pipe, OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()).is_ok()
 }
@@ -466,7 +466,7 @@ fn a_command_of_roots_follows_nothing_that_lies_in_the_place_of_a_store() {
     }
     let gateway = Administered::new();
     let state = gateway.give_to_nobody();
-    // What the directory's owner could put there to lead a process that has more rights.
+    // The directory's owner could put this there to lead a process that has more rights.
     let secret = gateway.path("secret");
     std::fs::write(&secret, "").unwrap();
     std::fs::set_permissions(&secret, Permissions::from_mode(0o600)).unwrap();

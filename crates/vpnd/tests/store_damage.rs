@@ -1,5 +1,5 @@
 //! The gateway's store with bytes changed, cut off or lost: it is as it was, or it is refused with
-//! a clear word. Whoever was disabled or removed stays so, whatever happens to the files.
+//! a clear word. A user who was disabled or removed stays so, whatever happens to the files.
 //!
 //! Damage is pseudo-random from a printed seed (`VPND_STORE_DAMAGE_SEED` sets it), but no byte that
 //! identifies a user is left out. Each damage is done to a fresh copy.
@@ -50,6 +50,7 @@ fn session_of(user: &User, id: u8) -> SessionRecord {
         factors: vpnd_config::factor::Factors::PASSWORD,
         auth_time_s: 900,
         generation: 0,
+        most: None,
     }
 }
 

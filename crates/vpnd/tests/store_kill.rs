@@ -46,7 +46,7 @@ const PART: &str = "VPND_STORE_KILL_PART";
 const DEFAULT_KILLS: u64 = 120;
 /// A victim of a database takes longer to open it.
 const DEFAULT_DATABASE_KILLS: u64 = 24;
-/// Of so many kills one hits a store that is just being made.
+/// One of this many kills hits a store that is just being made.
 const NEW_STORE_EVERY: u64 = 8;
 /// Longest life of a victim once its store is open; an operation takes a millisecond or two.
 const LIVES: Duration = Duration::from_millis(40);
@@ -246,6 +246,7 @@ fn session_changes(random: &mut StdRng, user: Option<&User>, n: u64) -> Vec<Sess
             factors: vpnd_config::factor::Factors::PASSWORD,
             auth_time_s: n,
             generation: 0,
+            most: None,
         };
         changes.insert(0, SessionChange::Add(session, user.generation));
     }
@@ -343,12 +344,12 @@ fn database_driver() {
         Place::Database(_, name, _) => name.clone(),
         Place::File(_) => unreachable!("it is a database"),
     });
-    let of = Arc::clone(&cluster);
+    let server = Arc::clone(&cluster);
     let mut trial = Trial {
         seed,
         reference: reference.open(true).unwrap(),
         place: tried,
-        contents: Box::new(move || names.each_ref().map(|name| database_contents(&of, name))),
+        contents: Box::new(move || names.each_ref().map(|name| database_contents(&server, name))),
         next: 0,
         under_way_and_done: 0,
     };
@@ -427,7 +428,7 @@ fn killed_while_making(place: &Place, random: &mut StdRng, seed: u64) {
 fn check_backup(path: &Path) {
     let backup = path.with_extension("db.backup");
     if backup.exists() {
-        // Opened elsewhere, because opening makes files beside it.
+        // Opened elsewhere, because opening makes files next to it.
         let copy = path.with_extension("copy");
         fs::copy(&backup, &copy).unwrap();
         Sqlite::open(&copy).unwrap();
@@ -435,7 +436,7 @@ fn check_backup(path: &Path) {
     }
 }
 
-/// The same of a database.
+/// The contents of a database.
 fn database_contents(cluster: &Cluster, name: &str) -> Vec<String> {
     let sql = format!("SET search_path = vpnd; {}", queries().join("; "));
     let mut rows: Vec<String> = cluster.sql(name, &sql).lines().map(str::to_owned).collect();

@@ -367,6 +367,14 @@ impl Peers {
         self.set_timer(id);
     }
 
+    /// The peer without keys is there, as others know it.
+    pub fn expect_at(&mut self, id: PeerId, endpoint: Endpoint) {
+        if let Some(peer) = self.peers.get_mut(&id) {
+            peer.roaming = Roaming::new(Some(endpoint));
+            self.outputs.push_back(Output::Endpoint(id, endpoint));
+        }
+    }
+
     /// The peer is to have other keys now, though a handshake with it was begun a moment ago.
     pub fn begin_at_once(&mut self, now: Time, id: PeerId) {
         if let Some(peer) = self.peers.get_mut(&id) {

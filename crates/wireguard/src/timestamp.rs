@@ -79,8 +79,8 @@ mod tests {
     proptest! {
         #[test]
         fn bytes_compare_as_times_do(a in 0u64..1 << 40, b in 0u64..1 << 40) {
-            let of = |steps: u64| Timestamp::from_unix(Duration::from_nanos(steps * u64::from(STEP_NANOS)));
-            let (x, y) = (of(a), of(b));
+            let stamp = |steps: u64| Timestamp::from_unix(Duration::from_nanos(steps * u64::from(STEP_NANOS)));
+            let (x, y) = (stamp(a), stamp(b));
             // Within a second steps differ; its last, shorter step is never skipped.
             if a.abs_diff(b) > 1 {
                 prop_assert_eq!(a < b, x < y);

@@ -129,7 +129,7 @@ fn long_packets(machine: impl Machine) {
     }
 }
 
-/// The same bytes, divided anywhere into plaintext and associated data.
+/// Divides the same bytes anywhere into plaintext and associated data.
 fn every_split(machine: impl Machine) {
     let text = text(CHUNK + VECTOR + 7);
     let compared = Compared::<_, ROUNDS_128>::new(machine, &KEY);

@@ -1,8 +1,8 @@
 //! The records of one source on their way to its servers.
 //!
-//! Invariants: whoever adds a record never waits; records are at most [`MAX_WAITING`], and each
-//! that is given up is counted. Records of one session arrive in their order; one that no server
-//! takes holds up nobody else's for long.
+//! Invariants: the caller that adds a record never waits; records are at most [`MAX_WAITING`], and
+//! each that is given up is counted. Records of one session arrive in their order; one that no
+//! server takes does not hold up those of others for long.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};

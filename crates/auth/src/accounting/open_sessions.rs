@@ -1,4 +1,4 @@
-//! The sessions that are accounted for, in a file of their own: an upgrade's processes go on with
+//! The sessions that are accounted for, in a separate file: an upgrade's processes go on with
 //! them, and a start knows those of before.
 //!
 //! INVARIANT: nothing depends on it but accounting. A file that can't be used is a line in the log,
@@ -64,10 +64,10 @@ impl OpenSessions {
         let connection = Connection::open(path)?;
         connection.busy_timeout(BUSY_TIMEOUT)?;
         connection.pragma_update(None, "journal_mode", "WAL")?;
-        // What a power failure takes away was about sessions that it has ended.
+        // A power failure loses only records of sessions that it has ended.
         connection.pragma_update(None, "synchronous", "OFF")?;
         connection.execute_batch(TABLES)?;
-        // A damaged page shows here at the latest.
+        // A damaged page shows by now.
         connection.query_row("SELECT count(record) FROM open_session", [], |_| Ok(()))?;
         connection.query_row("SELECT count(record) FROM earlier_session", [], |_| Ok(()))?;
         Ok(connection)
@@ -167,7 +167,7 @@ mod tests {
         kept.add(one, &open);
         kept.add(two, &open);
         kept.remove(two);
-        // Another process beside it, as during an upgrade.
+        // Another process at the same time, as during an upgrade.
         let next = OpenSessions::open(&path).unwrap();
         assert_eq!((next.current(one), next.current(two), next.all().len()), (Some(open.clone()), None, 1));
         next.add(two, &open);

@@ -1,4 +1,4 @@
-//! What is accounted for, with a test in the place of the idp process.
+//! Records of accounting, with a test in the place of the idp process.
 
 use vpnd_proto::control::List;
 
@@ -113,7 +113,7 @@ async fn only_sessions_of_a_source_with_accounting_are() {
         accounting.ended(ID, Code::Bye, Traffic::default());
         assert_eq!(accounting.health(source), None);
     }
-    // Nor one that was granted and not kept, or that nobody was granted.
+    // Nor one that was granted and not kept, or that was never granted.
     accounting.granted(ID, &user("guests"), DEVICE, addresses());
     accounting.abandoned(ID);
     accounting.kept(ID);

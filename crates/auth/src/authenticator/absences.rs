@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(absences.judge(&users(6..8), 20, at(9), WINDOW), HashSet::new());
         assert_eq!(absences.confirm(), 2);
         assert!(absences.is_confirmed(UserId([6; 16])) && !absences.is_confirmed(UserId([0; 16])));
-        // Who is shown after all is not gone, nor is who was not confirmed.
+        // A user who is shown again is not gone, nor is one who was not confirmed.
         absences.shown(UserId([6; 16]));
         assert_eq!(absences.judge(&users(7..8), 20, at(10), WINDOW), users(7..8));
         assert!(absences.ended.is_empty(), "it has been confirmed, so it counts no more");

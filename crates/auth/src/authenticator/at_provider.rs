@@ -14,6 +14,7 @@ use super::external::{ExternalSource, blocking, cause};
 use super::rounds::{AtSource, REPLY_MARGIN};
 use super::throttle::Person;
 use super::{Authenticator, Cause, Entrance, Login, LoginOutcome};
+use vpnd_config::https_url::HttpsUrl;
 use vpnd_config::source::{LOGIN_TIMEOUT, SourceKind};
 use vpnd_ipc::gateway::idp::{
     LoginAddress, ProviderLogin, ProviderLogout, ReadLogout, RedeemCode, Redeemed, SourceRefusal, Url,
@@ -41,7 +42,7 @@ impl Authenticator {
         let at = self.provider(&login.source).ok_or(Refusal::NotConfirmed)?;
         let reply = self.external.idp.request(login, LOGIN_TIMEOUT + REPLY_MARGIN).await;
         at.replied(reply.is_ok(), now());
-        reply.map_err(|why| {
+        reply.and_then(of_https).map_err(|why| {
             self.record.source_failed(&at.source.name, &why);
             Refusal::SourceUnavailable
         })
@@ -94,6 +95,7 @@ impl Authenticator {
                 if let Some(token) = refresh {
                     this.keep_token_of_login(&at, &shown.identity.subject, &token);
                 }
+                this.keep_session_of_login(&at, &shown, now_s);
                 outcome
             }
             Ok(Err(refusal)) => this.not_shown(&at, &login, refusal, now_s),
@@ -114,7 +116,24 @@ impl Authenticator {
         now_s: u64,
     ) -> LoginOutcome {
         self.record.refused(login, &at.source.name, cause(refusal), now_s);
-        Refusal::NotConfirmed.into()
+        match refusal {
+            SourceRefusal::TooManyGroups => Refusal::TooManyGroups,
+            _ => Refusal::NotConfirmed,
+        }
+        .into()
+    }
+
+    /// Keeps by which session at the provider its user may be logged out.
+    fn keep_session_of_login(&self, at: &ExternalSource, shown: &ProviderLogin, now_s: u64) {
+        let Some(session) = shown.session else { return };
+        let user = self.store.user_by_subject(&at.source.name, &shown.identity.subject);
+        let kept = user.and_then(|user| match user {
+            Some(user) => self.store.keep_provider_session(user.id, &session.into(), now_s),
+            None => Ok(()),
+        });
+        if let Err(error) = kept {
+            tracing::error!(%error, "a session at a provider can't be kept, so its end there ends none here");
+        }
     }
 
     fn shown(
@@ -124,7 +143,7 @@ impl Authenticator {
         login: Login,
         now_s: u64,
     ) -> LoginOutcome {
-        let ProviderLogin { identity, factors, auth_time_s } = shown;
+        let ProviderLogin { identity, factors, auth_time_s, .. } = shown;
         let Some(name) = identity.name.as_deref().filter(|name| self.is_name_of(&at, name)) else {
             return self.not_shown(&at, &login, SourceRefusal::NoName, now_s);
         };
@@ -152,6 +171,13 @@ impl Authenticator {
             Err(throttled) => throttled,
         }
     }
+}
+
+/// The address, if it is one of https: no browser is sent to another, whatever idp says.
+fn of_https(url: Url) -> Result<Url, Reason> {
+    let place = url.split('?').next().unwrap_or_default();
+    let is_one = url.bytes().all(|byte| byte.is_ascii_graphic()) && place.parse::<HttpsUrl>().is_ok();
+    is_one.then_some(url).ok_or_else(|| Reason::cut("the address of its login page is none of https"))
 }
 
 fn login_of(user: &str, source: IpAddr, device: DeviceId) -> Login {

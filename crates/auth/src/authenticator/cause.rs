@@ -56,7 +56,7 @@ causes! {
     TooManyRounds = "too-many-rounds";
     /// The login was not approved in time.
     NotApproved = "not-approved";
-    /// What came from a provider does not prove that the login is of the user.
+    /// The provider's answer does not prove that the login is of the user.
     NotProved = "not-proved";
     /// The user's provider asks for credentials itself; nothing was checked.
     NeedsBrowser = "needs-browser";

@@ -3,7 +3,7 @@
 //!
 //! Invariants: the same work is done whatever is wrong, for unknown users as well, so that the time
 //! of an answer discloses nothing; a code is good once, and used up only where all else is right;
-//! without a code that came along nothing is changed.
+//! without a code in the login nothing is changed.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use vpnd_sys::process;
 /// disclosed.
 pub(super) enum CheckResult {
     Granted(Box<Authenticated>),
-    /// The password is right, and the user must show a code, which did not come along.
+    /// The password is right, and the user must show a code, which was not sent with it.
     CodeRequired(Box<Authenticated>),
     Refused(Cause),
     /// All was right, more than the password, and no profile lets the user in.
@@ -54,7 +54,7 @@ impl Credentials {
         Ok(Self { store, hasher, nobody, no_secret, access, require_certificate })
     }
 
-    /// The same with these access profiles.
+    /// Sets the access profiles.
     pub(super) fn with_access(self, access: Arc<Access>) -> Self {
         Self { access, ..self }
     }
@@ -85,7 +85,7 @@ impl Credentials {
             Some(user) => (user, (!right).then_some(Cause::WrongPassword)),
             None => (User::nobody(), Some(Cause::UnknownUser)),
         };
-        // The same is done whatever was wrong, but that a right code is used up only beside a right
+        // Every failure takes the same steps, except that a right code is used up only with a right
         // password.
         let checked = match cause {
             Some(cause) if login.code.is_some() => self.refuse(login, cause, now_s)?,
@@ -94,9 +94,9 @@ impl Credentials {
         Ok(cause.map_or(checked, CheckResult::Refused))
     }
 
-    /// Whether this is the password of the hash, or of whoever has none.
+    /// Whether this is the password of the hash, or of a user without one.
     pub(super) fn verify(&self, password: &Password, own: Option<&PasswordHash>) -> Result<bool, NoMemory> {
-        // Users of other sources have none: theirs is the hash that nobody's password has, at the
+        // Users of other sources have none: theirs is a hash that no password has, at the
         // same cost.
         let hash = own.unwrap_or(&self.nobody);
         // Requests that wait for the store, such as attaches, go first. A hash that another program
@@ -115,7 +115,7 @@ impl Credentials {
         process::behind_others(|| self.hasher.hash(password))
     }
 
-    /// Refuses after a look at the code that came along, if any: the time of the answer discloses
+    /// Refuses after a look at the login's code, if any: the time of the answer discloses
     /// nothing of the cause.
     fn refuse(&self, login: &Login, cause: Cause, now_s: u64) -> Result<CheckResult, StoreError> {
         if let Some(code) = &login.code {
@@ -124,7 +124,7 @@ impl Credentials {
         Ok(CheckResult::Refused(cause))
     }
 
-    /// Checks everything but the password. Without a code that came along it changes nothing.
+    /// Checks everything but the password. Without a code in the login it changes nothing.
     pub(super) fn check_user(
         &self,
         login: &Login,
@@ -134,7 +134,8 @@ impl Credentials {
         if !user.enabled {
             return self.refuse(login, Cause::Disabled, now_s);
         }
-        // That this user alone needs one does not show: it is answered like a wrong password.
+        // A missing certificate is answered like a wrong password, so the user's need for one is
+        // not disclosed.
         if !user.certificates.is_empty() && !is_certified(login, Some(&user)) {
             return self.refuse(login, certificate_cause(login), now_s);
         }

@@ -8,7 +8,7 @@
 //! or as a login: a device needs neither.
 
 use std::net::IpAddr;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
@@ -111,8 +111,8 @@ impl Authenticator {
             }
         };
         let Some(Standing { left_s, is_walled }) = self.standing(&user, &device, now_s) else {
-            let why = NotAdmitted::NoProfile;
-            return self.refuse_device(&user, &device, outer, why.into(), why.into(), now_s);
+            let cause = NotAdmitted::NoProfile;
+            return self.refuse_device(&user, &device, outer, cause.into(), cause.into(), now_s);
         };
         if has_to_log_in && let Err(error) = self.wall_devices(user.id, Some(device.id), now_s) {
             tracing::error!(%error, "a WireGuard device could not be checked");
@@ -122,12 +122,10 @@ impl Authenticator {
         if is_walled && !has_pages {
             return DeviceOutcome::Walled;
         }
-        let mut admissions = self.admissions.lock().unwrap_or_else(PoisonError::into_inner);
         // One that goes on is no further login: its sessions may be many after a restart.
-        if !has_session && let Err(wait_s) = admissions.take(user.id, now()) {
+        if !has_session && let Err(wait_s) = self.admissions().take(user.id, now()) {
             return DeviceOutcome::Refused(Refusal::Throttled.retry_after_s(Some(wait_s)));
         }
-        drop(admissions);
         self.record.device(&user.name, outer, is_walled, now_s);
         let left_s = if is_walled { Some(WALLED_S) } else { left_s };
         let session_s = left_s.map(|left_s| u32::try_from(left_s).unwrap_or(u32::MAX));

@@ -1,6 +1,6 @@
 //! Requests of RADIUS servers about sessions (RFC 5176), as the idp process passes them on.
 //!
-//! Invariants: a request reaches sessions of the users of its own source alone, however it names
+//! Invariants: a request reaches sessions of users of its source alone, however it names
 //! them, and those to which all that it names applies; who was disabled here stays so. WireGuard
 //! devices that are disconnected have to be renewed, since their clients come back by themselves.
 //! Requests are done one after the other and not faster than [`INTERVAL`], whatever the idp process

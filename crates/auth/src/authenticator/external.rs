@@ -4,8 +4,8 @@
 //! Invariants: a login is tried at the one source whose rule matches the name, never at another;
 //! what the source lets in is still refused if the user's record here is disabled or expired, which
 //! has the name of the source's entry, whichever of its names was typed; no answer is no login.
-//! Logins of one source wait in a queue of their own, so that a slow directory keeps no others
-//! waiting. Whoever is not let in is asked for a one-time code, as local users are, whether the
+//! Logins of one source wait in a separate queue, so that a slow directory keeps no others
+//! waiting. A failed login is asked for a one-time code, as local users are, whether the
 //! password was wrong or the record here has a code. That or a refusal takes [`REFUSAL_TIME`], so
 //! that its time discloses nothing of a source that is faster. Further rounds are the affair of
 //! [`super::rounds`].
@@ -22,7 +22,6 @@ use super::refresh::Asking;
 use super::rounds::AtSource;
 use super::throttle::Person;
 use super::token_seal::TokenSeal;
-use super::turns::{Turn, Turns};
 use super::{Authenticated, Authenticator, Cause, CheckResult, Entrance, Login, LoginOutcome};
 use crate::accounting::Accounting;
 use crate::idp_client::IdpClient;
@@ -30,8 +29,10 @@ use vpnd_config::source::{Source, SourceKind};
 use vpnd_config::user_name;
 use vpnd_ipc::gateway::auth::SourceHealth;
 use vpnd_ipc::gateway::idp::{Identity, LoginCheck, SourceName, SourceRefusal, Subject, Verdict};
+use vpnd_ipc::gateway::portal::turns::{STORE, SourceNumber};
 use vpnd_ipc::gateway::refusal::{Refusal, Refused};
 use vpnd_ipc::request::Reason;
+use vpnd_ipc::turns::{Turn, Turns};
 use vpnd_store::{ExternalUser, LOCAL, StoreError};
 use vpnd_sys::clock::now;
 
@@ -145,6 +146,12 @@ impl External {
         self.sources.iter().find(|source| source.source.rule.matches(canonical))
     }
 
+    /// The number of a source: that of its place, from 1.
+    fn number(&self, is_it: impl Fn(&ExternalSource) -> bool) -> SourceNumber {
+        let place = self.sources.iter().position(|source| is_it(source));
+        place.and_then(|place| SourceNumber::try_from(place + 1).ok()).unwrap_or(STORE)
+    }
+
     /// The name of the source that a user belongs to.
     pub(super) fn source_name(&self, typed: &str) -> &str {
         let canonical = user_name::canonical(typed);
@@ -154,7 +161,7 @@ impl External {
 }
 
 impl Authenticator {
-    /// The same with these sources besides the store.
+    /// Adds sources to the store.
     pub(crate) fn with_external(mut self, external: External) -> Self {
         self.external = external;
         self
@@ -203,10 +210,32 @@ impl Authenticator {
             return self.unavailable(&at.source.name, &login, "the name or password is too long", now_s);
         };
         let now_s = now_s + now().since(since).as_secs();
-        match self.admit(&login, person, known, now_s) {
-            Ok(guess) => self.ask(AtSource::new(login, guess, at), request, Some(turn), now_s).await,
-            Err(throttled) => throttled,
+        let (this, before) = (Arc::clone(self), login.clone());
+        match blocking(move || this.admit(&before, person, known, now_s)).await {
+            Ok(Ok(guess)) => self.ask(AtSource::new(login, guess, at), request, Some(turn), now_s).await,
+            Ok(Err(outcome)) | Err(outcome) => outcome,
         }
+    }
+
+    pub(crate) fn source_count(&self) -> usize {
+        self.external.sources.len()
+    }
+
+    /// The source that decides logins by this name.
+    pub(crate) fn number_for(&self, typed: &str) -> SourceNumber {
+        let source = self.external.source_of(typed).map(|(source, _)| source);
+        source.map_or(STORE, |source| self.external.number(|other| std::ptr::eq(other, &*source)))
+    }
+
+    /// The source of this name.
+    pub(crate) fn number_of(&self, name: &str) -> SourceNumber {
+        self.external.number(|source| source.source.name == name)
+    }
+
+    /// The source that decides the next step of the login with this number.
+    pub(crate) fn number_at(&self, login: u64) -> SourceNumber {
+        let source = self.pending().source_of(login);
+        source.map_or(STORE, |source| self.external.number(|other| std::ptr::eq(other, &*source)))
     }
 
     pub(super) async fn turn_at(
@@ -251,7 +280,7 @@ impl Authenticator {
         if reply.is_ok() || !is_unapproved {
             at.source.replied(reply.is_ok(), now());
         }
-        let why = match reply {
+        let reason = match reply {
             Ok(Verdict::Accepted(identity)) => return self.vouched_for(at, &identity, now_s),
             Ok(Verdict::Refused(refusal)) => return self.refused(at, cause(refusal), now_s),
             Ok(Verdict::RefusedEntry(refusal, subject)) => {
@@ -259,23 +288,23 @@ impl Authenticator {
                 return self.refused(at, cause(refusal), now_s);
             }
             Ok(Verdict::Challenge(challenge)) => return self.challenge(at, &challenge, now_s),
-            Err(why) => why,
+            Err(reason) => reason,
         };
         if is_unapproved {
             // The server gives no answer to who does not approve. Coming back by itself, the client
             // would bother the person again.
-            tracing::warn!(source = at.source.source.name, %why, "a login was not approved");
+            tracing::warn!(source = at.source.source.name, why = %reason, "a login was not approved");
             self.record_refused(&at.login, Cause::NotApproved, now_s);
             return Refusal::NotApproved.into();
         }
         self.throttle(at.login.entrance).take_back(at.guess);
-        self.unavailable(&at.source.source.name, &at.login, &why, now_s)
+        self.unavailable(&at.source.source.name, &at.login, &reason, now_s)
     }
 
     /// Notes which entry of the source the name has led to: guesses by other names of it count for
     /// the same person.
     fn is_entry(&self, at: &AtSource, subject: &Subject) {
-        for entrance in [Entrance::Tunnel, Entrance::Portal] {
+        for entrance in Entrance::ALL {
             self.throttle(entrance).is_entry(&at.login.user, Person::entry(&at.source.source.name, subject));
         }
     }
@@ -283,6 +312,12 @@ impl Authenticator {
     /// Whether logins by this name go to a source.
     pub(crate) fn has_source_for(&self, name: &str) -> bool {
         self.external.source_of(name).is_some()
+    }
+
+    /// The name of a user's record, and the source that logins by it go to, if they go to one.
+    pub(crate) fn name_at(&self, typed: &str) -> (String, Option<String>) {
+        let found = self.external.source_of(typed);
+        found.map_or((typed.to_owned(), None), |(at, name)| (name, Some(at.source.name.clone())))
     }
 
     /// Whether the name, as it is, belongs to this source.
@@ -311,8 +346,9 @@ impl Authenticator {
             }
             Err(error) => return self.failed(login, &error),
         };
-        self.external.accounting.accepted(&user, login.device, login.source, identity.accept.clone());
-        let (limits, addresses) = (identity.accept.limits, identity.accept.addresses);
+        let accept = at.accept(identity);
+        let (limits, addresses) = (accept.limits, accept.addresses);
+        self.external.accounting.accepted(&user, login.device, login.source, accept);
         match self.credentials.check_user(
             login,
             Authenticated {

@@ -1,9 +1,9 @@
 //! The last step of a login whose credentials were right: whether an access profile is for the user
 //! and its required factors were proved, and the record of it.
 //!
-//! Invariants: nobody is let in who is in no profile, or by fewer factors than it requires. That
-//! this is the reason shows only after a factor besides the password: to whoever has shown no
-//! other, a right password that lets nobody in is a wrong one, in its answer, its time and its
+//! Invariants: no user is let in without a profile, or by fewer factors than it requires. That
+//! this is the reason shows only after a factor besides the password: to a user who has shown no
+//! other, a right password that does not suffice is a wrong one, in its answer, its time and its
 //! count. Which factors were proved is decided where they are checked, never by what the worker
 //! says of them.
 
@@ -26,7 +26,7 @@ use vpnd_sys::clock::now;
 pub struct Authenticated {
     pub user: User,
     pub factors: Factors,
-    /// Of the session, by the user's source.
+    /// Limits of the session, by the user's source.
     pub limits: SourceLimits,
     /// The inner addresses that the user's source has for the user.
     pub addresses: SourceAddresses,
@@ -61,20 +61,20 @@ impl Deref for Authenticated {
 }
 
 impl Authenticator {
-    /// The same with these access profiles.
+    /// Sets the access profiles.
     pub(crate) fn with_access(mut self, access: Arc<Access>) -> Self {
         self.credentials = self.credentials.with_access(access);
         self
     }
 
-    /// The same with so many logins of one user at once.
+    /// With this many logins of one user at once.
     pub(crate) fn with_logins_per_user(mut self, logins: u32) -> Self {
         self.allowances = Mutex::new(Allowances::new(logins, INTERVAL));
         self.admissions = Mutex::new(Allowances::new(logins, INTERVAL));
         self
     }
 
-    /// The same with this recorder of logins.
+    /// Sets the recorder of logins.
     pub(crate) fn with_audit(mut self, audit: Recorder) -> Self {
         self.record = self.record.with_audit(audit);
         self
@@ -100,7 +100,7 @@ impl Authenticator {
         guess: Guess,
         now_s: u64,
     ) -> LoginOutcome {
-        // Before anything is written: whoever logs in without end must not fill the disk, nor push
+        // Before anything is written: endless logins must not fill the disk, nor push
         // out what is remembered.
         if let Err(wait_s) = self.allowances().take(user.id, now()) {
             self.throttle(login.entrance).take_back(guess);

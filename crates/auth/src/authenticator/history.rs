@@ -1,4 +1,4 @@
-//! Who has been here before: users, their devices, and the networks that logins came from.
+//! Remembers earlier logins: users, their devices, and the networks that they came from.
 //!
 //! INVARIANT: an unknown user costs as many queries as a known one.
 

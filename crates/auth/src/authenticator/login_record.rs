@@ -37,7 +37,7 @@ impl Default for LoginRecord {
 }
 
 impl LoginRecord {
-    /// The same with this recorder of the audit file.
+    /// Sets the recorder of the audit file.
     pub(super) fn with_audit(self, audit: Recorder) -> Self {
         Self { audit: Some(audit), ..self }
     }

@@ -1,9 +1,9 @@
-//! Changes that local users make to their credentials, after they have logged in.
+//! Changes that users make to their credentials, after they have logged in.
 //!
 //! Invariants: a password is changed only by a user who knows the present one, which counts as a guess
 //! as in a login and waits for its turn as one; a secret of one-time codes is kept only once a code
-//! of it was shown; a user changes them no more often than logging in. Users of other sources have
-//! nothing here that could be changed.
+//! of it was shown; a user changes them no more often than logging in. Users of another source have
+//! no password here, and codes only if its configuration lets them set these up.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -17,16 +17,18 @@ use super::{Authenticator, Cause, Login, LoginOutcome};
 use vpnd_ipc::gateway::portal::OwnChange;
 use vpnd_ipc::gateway::portal::invitations::InvitationStep;
 use vpnd_ipc::gateway::refusal::Refusal;
+use vpnd_ipc::turns::Turn;
 use vpnd_store::password::{MAX_PASSWORD_BYTES, MIN_PASSWORD_CHARS, Password, is_guessable};
 use vpnd_store::totp;
-use vpnd_store::{Accepted, InvitationHash, PasswordHash, StoreError, TotpSecret, User, UserChange};
+use vpnd_store::{Accepted, InvitationHash, LOCAL, PasswordHash, StoreError, TotpSecret, User, UserChange};
 use vpnd_sys::clock::now;
 
 /// The choices of an invited user.
 pub(crate) struct Chosen {
     pub(crate) invitation: InvitationHash,
     pub(crate) user: User,
-    pub(crate) password: Password,
+    /// `None` of a user of another source.
+    pub(crate) password: Option<Password>,
     pub(crate) totp: TotpSecret,
     /// A code of that secret.
     pub(crate) code: Password,
@@ -64,7 +66,7 @@ impl Authenticator {
         new: &Password,
         now_s: u64,
     ) -> Result<OwnChange, StoreError> {
-        let Some(present) = &user.password else { return Ok(OwnChange::NotLocal) };
+        let Some(present) = &user.password else { return Ok(OwnChange::NotPermitted) };
         if !is_usable(new, user) {
             return Ok(OwnChange::Unusable);
         }
@@ -103,9 +105,6 @@ impl Authenticator {
         code: &Password,
         now_s: u64,
     ) -> Result<OwnChange, StoreError> {
-        if user.password.is_none() {
-            return Ok(OwnChange::NotLocal);
-        }
         let Some(step) = totp::matching_step(&secret, code, now_s) else { return Ok(OwnChange::Unusable) };
         if let Some(refused) = self.too_often(user) {
             return Ok(refused);
@@ -117,10 +116,26 @@ impl Authenticator {
         Ok(OwnChange::Done)
     }
 
+    /// Takes a user's one-time codes away.
+    pub(crate) fn remove_codes(&self, user: &User, now_s: u64) -> Result<OwnChange, StoreError> {
+        if let Some(refused) = self.too_often(user) {
+            return Ok(refused);
+        }
+        let change = UserChange { totp: Some(None), ..UserChange::default() };
+        self.store.modify_user(&user.name, &change, now_s)?;
+        Ok(OwnChange::Done)
+    }
+
+    /// Whether this user sets up one-time codes without an administrator.
+    pub(crate) fn sets_up_codes(&self, user: &User) -> bool {
+        let source = self.external.sources.iter().find(|at| at.source.name == user.source);
+        source.map_or(user.source == LOCAL, |at| at.source.own_codes)
+    }
+
     /// Gives the user of an invitation the password and the codes that they have chosen.
     pub(crate) async fn accept_invitation(self: &Arc<Self>, chosen: Chosen, now_s: u64) -> InvitationStep {
         let step = |refusal: Refusal| InvitationStep::Refused(refusal.into());
-        if !is_usable(&chosen.password, &chosen.user) {
+        if chosen.password.as_ref().is_some_and(|password| !is_usable(password, &chosen.user)) {
             return InvitationStep::PasswordUnusable;
         }
         let Some(code_step) = totp::matching_step(&chosen.totp, &chosen.code, now_s) else {
@@ -132,9 +147,9 @@ impl Authenticator {
         let Some(turn) = self.own_turn(chosen.source).await else { return step(Refusal::Busy) };
         let this = Arc::clone(self);
         let accepted = blocking(move || {
-            let hashed = this.credentials.hash(&chosen.password);
+            let hashed = chosen.password.as_ref().map(|password| this.credentials.hash(password));
             drop(turn);
-            let Ok(password) = hashed else { return step(Refusal::Busy) };
+            let Ok(password) = hashed.transpose() else { return step(Refusal::Busy) };
             let Chosen { invitation, totp, .. } = chosen;
             let accepted = Accepted { invitation, password, totp, step: code_step };
             match this.store.accept_invitation(&accepted, now_s) {
@@ -149,7 +164,7 @@ impl Authenticator {
         accepted.await.unwrap_or(InvitationStep::Refused(Refusal::Internal.into()))
     }
 
-    /// The hash of a password that nobody knows, for a user who is invited.
+    /// The hash of an unknown password, for a user who is invited.
     pub(crate) async fn unknown_password(self: &Arc<Self>, source: IpAddr) -> Option<PasswordHash> {
         let turn = self.own_turn(source).await?;
         let this = Arc::clone(self);
@@ -167,7 +182,7 @@ impl Authenticator {
         Some(OwnChange::Refused(Refusal::Throttled.retry_after_s(Some(wait_s))))
     }
 
-    async fn own_turn(&self, source: IpAddr) -> Option<super::turns::Turn> {
+    async fn own_turn(&self, source: IpAddr) -> Option<Turn> {
         match self.turns.at_once() {
             Some(turn) => Some(turn),
             None => self.turns.wait(Source::from(source), Standing::Known, self.longest_wait).await,

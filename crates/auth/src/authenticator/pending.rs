@@ -1,5 +1,5 @@
 //! Logins that wait for a person: to type a one-time code (those whose password was right and those
-//! where anything was wrong, for nobody must be able to distinguish them), to answer a server's
+//! where anything was wrong, which must be indistinguishable), to answer a server's
 //! challenge, or to approve a request elsewhere.
 //!
 //! INVARIANT: their number is bounded, altogether and for each source, and networks share it
@@ -140,6 +140,11 @@ impl Pending {
         let held = self.held.remove(&number)?;
         self.shares.leave(held.permit);
         Some(held.attempt)
+    }
+
+    /// The source that decides the next step of the login with this number, if one does.
+    pub(super) fn source_of(&self, number: u64) -> Option<Arc<ExternalSource>> {
+        self.held.get(&number)?.attempt.step.source().cloned()
     }
 
     /// The step of the login with this number, as far as it is this device's.

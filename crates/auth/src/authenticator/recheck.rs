@@ -88,7 +88,11 @@ impl Authenticator {
         }
     }
 
-    async fn live_users(self: &Arc<Self>, source: &Arc<ExternalSource>) -> Result<Vec<LiveUser>, StoreError> {
+    /// The users of a source who have sessions or are logged in to the portal.
+    pub(super) async fn live_users(
+        self: &Arc<Self>,
+        source: &ExternalSource,
+    ) -> Result<Vec<LiveUser>, StoreError> {
         let (this, name) = (Arc::clone(self), source.source.name.clone());
         let found = tokio::task::spawn_blocking(move || {
             let mut users = this.store.users_with_sessions(&name)?;
@@ -197,7 +201,7 @@ impl Authenticator {
         user: &LiveUser,
         identity: Identity,
     ) -> Outcome {
-        // With another subject, somebody else has the name now.
+        // With another subject, another person has the name now.
         if *identity.subject != *user.subject {
             return Outcome::Absent;
         }
@@ -283,7 +287,7 @@ impl Turn {
                 None
             }
             Outcome::Over => Some(RevocationCause::Source),
-            // Whoever is absent and not gone counts as one about whom there is no answer.
+            // A user who is absent and not gone counts as one about whom there is no answer.
             Outcome::NoAnswer | Outcome::NoToken | Outcome::Absent | Outcome::Groupless(_)
                 if at.since(self.confirmed) < recheck.every + recheck.grace =>
             {

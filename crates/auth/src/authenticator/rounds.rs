@@ -4,9 +4,9 @@
 //! Invariants: the state of a login is here and in [`super::pending`], never at the worker, which
 //! has a number that is good once for each step; so no round can be left out. A login counts as a
 //! wrong guess until it is let in, however long it waits, which bounds how often a person is
-//! bothered by whoever knows the password. Waiting takes no turn from others. What a server sends
-//! for a person is one line of limited length without control characters; the rest that it sends
-//! with a challenge goes back to it and nowhere else.
+//! bothered by an attacker who knows the password. Waiting takes no turn from others. What a server
+//! sends for a person is one line of limited length without control characters; the rest that it
+//! sends with a challenge goes back to it and nowhere else.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,13 +19,16 @@ use vpnd_proto::time::Time;
 use super::external::{ExternalSource, blocking};
 use super::pending::{Attempt, LIFETIME, Step, StepKind};
 use super::throttle::Guess;
-use super::turns::Turn;
 use super::{Authenticator, Cause, Login, LoginOutcome};
 use vpnd_config::factor::Factors;
+use vpnd_config::source::SourceKind;
 use vpnd_ipc::gateway as messages;
-use vpnd_ipc::gateway::idp::{IdpChallenge, IdpRequest, LoginAnswer, SourceName, Verdict};
+use vpnd_ipc::gateway::idp::{
+    AcceptAttributes, Identity, IdpChallenge, IdpRequest, LoginAnswer, SourceName, Verdict,
+};
 use vpnd_ipc::gateway::refusal::Refusal;
 use vpnd_ipc::request::{Reason, Request};
+use vpnd_ipc::turns::Turn;
 use vpnd_store::password::Password;
 use vpnd_sys::clock::now;
 use vpnd_sys::text::harmless;
@@ -34,11 +37,11 @@ use vpnd_sys::text::harmless;
 const MAX_ROUNDS: u8 = 5;
 /// Time after which a server that may wait for a person's approval is taken to do so.
 const APPROVAL_NOTICE: Duration = Duration::from_secs(2);
-/// How long one request of the worker waits for a server's reply.
+/// Time that one request of the worker waits for a server's reply.
 const APPROVAL_POLL: Duration = Duration::from_secs(1);
 /// Time for a person to type an answer, a little more than a client gives them.
 const TYPING_TIME: Duration = Duration::from_secs(90);
-/// The idp process replies within the source's own limit, and then has so long for the way.
+/// The idp process replies within the source's own limit, and then has this long for the way.
 pub(super) const REPLY_MARGIN: Duration = Duration::from_secs(2);
 /// Shown while a server waits for a person's approval.
 const APPROVE: &str = "approve the login on your phone or other device";
@@ -71,7 +74,7 @@ pub(super) struct AtSource {
     rounds: u8,
     /// When it began to wait for a person; `None` if it never has.
     waits_since: Option<Time>,
-    /// What the source says of how and when it has known the user; `None` if it was asked about a
+    /// The factors and the time of the user's login at the source; `None` if it was asked about a
     /// password.
     shown: Option<(Factors, Option<u64>)>,
 }
@@ -84,14 +87,16 @@ impl AtSource {
         Self { login, guess, source, rounds: 0, waits_since: None, shown: None }
     }
 
-    /// A login whose user the source has asked for credentials itself.
+    /// A login whose user the source has asked for credentials itself. Of the factors that idp names,
+    /// those count that a provider can have checked: a client's key is checked here.
     pub(super) fn shown(
         login: Login,
         guess: Guess,
         source: Arc<ExternalSource>,
-        shown: (Factors, Option<u64>),
+        (factors, auth_time_s): (Factors, Option<u64>),
     ) -> Self {
-        Self { shown: Some(shown), ..Self::new(login, guess, source) }
+        let shown = Some((factors.checked_elsewhere(), auth_time_s));
+        Self { shown, ..Self::new(login, guess, source) }
     }
 
     pub(super) fn is_shown(&self) -> bool {
@@ -102,10 +107,18 @@ impl AtSource {
         self.waits_since.is_some()
     }
 
-    /// What has been proved if the source accepts the login now.
+    /// The factors that are proved if the source accepts the login now.
     pub(super) fn factors(&self) -> Factors {
         let shown = self.shown.map(|(factors, _)| factors);
         self.source.source.factors(self.rounds > 0).and(shown.unwrap_or_default())
+    }
+
+    /// The attributes that came with the user: of a RADIUS server, and of no other source.
+    pub(super) fn accept(&self, identity: &Identity) -> AcceptAttributes {
+        match self.source.source.kind {
+            SourceKind::Radius(_) => identity.accept.clone(),
+            SourceKind::Ldap(_) | SourceKind::Oidc(_) => AcceptAttributes::default(),
+        }
     }
 
     /// When the source has asked the user for credentials, if that may be long ago.

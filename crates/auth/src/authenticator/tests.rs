@@ -190,7 +190,7 @@ fn nobody_is_asked_for_a_code_where_no_user_has_any() {
         assert!(matches!(outcome, LoginOutcome::Refused(CREDENTIALS)), "{user}: {outcome:?}");
         assert_eq!(bench.audit.newest()[0].detail, cause.name(), "{user}");
     }
-    // Guesses count all the same.
+    // Guesses still count.
     let guess = Login { source: [192, 0, 2, 9].into(), ..login("zoe", "wrong") };
     let throttled =
         |_| matches!(bench.check(&guess), LoginOutcome::Refused(Refused { refusal: Refusal::Throttled, .. }));
@@ -247,7 +247,7 @@ fn a_code_spent_on_a_wrong_password_stays_good() {
 #[test]
 fn everyone_needs_a_certificate_if_the_gateway_says_so() {
     let bench = bench(Settings { require_certificate: true, ..settings() });
-    // Neither the password nor whether there is such a user makes a difference, and nobody is
+    // Neither the password nor whether there is such a user makes a difference, and no user is
     // slowed down by it.
     for _ in 0..10 {
         for (user, password) in [("ann", "right"), ("ann", "wrong"), ("cat", "right"), ("nobody", "right")] {
@@ -519,7 +519,7 @@ fn a_code_is_good_by_the_clock_alone_and_a_clock_set_back_repeats_none() {
     let at = |now_s: u64| is_granted(&bench.auth.check(&with_code(CODE), now_s));
     assert!(!at(NOW_S + YEAR_S) && !at(NOW_S - YEAR_S), "a year off");
     assert!(at(NOW_S));
-    // What was used stays used, whatever the clock says next.
+    // A used code stays used, whatever the clock says next.
     assert!(!at(NOW_S + YEAR_S) && !at(NOW_S - YEAR_S) && !at(NOW_S));
 }
 
@@ -622,7 +622,7 @@ fn factors_are_those_that_were_checked() {
         outcome => panic!("{outcome:?}"),
     };
     assert_eq!(factors(login("ann", "right")), "pwd");
-    // A code that nobody asks for, and a certificate that is somebody else's, prove nothing.
+    // A code that was not asked for, and another user's certificate, prove nothing.
     let code = Some(Password::new("123456".to_owned()));
     assert_eq!(factors(Login { code, certificate: Some(CERTIFICATE), ..login("ann", "right") }), "pwd");
     assert_eq!(factors(Login { certificate: Some(CERTIFICATE), ..login("cat", "right") }), "pwd swk");
@@ -632,7 +632,7 @@ fn factors_are_those_that_were_checked() {
     assert_eq!(tom.factors.to_string(), "pwd otp");
 }
 
-/// With profiles that let in nobody by a password, a right one and a wrong one have the same
+/// With profiles that admit no user by a password, a right one and a wrong one have the same
 /// answers, and count alike.
 #[test]
 fn a_right_password_that_lets_nobody_in_is_a_wrong_one() {
@@ -662,7 +662,7 @@ fn a_right_password_that_lets_nobody_in_is_a_wrong_one() {
     }
 }
 
-/// Whoever has proved more than a password learns what is missing, as often as they come.
+/// A user who has proved more than a password learns what is missing, at each attempt.
 #[test]
 fn the_reason_shows_after_a_second_factor() {
     let bench = bench(settings()).with_profiles("[[profile]]\nname = 'admins'\nrequire = 'otp'\n");

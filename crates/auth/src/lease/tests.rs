@@ -88,11 +88,11 @@ fn the_use_of_a_pool_counts_live_leases_of_its_own() {
         let usage = usage(std::slice::from_ref(pools), &bench.store, now_s).unwrap();
         usage.iter().map(|usage| (usage.pool.to_string(), usage.taken)).collect()
     };
-    let both = |v4, v6| vec![("32.1.0.0/16".to_owned(), v4), ("2001:db8::/64".to_owned(), v6)];
-    assert_eq!(taken(&bench.pools, 1060), both(2, 2));
-    assert_eq!(taken(&bench.pools, 1120), both(1, 1), "a lease is over at its deadline");
+    let counts = |v4, v6| vec![("32.1.0.0/16".to_owned(), v4), ("2001:db8::/64".to_owned(), v6)];
+    assert_eq!(taken(&bench.pools, 1060), counts(2, 2));
+    assert_eq!(taken(&bench.pools, 1120), counts(1, 1), "a lease is over at its deadline");
     bench.store.end_session(SessionId([2; 16]), 1121).unwrap();
-    assert_eq!(taken(&bench.pools, 1121), both(0, 0));
+    assert_eq!(taken(&bench.pools, 1121), counts(0, 0));
     let other = Bench::new("32.2.0.0/16", None);
     assert_eq!(taken(&other.pools, 1060), [("32.2.0.0/16".to_owned(), 0)]);
 }
@@ -124,28 +124,31 @@ fn a_fixed_address_is_its_users_alone() {
     };
     let fix = |name: &str, device, addresses: &[&str]| fix_at(1_000, name, device, addresses);
     let (ann, bob) = (add("ann"), add("bob"));
-    let of = |user, device| LeaseOwner { user, device: DeviceId([device; 16]) };
+    let owner_of = |user, device| LeaseOwner { user, device: DeviceId([device; 16]) };
     let v4 = |owner, session, now_s| bench.acquire(owner, session, now_s).unwrap().v4.unwrap().octets()[3];
     fix("ann", None, &["10.86.0.4", "fd00:1::7"]).unwrap();
     fix("ann", Some(9), &["10.86.0.6"]).unwrap();
     // The pool has 2 to 6: the others get 2, 3 and 5, and no more.
-    let mut others: Vec<u8> = (1..=3).map(|device| v4(of(bob, device), device, 1_000)).collect();
+    let mut others: Vec<u8> = (1..=3).map(|device| v4(owner_of(bob, device), device, 1_000)).collect();
     others.sort_unstable();
     assert_eq!(others, [2, 3, 5]);
-    assert!(bench.acquire(of(bob, 4), 4, 1_000).is_err(), "those of ann are not for him");
-    let first = bench.acquired(of(ann, 1), 11, 1_000).unwrap();
+    assert!(bench.acquire(owner_of(bob, 4), 4, 1_000).is_err(), "those of ann are not for him");
+    let first = bench.acquired(owner_of(ann, 1), 11, 1_000).unwrap();
     assert_eq!(first.addresses.v4, Some([10, 86, 0, 4].into()));
     assert_eq!(first.addresses.v6, Some("fd00:1::7".parse().unwrap()));
     assert!(!first.are_own, "nobody knows who had it");
-    assert_eq!(v4(of(ann, 9), 12, 1_000), 6, "that of the device");
-    assert!(bench.acquire(of(ann, 2), 13, 1_000).is_err(), "her other device has none, and the pool is full");
-    assert!(bench.acquired(of(ann, 1), 14, 1_050).unwrap().are_own);
+    assert_eq!(v4(owner_of(ann, 9), 12, 1_000), 6, "that of the device");
+    assert!(
+        bench.acquire(owner_of(ann, 2), 13, 1_000).is_err(),
+        "her other device has none, and the pool is full"
+    );
+    assert!(bench.acquired(owner_of(ann, 1), 14, 1_050).unwrap().are_own);
     // Long after all leases have ended, it is still hers.
-    others = (1..=3).map(|device| v4(of(bob, device), 20 + device, 9_000)).collect();
+    others = (1..=3).map(|device| v4(owner_of(bob, device), 20 + device, 9_000)).collect();
     others.sort_unstable();
     assert_eq!(others, [2, 3, 5]);
-    assert!(bench.acquire(of(bob, 5), 25, 9_000).is_err());
-    assert_eq!(v4(of(ann, 2), 26, 9_000), 4, "another of her devices");
+    assert!(bench.acquire(owner_of(bob, 5), 25, 9_000).is_err());
+    assert_eq!(v4(owner_of(ann, 2), 26, 9_000), 4, "another of her devices");
 
     let refusal = |result: Result<(), StoreError>| result.unwrap_err().to_string();
     assert!(refusal(fix("bob", None, &["10.86.0.4"])).contains("it is one of 'ann' already"));
@@ -155,7 +158,7 @@ fn a_fixed_address_is_its_users_alone() {
     // A pool that has lost it gives another, and a user who is removed gives it back.
     let narrow = Bench::new("10.86.0.0/30", None);
     assert!(
-        acquire(&narrow.pools, &bench.store, anything(of(ann, 1)), SessionId([30; 16]), 10_000, 10_100)
+        acquire(&narrow.pools, &bench.store, anything(owner_of(ann, 1)), SessionId([30; 16]), 10_000, 10_100)
             .is_ok()
     );
     bench.store.remove_user("ann", 10_000).unwrap();

@@ -2,12 +2,13 @@
 //! back.
 //!
 //! Invariants: a state is good once and for [`LIFETIME`], for the provider that it was made for and
-//! for the browser that began the login, which shows a token of its own; nonce and verifier are
+//! for the browser that began the login, which shows its token; nonce and verifier are
 //! this process's and idp's, so a portal that was taken over can redeem no code; what is kept is
 //! bounded, and networks share it fairly; a provider that does not answer keeps nothing else waiting.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -38,10 +39,9 @@ const DISPLACE_AFTER: Duration = Duration::from_secs(60);
 /// Logins at most.
 const LIMIT: usize = 4_096;
 
-/// Requests for the address of a provider's login page at once, and for that of one provider: they
-/// only last where a provider has not described itself lately.
-const ASKED: usize = 32;
-const ASKED_OF_ONE: usize = 8;
+/// Requests for the address of a provider's login page at once: they only last where it has not
+/// described itself lately.
+pub(super) const ASKED: usize = 8;
 
 type Hash = [u8; 32];
 
@@ -54,27 +54,15 @@ pub(super) struct AtProvider {
 }
 
 /// The providers whose addresses are being asked for.
-struct Asking {
-    all: Arc<Semaphore>,
-    of_one: HashMap<String, Arc<Semaphore>>,
-}
-
-/// A request for such an address, while it lasts.
-pub(super) type Asked = [OwnedSemaphorePermit; 2];
-
-impl Default for Asking {
-    fn default() -> Self {
-        Self { all: Arc::new(Semaphore::new(ASKED)), of_one: HashMap::new() }
-    }
-}
+#[derive(Default)]
+struct Asking(HashMap<String, Arc<Semaphore>>);
 
 impl Asking {
-    /// Lets a configured provider be asked, if not too many requests are under way.
-    fn begin(&mut self, source: &str) -> Option<Asked> {
-        let new = || Arc::new(Semaphore::new(ASKED_OF_ONE));
-        let of_one = self.of_one.entry(source.to_owned()).or_insert_with(new);
-        let of_one = Arc::clone(of_one).try_acquire_owned().ok()?;
-        Some([Arc::clone(&self.all).try_acquire_owned().ok()?, of_one])
+    /// Lets a configured provider be asked, if not too many requests are under way there.
+    fn begin(&mut self, source: &str) -> Option<OwnedSemaphorePermit> {
+        let new = || Arc::new(Semaphore::new(ASKED));
+        let of_one = self.0.entry(source.to_owned()).or_insert_with(new);
+        Arc::clone(of_one).try_acquire_owned().ok()
     }
 }
 
@@ -87,7 +75,7 @@ struct Waiting {
     permit: PermitId,
 }
 
-/// What shows that a provider's answer belongs to a login.
+/// Shows that a provider's answer belongs to a login.
 pub(super) struct Proof {
     nonce: Random,
     verifier: SecretText<43>,
@@ -177,11 +165,15 @@ impl Portal {
 
 impl Answer<StartAtProvider> for Portal {
     async fn answer(self: &Arc<Self>, start: StartAtProvider) -> Result<ProviderStart, Reason> {
-        let StartAtProvider { source, address, again } = start;
+        let StartAtProvider { source, address, again, anyway } = start;
         let ages = [again.then_some(AGAIN), self.access.shortest_login_age()];
         let max_age_s = ages.into_iter().flatten().min().map(|age| age.as_secs());
         if !self.authenticator.is_provider(&source) {
             return Ok(ProviderStart::Refused(Refusal::NotConfirmed.into()));
+        }
+        let may_be_cut_off = !anyway && !self.providers_in_reach.load(Ordering::Relaxed);
+        if may_be_cut_off && self.from_store(move |portal| portal.is_walled(address)).await? {
+            return Ok(ProviderStart::Walled);
         }
         let Some(_asked) = self.at_provider().asking.begin(&source) else {
             return Ok(ProviderStart::Refused(Refusal::SourceUnavailable.into()));
@@ -203,6 +195,7 @@ impl Answer<FinishAtProvider> for Portal {
         let FinishAtProvider { source, browser, state, code, issuer } = finish;
         let proof = self.at_provider().finish(&state, &source, &browser.token, now());
         let Some(Proof { nonce, verifier, max_age_s }) = proof else {
+            self.count("login_not_confirmed", 1);
             if self.refusals.admits() {
                 tracing::info!(
                     source = &*source,
@@ -253,16 +246,31 @@ mod tests {
     }
 
     #[test]
+    fn tokens_states_and_nonces_are_256_random_bits() {
+        let mut logins = AtProvider::default();
+        let begun: Vec<[Vec<u8>; 3]> = (0..=255)
+            .map(|host| {
+                let begun = logins.begin("uni", [192, 0, host, 1].into(), None, Time::ZERO).unwrap();
+                let bytes = |text: &Random| URL_SAFE_NO_PAD.decode(text.as_bytes()).unwrap();
+                [begun.token.0.to_vec(), bytes(&begun.state), bytes(&begun.nonce)]
+            })
+            .collect();
+        for kind in 0..3 {
+            for bit in 0..256 {
+                let ones = begun.iter().filter(|all| all[kind][bit / 8] >> (bit % 8) & 1 == 1).count();
+                assert!((64..192).contains(&ones), "bit {bit} is set in {ones} of 256");
+            }
+        }
+    }
+
+    #[test]
     fn a_provider_that_does_not_answer_takes_no_more_than_its_part() {
         let mut asking = Asking::default();
         let slow: Vec<_> = std::iter::from_fn(|| asking.begin("slow")).collect();
-        assert_eq!(slow.len(), ASKED_OF_ONE);
-        let good = asking.begin("good").expect("others are asked");
+        assert_eq!(slow.len(), ASKED);
+        let _good = asking.begin("good").expect("others are asked");
         drop(slow);
         assert!(asking.begin("slow").is_some());
-        drop(good);
-        let all: Vec<_> = (0..100).filter_map(|number: u8| asking.begin(&(number / 8).to_string())).collect();
-        assert_eq!(all.len(), ASKED);
     }
 
     #[test]

@@ -17,7 +17,8 @@ impl Portal {
     /// Users get this one from now on, or none.
     pub(crate) fn hand_out(&self, text: Option<&str>) {
         let profile = text.map(|text| Profile::parse(text, "the clients' profile")).transpose();
-        let profile = profile.inspect_err(|error| tracing::error!(%error, "the clients' profile is none"));
+        let profile =
+            profile.inspect_err(|error| tracing::error!(%error, "the clients' profile can't be used"));
         *self.client_profile() = profile.ok().flatten();
     }
 

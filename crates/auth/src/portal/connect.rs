@@ -3,12 +3,13 @@
 //!
 //! Invariants: a grant is made only for a visit whose user has logged in just now, after that user
 //! was asked; it is good once, for [`GRANT_LIFETIME`], for the device that began and with the
-//! verifier that this device alone has, so whoever sees it on its way has nothing; it is no longer
+//! verifier that this device alone has, so an observer on its way gains nothing; it is no longer
 //! good once the visit has ended, as it counts for what that visit is then. It goes to a port
 //! of the browser's own machine and nowhere else; that of a short code was the client's from the
 //! beginning, and counts once the user who has typed the code agrees. Of tickets and grants only
 //! hashes are kept; what is kept is bounded, and networks share it fairly.
 
+mod shared;
 mod short_code;
 
 use std::collections::HashMap;
@@ -29,6 +30,9 @@ use super::Portal;
 use super::visits::{Found, VisitNumber};
 use crate::access::NotAdmitted;
 use crate::authenticator::{Login, LoginOutcome};
+pub(crate) use shared::SharedLogin;
+#[cfg(any(test, fuzzing))]
+pub(crate) use short_code::read as read_code;
 use short_code::{ByCode, Code, Guesses, INTERVAL};
 use vpnd_ipc::gateway::auth::{BrowserLogin, BrowserLoginReply, SourceName};
 use vpnd_ipc::gateway::idp::Url;
@@ -63,13 +67,18 @@ pub(super) struct Connects {
     address: Option<String>,
     gives_codes: bool,
     guesses: Guesses,
+    /// Logins as the other gateways of a fleet know them.
+    told: HashMap<Hash, SharedLogin>,
 }
 
 /// A login that a client has begun.
 struct Started {
     begun: BrowserLogin,
     since: Time,
-    permit: PermitId,
+    /// Its age at that time, if it is of another gateway.
+    before: Duration,
+    /// `None` for one that was begun at another gateway.
+    permit: Option<PermitId>,
     by_code: Option<ByCode>,
     /// The person's answer. A client without a code gets a no from the browser.
     answer: Option<Answered>,
@@ -110,6 +119,7 @@ impl Default for Connects {
             address: None,
             gives_codes: false,
             guesses: Guesses::default(),
+            told: HashMap::new(),
         }
     }
 }
@@ -123,10 +133,17 @@ impl Connects {
         let Entered::In { permit, displaced } = self.shares.enter(now, source, Standing::Stranger) else {
             return None;
         };
-        self.logins.retain(|_, login| Some(login.permit) != displaced);
+        self.logins.retain(|_, login| login.permit.is_none() || login.permit != displaced);
         let code = (begun.short_code && self.gives_codes).then(|| self.fresh_code());
         let secret = Token(rand::random::<[u8; 32]>().into());
-        let started = Started { begun, since: now, permit, by_code: code.map(ByCode::new), answer: None };
+        let started = Started {
+            begun,
+            since: now,
+            before: Duration::ZERO,
+            permit: Some(permit),
+            by_code: code.map(ByCode::new),
+            answer: None,
+        };
         self.logins.insert(hash(&*secret.0), started);
         Some((secret, code))
     }
@@ -174,7 +191,7 @@ impl Connects {
     fn answer(&mut self, ticket: &Token, user: UserId, visit: Option<VisitNumber>, now: Time) -> Option<Way> {
         let (key, _) = self.asked_of(ticket, user, now)?;
         let mut login = self.logins.remove(&key)?;
-        login.since = now;
+        (login.since, login.before) = (now, Duration::ZERO);
         login.answer = Some(visit.map_or(Answered::No, Answered::Yes));
         if login.by_code.is_some() {
             self.logins.insert(key, login);
@@ -188,7 +205,7 @@ impl Connects {
             self.logins.insert(hash(&grant), login);
         } else {
             query.append_pair("error", "access_denied");
-            self.shares.leave(login.permit);
+            self.leave(login.permit);
         }
         query.append_pair("state", &URL_SAFE_NO_PAD.encode(*state));
         query.append_pair("iss", self.address.as_deref().unwrap_or_default());
@@ -210,7 +227,7 @@ impl Connects {
         }
         let (permit, answer) = (login.permit, login.answer);
         self.logins.remove(&key);
-        self.shares.leave(permit);
+        self.leave(permit);
         match answer.filter(|_| is_good) {
             Some(Answered::Yes(visit)) => Redeemed::Visit(visit),
             Some(Answered::No) => Redeemed::No,
@@ -218,12 +235,24 @@ impl Connects {
         }
     }
 
+    fn leave(&mut self, permit: Option<PermitId>) {
+        if let Some(permit) = permit {
+            self.shares.leave(permit);
+        }
+    }
+
+    /// Whether the person has not answered, as far as is known here.
+    fn is_pending(&self, shown: &Grant, now: Time) -> bool {
+        let login = self.logins.get(&hash(&*shown.grant));
+        login.is_some_and(|login| login.by_code.is_some() && login.waits(now))
+    }
+
     fn remove_where(&mut self, is_over: impl Fn(&Started) -> bool) {
         let shares = &mut self.shares;
         self.logins.retain(|_, login| {
             let stays = !is_over(login);
-            if !stays {
-                shares.leave(login.permit);
+            if let (false, Some(permit)) = (stays, login.permit) {
+                shares.leave(permit);
             }
             stays
         });
@@ -233,7 +262,7 @@ impl Connects {
 impl Started {
     fn is_on(&self, now: Time) -> bool {
         let lifetime = if self.answer.is_some() { GRANT_LIFETIME } else { LIFETIME };
-        now.since(self.since) < lifetime
+        now.since(self.since) + self.before < lifetime
     }
 
     /// Whether a person can answer.
@@ -267,6 +296,14 @@ impl Portal {
 
     /// Begins the login of a client.
     pub(crate) fn begin_in_browser(&self, login: BrowserLogin) -> BrowserLoginReply {
+        // The browser may be at another gateway in a moment.
+        self.in_order(|| self.begin_here(login)).unwrap_or_else(|error| {
+            tracing::error!(%error, "no login in a browser can begin");
+            BrowserLoginReply::Refused(Refusal::StoreUnavailable.into())
+        })
+    }
+
+    fn begin_here(&self, login: BrowserLogin) -> BrowserLoginReply {
         let mut connects = self.connects();
         let address = connects.address.clone().filter(|_| self.is_on());
         let (Some(address), FIRST_PORT..) = (address, login.port) else {
@@ -294,7 +331,17 @@ impl Portal {
 
     /// Logs in the client that shows this grant.
     pub(crate) fn finish_in_browser(&self, grant: &Grant, login: Login) -> LoginOutcome {
-        let redeemed = self.connects().redeem(grant, login.device, now());
+        let redeem = || self.connects().redeem(grant, login.device, now());
+        let is_pending = self.connects().is_pending(grant, now());
+        // It is good once, whichever gateways it is shown to.
+        let redeemed = if is_pending { Ok(redeem()) } else { self.in_order(redeem) };
+        let redeemed = match redeemed {
+            Ok(redeemed) => redeemed,
+            Err(error) => {
+                tracing::error!(%error, "a login in a browser can't end");
+                return Refusal::StoreUnavailable.into();
+            }
+        };
         let visit = match redeemed {
             Redeemed::Visit(number) => self.visits().numbered(number, now()),
             Redeemed::Void => None,
@@ -327,7 +374,10 @@ impl Portal {
     }
 
     fn question(&self, query: &ConnectQuery) -> Result<ConnectPage, StoreError> {
-        if self.connects().asked(&query.ticket, now()).is_none() {
+        let is_asked = || self.connects().asked(&query.ticket, now()).is_some();
+        // It may be asked at another gateway.
+        let is_known = is_asked() || self.catch_up()? && is_asked();
+        if !is_known {
             return Ok(ConnectPage::Over);
         }
         let Some((user, _)) = self.just_logged_in(&query.browser)? else { return Ok(ConnectPage::LogIn) };
@@ -341,7 +391,7 @@ impl Portal {
             port: login.by_code.is_none().then_some(login.begun.port),
             user: UserName::cut(&user.name),
             source: SourceName::cut(&user.source),
-            age_s: now.since(login.since).as_secs(),
+            age_s: (now.since(login.since) + login.before).as_secs(),
             is_elsewhere: is_elsewhere(login.begun.source, query.browser.address),
         })
     }
@@ -349,7 +399,7 @@ impl Portal {
     fn answer_to_client(&self, answer: &AnswerToClient) -> Result<ConnectEnd, StoreError> {
         let AnswerToClient { ticket, browser, allowed, compared } = answer;
         let Some((user, visit)) = self.just_logged_in(browser)? else { return Ok(ConnectEnd::LogIn) };
-        let mut connects = self.connects();
+        let connects = self.connects();
         let Some((_, login)) = connects.asked_of(ticket, user.id, now()) else { return Ok(ConnectEnd::Over) };
         // A person who types the code of a stranger's device is to notice (RFC 8628 section 5.4).
         if *allowed && login.by_code.is_some() && !compared {
@@ -359,8 +409,9 @@ impl Portal {
             Some(_) => format!("{}, by code, at {}", login.begun.name, login.begun.source),
             None => login.begun.name.to_string(),
         };
-        let ended = connects.answer(ticket, user.id, allowed.then_some(visit), now());
         drop(connects);
+        let answer = || self.connects().answer(ticket, user.id, allowed.then_some(visit), now());
+        let ended = self.in_order(answer)?;
         let event = if *allowed { "device-allowed" } else { "device-refused" };
         self.record(event, &user.name, browser.address, &vpnd_sys::text::harmless(&device));
         Ok(match ended {
@@ -379,14 +430,17 @@ impl Portal {
         if code.is_empty() {
             return Ok(CodeEnd::Form);
         }
-        let (mut connects, now) = (self.connects(), now());
-        if let Err(wait_s) = connects.guesses.take(user.id, browser.address, now) {
+        let wait_s = self.connects().guesses.take(user.id, browser.address, now());
+        if let Err(wait_s) = wait_s {
             return Ok(CodeEnd::Wait(wait_s));
         }
-        let ticket = Code::read(code).and_then(|code| connects.typed(code, user.id, now));
-        drop(connects);
+        let ticket = match Code::read(code) {
+            Some(code) => self.in_order(|| self.connects().typed(code, user.id, now()))?,
+            None => None,
+        };
         Ok(ticket.map_or_else(
             || {
+                self.count("short_code", 1);
                 self.record("code-wrong", &user.name, browser.address, "");
                 CodeEnd::Wrong
             },
@@ -394,7 +448,7 @@ impl Portal {
         ))
     }
 
-    fn connects(&self) -> MutexGuard<'_, Connects> {
+    pub(super) fn connects(&self) -> MutexGuard<'_, Connects> {
         self.connects.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

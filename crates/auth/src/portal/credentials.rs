@@ -1,14 +1,17 @@
-//! Changes that users of the store make to their credentials.
+//! Changes that users make to their credentials: the password of those of the store, and one-time
+//! codes.
 //!
-//! INVARIANT: it takes a login of the last ten minutes; the present password is asked for again
-//! where it is changed.
+//! INVARIANT: it takes credentials that were shown in the last ten minutes; the present password is
+//! asked for again where it is changed. Codes stay where the access profile requires them.
 
 use std::sync::Arc;
 
 use super::{Portal, now};
 use crate::authenticator::{Entrance, Login};
 use vpnd_config::factor::Factors;
-use vpnd_ipc::gateway::portal::{Browser, ChangePassword, CodesOffer, OfferCodes, OwnChange, TakeCodes};
+use vpnd_ipc::gateway::portal::{
+    Browser, ChangePassword, CodesOffer, OfferCodes, OwnChange, RemoveCodes, TakeCodes,
+};
 use vpnd_ipc::request::{Answer, Reason};
 use vpnd_proto::control::SecretText;
 use vpnd_proto::session::DeviceId;
@@ -16,19 +19,33 @@ use vpnd_store::password::Password;
 use vpnd_store::{LOCAL, StoreError, User, totp};
 
 impl Portal {
-    /// The user of this browser, if it is one of the store who has logged in just now.
-    fn owner(&self, browser: &Browser) -> Result<Result<User, OwnChange>, StoreError> {
+    /// The user of this browser, if this user may and has shown credentials just now.
+    fn owner(
+        &self,
+        browser: &Browser,
+        may: impl FnOnce(&User) -> bool,
+    ) -> Result<Result<User, OwnChange>, StoreError> {
         let Some(user) = self.visitor(browser)? else { return Ok(Err(OwnChange::NoVisit)) };
-        let is_recent = self.visits().is_recent(&browser.token, now());
-        Ok(match (user.source == LOCAL, is_recent) {
-            (false, _) => Err(OwnChange::NotLocal),
+        let is_fresh = self.visits().is_fresh(&browser.token, now(), (self.clocks.wall)());
+        Ok(match (may(&user), is_fresh) {
+            (false, _) => Err(OwnChange::NotPermitted),
             (true, false) => Err(OwnChange::LogInAgain),
             (true, true) => Ok(user),
         })
     }
 
+    fn owner_of_codes(&self, browser: &Browser) -> Result<Result<User, OwnChange>, StoreError> {
+        self.owner(browser, |user| self.authenticator.sets_up_codes(user))
+    }
+
+    /// Whether the user of this visit has codes, and would be let in without.
+    fn may_do_without(&self, user: &User, browser: &Browser) -> bool {
+        let Some(factors) = self.visits().factors(&browser.token) else { return false };
+        user.totp.is_some() && self.access.admit(user, factors.without(Factors::ONE_TIME_CODE)).is_ok()
+    }
+
     fn offer_codes(&self, offer: &OfferCodes) -> Result<CodesOffer, StoreError> {
-        let user = match self.owner(&offer.browser)? {
+        let user = match self.owner_of_codes(&offer.browser)? {
             Ok(user) => user,
             Err(not) => return Ok(CodesOffer::Not(not)),
         };
@@ -36,14 +53,15 @@ impl Portal {
         let address = totp::address(&secret, &user.name, &offer.issuer.replace(':', " "));
         let address = address.and_then(|address| SecretText::new(address).ok());
         let typed = SecretText::new(totp::to_type(&secret)).ok();
+        let removable = self.may_do_without(&user, &offer.browser);
         Ok(address.zip(typed).map_or(CodesOffer::Not(OwnChange::Unusable), |(address, secret)| {
-            CodesOffer::Offer { address, secret }
+            CodesOffer::Offer { address, secret, removable }
         }))
     }
 
     fn take_codes(&self, take: &TakeCodes) -> Result<OwnChange, StoreError> {
         let TakeCodes { browser, code } = take;
-        let user = match self.owner(browser)? {
+        let user = match self.owner_of_codes(browser)? {
             Ok(user) => user,
             Err(not) => return Ok(not),
         };
@@ -59,13 +77,29 @@ impl Portal {
         }
         Ok(changed)
     }
+
+    fn remove_codes(&self, browser: &Browser) -> Result<OwnChange, StoreError> {
+        let user = match self.owner_of_codes(browser)? {
+            Ok(user) => user,
+            Err(not) => return Ok(not),
+        };
+        if !self.may_do_without(&user, browser) {
+            return Ok(OwnChange::NotPermitted);
+        }
+        let changed = self.authenticator.remove_codes(&user, (self.clocks.wall)())?;
+        if changed == OwnChange::Done {
+            self.record("codes-removed", &user.name, browser.address, "");
+        }
+        Ok(changed)
+    }
 }
 
 impl Answer<ChangePassword> for Portal {
     async fn answer(self: &Arc<Self>, change: ChangePassword) -> Result<OwnChange, Reason> {
         let ChangePassword { browser, present, new } = change;
         let asked = browser.clone();
-        let user = match self.from_store(move |portal| portal.owner(&asked)).await? {
+        let is_local = |user: &User| user.source == LOCAL;
+        let user = match self.from_store(move |portal| portal.owner(&asked, is_local)).await? {
             Ok(user) => user,
             Err(not) => return Ok(not),
         };
@@ -99,5 +133,133 @@ impl Answer<OfferCodes> for Portal {
 impl Answer<TakeCodes> for Portal {
     async fn answer(self: &Arc<Self>, take: TakeCodes) -> Result<OwnChange, Reason> {
         self.from_store(move |portal| portal.take_codes(&take)).await
+    }
+}
+
+impl Answer<RemoveCodes> for Portal {
+    async fn answer(self: &Arc<Self>, RemoveCodes(browser): RemoveCodes) -> Result<OwnChange, Reason> {
+        self.from_store(move |portal| portal.remove_codes(&browser)).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::portal::desk::tests::Bench;
+    use crate::portal::{LoginFacts, Visit};
+    use vpnd_ipc::gateway::idp::{SourceAddresses, SourceLimits};
+    use vpnd_ipc::gateway::portal::OverviewQuery;
+    use vpnd_ipc::gateway::portal::visits::BrowserKind;
+    use vpnd_proto::control::Text;
+    use vpnd_store::{ExternalUser, TotpSecret, Users as _};
+    use vpnd_sys::clock::wall_s;
+
+    const PASSWORD: Factors = Factors::PASSWORD;
+
+    /// The browser of a user of another source, who has shown these factors that long ago.
+    fn browser(bench: &Bench, source: &str, name: &str, factors: Factors, ago_s: u64) -> Browser {
+        let external = ExternalUser {
+            source: source.to_owned(),
+            subject: name.to_owned(),
+            name: name.to_owned(),
+            groups: vec!["guests".to_owned()],
+        };
+        let user = bench.store.refresh_external(&external, 1).unwrap();
+        let login = LoginFacts {
+            device: DeviceId([9; 16]),
+            auth_time_s: wall_s() - ago_s,
+            limits: SourceLimits::default(),
+            addresses: SourceAddresses::default(),
+        };
+        let visit = Visit { user: user.id, generation: user.generation, factors, login };
+        let address = [192, 0, 2, 1].into();
+        let token = bench.portal.visits().begin(visit, address, now());
+        Browser { token, address, kind: BrowserKind::default() }
+    }
+
+    /// The secret that is offered, and whether the user may do without.
+    async fn offered(bench: &Bench, browser: &Browser) -> Result<(TotpSecret, bool), OwnChange> {
+        let offer = OfferCodes { browser: browser.clone(), issuer: Text::cut("VPN") };
+        match bench.ask(offer).await {
+            CodesOffer::Offer { secret, removable, .. } => {
+                Ok((totp::from_typed(secret.expose()).unwrap(), removable))
+            }
+            CodesOffer::Not(not) => Err(not),
+        }
+    }
+
+    async fn take(bench: &Bench, browser: &Browser, secret: &TotpSecret) -> OwnChange {
+        let code = SecretText::new(totp::code_at(secret, wall_s())).unwrap();
+        bench.ask(TakeCodes { browser: browser.clone(), code }).await
+    }
+
+    async fn shown(bench: &Bench, browser: &Browser) -> Option<(Option<bool>, bool)> {
+        let overview = bench.ask(OverviewQuery(browser.clone())).await;
+        overview.map(|overview| (overview.codes, overview.password))
+    }
+
+    fn kept(bench: &Bench, name: &str) -> Option<TotpSecret> {
+        bench.store.user(name).unwrap().unwrap().totp
+    }
+
+    #[tokio::test]
+    async fn a_user_of_a_directory_sets_up_replaces_and_removes_codes() {
+        let (bench, name) = (Bench::new(), "eva@uni.example");
+        let other = browser(&bench, "campus", name, PASSWORD, 0);
+        let eva = browser(&bench, "campus", name, PASSWORD, 0);
+        assert_eq!(shown(&bench, &eva).await, Some((Some(false), false)));
+        let (first, removable) = offered(&bench, &eva).await.unwrap();
+        assert!(!removable, "there is nothing to remove");
+        assert_eq!(bench.ask(RemoveCodes(eva.clone())).await, OwnChange::NotPermitted);
+        assert_eq!(take(&bench, &eva, &totp::generate()).await, OwnChange::Unusable);
+        assert!(kept(&bench, name).is_none());
+        assert_eq!(take(&bench, &eva, &first).await, OwnChange::Done);
+        assert!(kept(&bench, name) == Some(first.clone()));
+        assert_eq!(shown(&bench, &other).await, None, "a visit without a code is over");
+        assert_eq!(shown(&bench, &eva).await, Some((Some(true), false)));
+
+        let (second, removable) = offered(&bench, &eva).await.unwrap();
+        assert!(removable && second != first);
+        assert_eq!(take(&bench, &eva, &second).await, OwnChange::Done);
+        assert!(kept(&bench, name) == Some(second));
+        let stale = browser(&bench, "campus", name, PASSWORD.and(Factors::ONE_TIME_CODE), 601);
+        assert_eq!(offered(&bench, &stale).await.err(), Some(OwnChange::LogInAgain));
+        assert_eq!(bench.ask(RemoveCodes(stale)).await, OwnChange::LogInAgain);
+        assert_eq!(bench.ask(RemoveCodes(eva.clone())).await, OwnChange::Done);
+        assert!(kept(&bench, name).is_none());
+        assert_eq!(shown(&bench, &eva).await, Some((Some(false), false)));
+        let newest = bench.audit.newest();
+        let events: Vec<_> = newest.iter().map(|entry| (entry.event.as_str(), &*entry.user)).collect();
+        assert_eq!(events[..3], [("codes-removed", name), ("codes-changed", name), ("codes-changed", name)]);
+    }
+
+    #[tokio::test]
+    async fn codes_are_set_up_where_the_source_lets_users_do_so() {
+        let bench = Bench::new();
+        for (source, name) in [("tokens", "tim@tokens.example"), ("gone", "gil@gone.example")] {
+            let browser = browser(&bench, source, name, PASSWORD, 0);
+            assert_eq!(shown(&bench, &browser).await, Some((None, false)), "{source}");
+            assert_eq!(offered(&bench, &browser).await.err(), Some(OwnChange::NotPermitted), "{source}");
+            assert_eq!(take(&bench, &browser, &totp::generate()).await, OwnChange::NotPermitted);
+            assert_eq!(bench.ask(RemoveCodes(browser)).await, OwnChange::NotPermitted);
+        }
+    }
+
+    #[tokio::test]
+    async fn codes_that_a_profile_requires_are_replaced_and_not_removed() {
+        for (required, may_remove) in [("otp", false), ("mfa", false), ("", true)] {
+            let text = format!("[[profile]]\nname = 'strict'\nrequire = [{required:?}]\n");
+            let text = text.replace("\"\"", "");
+            let bench = Bench::with_profiles(vpnd_config::testing::smallest(&text).profiles);
+            let name = "eva@uni.example";
+            let eva = browser(&bench, "campus", name, PASSWORD.and(Factors::ONE_TIME_CODE), 0);
+            let (secret, removable) = offered(&bench, &eva).await.unwrap();
+            assert!(!removable, "she has none yet");
+            assert_eq!(take(&bench, &eva, &secret).await, OwnChange::Done);
+            assert_eq!(offered(&bench, &eva).await.unwrap().1, may_remove, "{required}");
+            let expected = if may_remove { OwnChange::Done } else { OwnChange::NotPermitted };
+            assert_eq!(bench.ask(RemoveCodes(eva)).await, expected, "{required}");
+            assert_eq!(kept(&bench, name).is_none(), may_remove, "{required}");
+        }
     }
 }

@@ -10,7 +10,9 @@
 mod accounts;
 mod authority;
 mod deeds;
+mod health;
 mod questions;
+mod sessions;
 mod views;
 mod watch;
 
@@ -20,22 +22,21 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Portal, now};
-use authority::{Act, Rates, admit, permit};
+use authority::{Act, Rates, admit, is_near, permit};
 use views::Sought;
 use vpnd_config::ServerConfig;
 use vpnd_config::https_url::HttpsUrl;
 use vpnd_ipc::gateway::auth::WorkerState;
 use vpnd_ipc::gateway::portal::Browser;
 use vpnd_ipc::gateway::portal::desk::{
-    Caller, ChangeUser, Deed, DeskQuery, DeskRefusal, DeskState, FindUsers, FoundUsers, Link, ListSessions,
-    ListedSessions, Replied, Role, ShowUser, ShownUser,
+    Caller, ChangeUser, Deed, DeskQuery, DeskRefusal, DeskState, FindUsers, FoundUsers, Made, Replied, Role,
+    ShowUser, ShownUser,
 };
 use vpnd_ipc::request::{Answer, Reason};
-use vpnd_proto::control::UserName;
 use vpnd_store::audit::whois::Recording;
 use vpnd_store::audit::{self, AuditEntry, AuditFile, Event};
 use vpnd_store::{ApiToken, StoreError, User};
-use watch::Watch;
+use watch::{Enough, Watch};
 
 /// The rules in force, and what has been asked for under them.
 pub(crate) struct Desk {
@@ -51,7 +52,7 @@ pub(crate) struct Desk {
     watch: Watch,
 }
 
-/// Who does something at the desk.
+/// The person or program that acts at the desk.
 struct Actor {
     who: Who,
     role: Role,
@@ -145,12 +146,17 @@ impl Portal {
         self.desk.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Who this is, if they may do this now.
+    /// The caller, if they may do this now.
     fn actor(&self, caller: &Caller, act: Act) -> Result<Replied<Actor>, StoreError> {
         let actor = match caller {
             Caller::Browser(browser) => self.person(browser, act)?,
             Caller::Program { token, address } => self.program(token.expose(), *address, act)?,
         };
+        match (caller, actor.as_ref().err()) {
+            (_, None) | (Caller::Browser(_), Some(DeskRefusal::NoVisit)) => {}
+            (Caller::Browser(_), Some(_)) => self.count("desk", 1),
+            (Caller::Program { .. }, Some(_)) => self.count("api", 1),
+        }
         if let Err(refusal) = &actor
             && *refusal != DeskRefusal::NoVisit
             && self.refusals.admits()
@@ -177,6 +183,10 @@ impl Portal {
     fn program(&self, text: &str, address: IpAddr, act: Act) -> Result<Replied<Actor>, StoreError> {
         let Some(desk) = self.desk() else { return Ok(Err(DeskRefusal::NoVisit)) };
         let Some((name, secret)) = ApiToken::parts(text) else { return Ok(Err(DeskRefusal::NoVisit)) };
+        // Before the store is read: others could keep it busy.
+        if !is_near(&desk.rules, address) {
+            return Ok(Err(DeskRefusal::Elsewhere));
+        }
         let token = self.store.api_tokens()?.into_iter().find(|token| token.name == name);
         let token = token.filter(|token| token.is_good(secret, (self.clocks.wall)()));
         let Some(ApiToken { name, role, hash, .. }) = token else {
@@ -194,10 +204,9 @@ impl Portal {
         Ok(Ok(Actor { who: Who::Program(name), role, address, desk }))
     }
 
-    /// Takes what the worker has reported; the users whose sessions it is to report next, if it is
-    /// to report at all.
-    pub(crate) fn observed(&self, state: Option<WorkerState>) -> Option<Vec<UserName>> {
-        let desk = self.desk()?;
+    /// Takes what the worker has reported; whether it is to report.
+    pub(crate) fn observed(&self, state: Option<WorkerState>) -> bool {
+        let Some(desk) = self.desk() else { return false };
         if let Some(state) = state {
             desk.watch.take(state, now());
         }
@@ -211,9 +220,8 @@ impl Answer<DeskQuery> for Portal {
             Ok(actor) => actor,
             Err(refusal) => return Ok(Err(refusal)),
         };
-        let watch = &actor.desk.watch;
-        watch.want(None, now());
-        watch.wait(now, |watch, now| watch.state(now).is_some()).await;
+        actor.desk.watch.want(now());
+        actor.desk.watch.wait(now, Enough::One).await;
         self.from_store(move |portal| portal.desk_state(&actor).map(Ok)).await
     }
 }
@@ -222,17 +230,7 @@ impl Answer<FindUsers> for Portal {
     async fn answer(self: &Arc<Self>, find: FindUsers) -> Result<Replied<FoundUsers>, Reason> {
         let sought = Sought::of(&find.text);
         self.from_store(move |portal| match portal.actor(&find.caller, sought.act())? {
-            Ok(actor) => portal.find_users(&actor, &sought, find.after.as_deref()),
-            Err(refusal) => Ok(Err(refusal)),
-        })
-        .await
-    }
-}
-
-impl Answer<ListSessions> for Portal {
-    async fn answer(self: &Arc<Self>, list: ListSessions) -> Result<Replied<ListedSessions>, Reason> {
-        self.from_store(move |portal| match portal.actor(&list.caller, Act::Look)? {
-            Ok(_) => portal.list_sessions(list.after.as_deref()).map(Ok),
+            Ok(actor) => portal.find_users(&actor, &sought, &find),
             Err(refusal) => Ok(Err(refusal)),
         })
         .await
@@ -247,18 +245,16 @@ impl Answer<ShowUser> for Portal {
             Err(refusal) => return Ok(Err(refusal)),
         };
         let name = user.to_string();
-        let has_session = self.from_store(move |portal| portal.has_session(&name)).await?;
-        if let (true, Ok(name)) = (has_session, UserName::new(&*user)) {
-            let watch = &actor.desk.watch;
-            watch.want(Some(name), now());
-            watch.wait(now, |watch, now| !watch.traffic(&user, now).is_empty()).await;
+        if self.from_store(move |portal| portal.has_session(&name)).await? {
+            actor.desk.watch.want(now());
+            actor.desk.watch.wait(now, Enough::One).await;
         }
         self.from_store(move |portal| portal.show_user(&actor, &user)).await
     }
 }
 
 impl Answer<ChangeUser> for Portal {
-    async fn answer(self: &Arc<Self>, change: ChangeUser) -> Result<Replied<Option<Link>>, Reason> {
+    async fn answer(self: &Arc<Self>, change: ChangeUser) -> Result<Replied<Option<Made>>, Reason> {
         let caller = change.caller.clone();
         let actor = match self.from_store(move |portal| portal.actor(&caller, Act::Change)).await? {
             Ok(actor) => actor,

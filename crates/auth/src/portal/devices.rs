@@ -7,6 +7,7 @@
 //! private key.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -17,8 +18,10 @@ use crate::wireguard::WireGuard;
 use crate::wireguard::configuration::{Configuration, Endpoint};
 use crate::wireguard::new_device;
 use vpnd_config::Tunnel;
+use vpnd_config::standing::Standing;
 use vpnd_ipc::gateway::portal::devices::{
-    AddDevice, DeviceChange, DevicesQuery, OwnDevice, OwnDevices, OwnWireGuard, RemoveDevice, RenewDevice,
+    AddDevice, DeviceChange, DevicesQuery, MAX_CONFIGURATION, OwnDevice, OwnDevices, OwnWireGuard,
+    RemoveDevice, RenewDevice,
 };
 use vpnd_ipc::gateway::portal::{Browser, Change};
 use vpnd_ipc::request::{Answer, Reason};
@@ -36,7 +39,7 @@ pub(super) fn allowances() -> Allowances {
     Allowances::new(CHANGES, CHANGE_INTERVAL)
 }
 
-/// What it takes to make a WireGuard client's configuration.
+/// The data that a WireGuard client's configuration needs.
 pub(crate) struct Offer {
     pub(crate) wireguard: Arc<WireGuard>,
     pub(crate) endpoint: Endpoint,
@@ -58,23 +61,21 @@ impl Portal {
     }
 
     /// The user's profile, if it lets WireGuard devices in.
-    fn for_wireguard(&self, user: &User) -> Option<Decided> {
+    pub(super) fn for_wireguard(&self, user: &User) -> Option<Decided> {
         self.access.of(user).filter(|profile| profile.wireguard.allowed)
     }
 
     /// The user of this browser, who has logged in just now, and may have WireGuard devices.
-    fn owner_of_devices(
-        &self,
-        browser: &Browser,
-    ) -> Result<Result<(User, Decided), DeviceChange>, StoreError> {
+    fn owner_of_devices(&self, browser: &Browser) -> Result<Result<User, DeviceChange>, StoreError> {
         let Some(user) = self.visitor(browser)? else { return Ok(Err(DeviceChange::NoVisit)) };
-        let profile = self.for_wireguard(&user);
-        Ok(match profile {
-            None => Err(DeviceChange::NotAllowed),
-            Some(_) if !self.visits().is_recent(&browser.token, now()) => Err(DeviceChange::LogInAgain),
-            Some(_) if self.changes().take(user.id, now()).is_err() => Err(DeviceChange::TooOften),
-            Some(profile) => Ok((user, profile)),
-        })
+        if self.for_wireguard(&user).is_none() {
+            return Ok(Err(DeviceChange::NotAllowed));
+        }
+        if !self.visits().is_recent(&browser.token, now()) {
+            return Ok(Err(DeviceChange::LogInAgain));
+        }
+        let is_too_often = self.changes().take(user.id, now()).is_err();
+        Ok(if is_too_often { Err(DeviceChange::TooOften) } else { Ok(user) })
     }
 
     /// The WireGuard devices of a user, by id.
@@ -98,14 +99,27 @@ impl Portal {
         {
             let own = user.fixed_addresses.iter().filter(|fixed| fixed.device == Some(DeviceId(id)));
             let addresses = own.map(|fixed| fixed.address).collect();
-            devices.push(Device { id: DeviceId(id), addresses, session_since_s: None });
+            devices.push(Device { id: DeviceId(id), addresses, session_since_s: None, session: None });
         }
-        let lifetime_s =
-            self.for_wireguard(user).map(|profile| profile.session_lifetime.map(|time| time.as_secs()));
+        let profile = self.access.of(user);
+        let allowed = profile.as_ref().filter(|profile| profile.wireguard.allowed);
+        let lifetime_s = allowed.map(|profile| profile.session_lifetime.map(|time| time.as_secs()));
         let (wall_s, steady_s) = ((self.clocks.wall)(), (self.clocks.steady)());
+        let state = |device: &WireGuardDevice| {
+            let standing = Standing {
+                user_may_connect: device.may_connect && !user.has_expired(wall_s),
+                renewed_s: device.renewed_s,
+                walled_s: device.walled_s,
+            };
+            Text::cut(&standing.state(profile.as_deref(), wall_s))
+        };
+        let known = self.store.known_devices(user.id)?;
         let heard = self.heard();
         let own = |device: Device| {
             let wireguard = wireguard.get(&device.id.0);
+            let known = known.iter().find(|known| known.device == device.id);
+            let age_s = |at_s: u64| wall_s.saturating_sub(at_s);
+            let has_session = device.session_since_s.is_some();
             let ends = |device: &WireGuardDevice| match (device.walled_s, lifetime_s) {
                 (Some(_), _) | (None, None) => Some(0),
                 (None, Some(lifetime_s)) => {
@@ -124,7 +138,16 @@ impl Portal {
                     key: Text::cut(&PublicKey(device.public_key).short()),
                     renewed_age_s: wall_s.saturating_sub(device.renewed_s),
                     left_s: ends(device),
+                    public_key: Text::cut(&PublicKey(device.public_key).to_string()),
+                    renewed_s: device.renewed_s,
+                    walled_s: device.walled_s,
+                    outer: device.outer.map(|outer| outer.remote),
+                    state: state(device),
+                    in_two_places: heard.is_in_two_places(user.id, device.id),
                 }),
+                added_age_s: known.map(|known| age_s(known.added_s)),
+                unseen_s: has_session.then_some(0).or_else(|| known?.seen_s.map(age_s)),
+                network: known.and_then(|known| known.network.as_deref()).map(Text::cut),
             }
         };
         Ok(OwnDevices {
@@ -132,6 +155,17 @@ impl Portal {
             wireguard: lifetime_s.is_some() && self.offered().is_some(),
             profile: self.client_profile().is_some(),
         })
+    }
+
+    /// Whether this is the inner address of a device that has to be renewed.
+    pub(super) fn is_walled(&self, address: IpAddr) -> Result<bool, StoreError> {
+        let Some(lease) = self.store.lease_on(address.to_canonical())? else { return Ok(false) };
+        let Some(user) = self.store.user_by_id(lease.owner.user)? else { return Ok(false) };
+        let has_ended = |device: &OwnDevice| {
+            let ended = device.wireguard.as_ref().is_some_and(|wireguard| wireguard.left_s == Some(0));
+            *device.device == lease.owner.device.0 && ended
+        };
+        Ok(self.devices_of(&user)?.devices.iter().any(has_ended))
     }
 
     fn remove_device(&self, request: &RemoveDevice) -> Result<Change, StoreError> {
@@ -150,7 +184,7 @@ impl Portal {
     fn renew_device(&self, request: &RenewDevice) -> Result<DeviceChange, StoreError> {
         let RenewDevice { browser, device } = request;
         let user = match self.owner_of_devices(browser)? {
-            Ok((user, _)) => user,
+            Ok(user) => user,
             Err(not) => return Ok(not),
         };
         let device = DeviceId((*device).into());
@@ -163,47 +197,104 @@ impl Portal {
 
     fn add_device(&self, request: &AddDevice) -> Result<DeviceChange, StoreError> {
         let AddDevice { browser, public_key, name } = request;
-        let (user, profile) = match self.owner_of_devices(browser)? {
-            Ok(found) => found,
+        let user = match self.owner_of_devices(browser)? {
+            Ok(user) => user,
             Err(not) => return Ok(not),
         };
-        let Some(offer) = self.offered() else { return Ok(DeviceChange::NotAllowed) };
-        let (key, gateway) = (PublicKey((*public_key).into()), offer.wireguard.public());
-        let is_taken = |device: &WireGuardDevice| !name.is_empty() && device.name == **name;
-        if !new_device::is_name(name)
-            || new_device::check_key(key, gateway).is_err()
-            || self.wireguard_devices(&user)?.values().any(is_taken)
-        {
-            return Ok(DeviceChange::Unusable);
+        let Some(new) = self.new_device_of(&user) else { return Ok(DeviceChange::NotAllowed) };
+        let key = PublicKey((*public_key).into());
+        let checked = new.check(self, key, name)?;
+        let added = match checked {
+            Ok(()) => new.add(self, key, name)?,
+            Err(not) => Err(not),
+        };
+        Ok(match added {
+            Ok(configuration) => {
+                let detail = format!("WireGuard device {name} ({})", key.short());
+                self.record("device-added", &user.name, browser.address, &detail);
+                DeviceChange::Added(configuration)
+            }
+            Err(NotAdded::Full) => DeviceChange::Full,
+            Err(NotAdded::Unusable | NotAdded::Taken) => DeviceChange::Unusable,
+        })
+    }
+
+    /// A place for another WireGuard device of this user; `None` if the user may have none, or none is
+    /// served.
+    pub(super) fn new_device_of<'u>(&self, user: &'u User) -> Option<NewDevice<'u>> {
+        Some(NewDevice { user, profile: self.for_wireguard(user)?, offer: self.offered()? })
+    }
+}
+
+/// A place for another WireGuard device of a user.
+pub(super) struct NewDevice<'u> {
+    user: &'u User,
+    profile: Decided,
+    offer: Arc<Offer>,
+}
+
+/// Why a WireGuard device can't be added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NotAdded {
+    /// No device can have this key or this name.
+    Unusable,
+    /// Another has the key, or another of the user the name.
+    Taken,
+    /// No address is free, or the user has too many.
+    Full,
+}
+
+impl NewDevice<'_> {
+    /// Whether a device can have this key and this name.
+    pub(super) fn check(
+        &self,
+        portal: &Portal,
+        key: PublicKey,
+        name: &str,
+    ) -> Result<Result<(), NotAdded>, StoreError> {
+        let is_taken = |device: &WireGuardDevice| !name.is_empty() && device.name == name;
+        if !new_device::is_name(name) || new_device::check_key(key, self.offer.wireguard.public()).is_err() {
+            return Ok(Err(NotAdded::Unusable));
         }
+        let is_taken = portal.store.find_wireguard_device(&key.0, (portal.clocks.steady)())?.is_some()
+            || portal.wireguard_devices(self.user)?.values().any(is_taken);
+        Ok(if is_taken { Err(NotAdded::Taken) } else { Ok(()) })
+    }
+
+    /// Adds a device that was checked; its configuration, but for the private key.
+    pub(super) fn add(
+        &self,
+        portal: &Portal,
+        key: PublicKey,
+        name: &str,
+    ) -> Result<Result<Text<MAX_CONFIGURATION>, NotAdded>, StoreError> {
+        let Self { user, profile, offer } = self;
         let new = NewWireGuardDevice {
             public_key: key.0,
             id: new_device::id(key),
-            name: name.to_string(),
+            name: name.to_owned(),
             preshared: None,
             addresses: Vec::new(),
         };
         let candidates = profile.pools().iter().map(new_device::candidates).collect();
-        let added = new_device::add(self.store.as_ref(), &user.name, new, candidates, (self.clocks.wall)());
-        let addresses = match added {
+        let (store, now_s) = (portal.store.as_ref(), (portal.clocks.wall)());
+        let addresses = match new_device::add(store, &user.name, new, candidates, now_s) {
             Ok(Some(addresses)) => addresses,
-            Ok(None) | Err(StoreError::TooManyDevices { .. }) => return Ok(DeviceChange::Full),
-            Err(StoreError::KeyTaken { .. }) => return Ok(DeviceChange::Unusable),
+            Ok(None) | Err(StoreError::TooManyDevices { .. }) => return Ok(Err(NotAdded::Full)),
+            Err(StoreError::KeyTaken { .. }) => return Ok(Err(NotAdded::Taken)),
             Err(error) => return Err(error),
         };
-        let detail = format!("WireGuard device {name} ({})", key.short());
-        self.record("device-added", &user.name, browser.address, &detail);
         let configuration = Configuration {
             private: None,
             public: key,
             preshared: None,
-            gateway,
+            gateway: offer.wireguard.public(),
             addresses: &addresses,
             endpoint: &offer.endpoint,
-            profile: &profile,
+            profile,
             tunnel: &offer.tunnel,
         };
-        Ok(DeviceChange::Added(Text::cut(&configuration.text())))
+        Ok(Ok(Text::cut(&configuration.text())))
     }
 }
 

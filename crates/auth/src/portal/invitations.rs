@@ -1,4 +1,4 @@
-//! Invitations: users choose their password and second factor by a link.
+//! Invitations: users choose their second factor by a link, and local ones their password.
 //!
 //! INVARIANT: the token of the link decides whose they are; nothing else is done with it. It is used
 //! only once password and code are good.
@@ -11,7 +11,7 @@ use vpnd_ipc::gateway::portal::invitations::{AcceptInvitation, InvitationStep, O
 use vpnd_ipc::request::{Answer, Reason};
 use vpnd_proto::control::{SecretText, UserName};
 use vpnd_store::password::Password;
-use vpnd_store::{InvitationHash, InvitationToken, StoreError, TotpSecret, totp};
+use vpnd_store::{InvitationHash, InvitationToken, LOCAL, StoreError, TotpSecret, totp};
 
 fn hash(invitation: &SecretText<64>) -> Option<InvitationHash> {
     InvitationToken::read(invitation.expose()).map(|token| token.hash())
@@ -31,6 +31,7 @@ impl Portal {
             user: UserName::cut(&user.name),
             address,
             secret,
+            password: user.source == LOCAL,
         }))
     }
 }
@@ -52,8 +53,8 @@ impl Answer<AcceptInvitation> for Portal {
         let name = user.name.clone();
         let chosen = Chosen {
             invitation,
+            password: (user.source == LOCAL).then(|| Password::new(password.expose().to_owned())),
             user,
-            password: Password::new(password.expose().to_owned()),
             totp,
             code: Password::new(code.expose().to_owned()),
             source: address,

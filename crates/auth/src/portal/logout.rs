@@ -2,7 +2,7 @@
 //!
 //! Invariants: who has logged out comes from idp alone, out of a token that it has verified, and
 //! each token counts once, though one that the store could not follow counts again; it ends the
-//! sessions and visits of its user and nobody else's, those of WireGuard devices included, which
+//! sessions and visits of its user alone, those of WireGuard devices included, which
 //! need the user's login to come back.
 
 use std::collections::HashMap;
@@ -10,15 +10,15 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use vpnd_config::revocation_cause::RevocationCause;
-use vpnd_ipc::gateway::idp::{ProviderLogout, ReadLogout};
+use vpnd_ipc::gateway::idp::{LoggedOut, ProviderLogout, ReadLogout};
 use vpnd_ipc::gateway::portal::LoggedOutAtProvider;
 use vpnd_ipc::request::{Answer, Reason};
 use vpnd_proto::time::Time;
-use vpnd_store::{LiveUser, StoreError};
+use vpnd_store::{LiveUser, StoreError, User};
 
 use super::{Portal, now};
 
-/// How long a token is remembered: longer than one counts.
+/// Time that a token is remembered: longer than it is valid.
 const REMEMBERED: Duration = Duration::from_secs(15 * 60);
 /// Tokens of one provider that are remembered.
 const LIMIT: usize = 16_384;
@@ -51,14 +51,24 @@ impl Portal {
     }
 
     fn log_out(&self, source: &str, logout: &ProviderLogout) -> Result<(), StoreError> {
-        let Some(user) = self.store.user_by_subject(source, &logout.subject)? else {
-            tracing::debug!(source, "a user has logged out at a provider who was never here");
-            return Ok(());
+        let users = match &logout.who {
+            LoggedOut::Subject(subject) => self.store.user_by_subject(source, subject)?.into_iter().collect(),
+            LoggedOut::Session(session) => {
+                self.store.users_of_provider_session(source, &(*session).into())?
+            }
         };
+        if users.is_empty() {
+            tracing::debug!(source, "a user has logged out at a provider who was never here");
+        }
+        users.iter().try_for_each(|user| self.log_out_user(source, user))
+    }
+
+    fn log_out_user(&self, source: &str, user: &User) -> Result<(), StoreError> {
         let now_s = (self.clocks.wall)();
         self.authenticator.wall_devices(user.id, None, now_s)?;
-        self.store.end_sessions(&LiveUser::of(&user), RevocationCause::Disconnected, now_s)?;
+        self.store.end_sessions(&LiveUser::of(user), RevocationCause::Disconnected, now_s)?;
         self.store.keep_refresh_token(user.id, None)?;
+        self.store.forget_provider_sessions(user.id)?;
         self.visits().end_of(user.id);
         tracing::info!(user = user.name, source, "a user has logged out at the provider: sessions end");
         self.record_by("logged-out", &user.name, &format!("provider {source}"));
@@ -71,15 +81,17 @@ impl Answer<LoggedOutAtProvider> for Portal {
         let LoggedOutAtProvider { source, token, address } = said;
         let read = ReadLogout { source: source.clone(), token };
         let Some(logout) = self.authenticator.read_logout(read).await? else {
+            self.count("logout_token", 1);
             if self.refusals.admits() {
-                tracing::info!(source = &*source, %address, "what was sent as a logout proves none");
+                tracing::info!(source = &*source, %address, "a logout request has no valid token");
             }
             return Ok(false);
         };
         let id = logout.id.into();
         if !self.logouts().is_new(&source, id, now()) {
+            self.count("logout_token", 1);
             if self.refusals.admits() {
-                tracing::info!(source = &*source, %address, "a logout token came again");
+                tracing::info!(source = &*source, %address, "a logout token was sent a second time");
             }
             return Ok(false);
         }

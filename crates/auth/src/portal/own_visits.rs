@@ -27,7 +27,7 @@ impl Portal {
         if ended > 0 {
             self.record("portal-ended", &user.name, browser.address, &format!("by-user {ended}"));
         }
-        // What is not there is over as well.
+        // A visit that is not there is over as well.
         Ok(OwnChange::Done)
     }
 }

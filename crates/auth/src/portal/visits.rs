@@ -9,17 +9,21 @@
 //! from both. A thief elsewhere can be the first to use the other family; that costs nothing that a
 //! thief in the victim's own network has not, and needs a victim with one family only.
 
+mod shared;
+
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
+pub(crate) use shared::SharedVisit;
+use shared::VisitFacts;
 use vpnd_config::factor::Factors;
 use vpnd_ipc::gateway::idp::{SourceAddresses, SourceLimits};
 use vpnd_ipc::gateway::portal::visits::{BrowserKind, MAX_VISITS as MAX_OF_USER, OwnVisit};
 use vpnd_ipc::gateway::portal::{Browser, Token};
+use vpnd_proto::admission::Source;
 use vpnd_proto::admission::shares::{Displaced, Division, Entered, PermitId, Shares, Standing};
-use vpnd_proto::admission::{Network, Source};
 use vpnd_proto::session::DeviceId;
 use vpnd_proto::time::Time;
 use vpnd_store::{TotpSecret, UserId};
@@ -57,7 +61,7 @@ pub(crate) struct Visit {
     pub(crate) login: LoginFacts,
 }
 
-/// What counts of a login for a session that comes of it.
+/// The facts of a login that count for a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LoginFacts {
     /// The one that it was begun with.
@@ -96,6 +100,8 @@ pub(super) struct Visits {
     visits: HashMap<TokenHash, Kept<Visit>>,
     /// Secrets of one-time codes that were offered to visits.
     offers: HashMap<TokenHash, TotpSecret>,
+    /// Visits as the other gateways of a fleet know them, and when these were used.
+    told: HashMap<TokenHash, (VisitFacts, Time)>,
 }
 
 type TokenHash = [u8; 32];
@@ -107,8 +113,10 @@ pub(super) type VisitNumber = [u8; 16];
 struct Kept<T> {
     content: T,
     /// By family.
-    networks: [Option<Network>; 2],
+    networks: [Option<Source>; 2],
     began: Time,
+    /// Its age at that time, if it began at another gateway.
+    before: Duration,
     used: Time,
     number: VisitNumber,
     from: IpAddr,
@@ -118,7 +126,8 @@ struct Kept<T> {
 impl<T: Copy> Kept<T> {
     fn new(content: T, address: IpAddr, now: Time) -> Self {
         let (networks, number, kind) = ([None; 2], rand::random(), BrowserKind::default());
-        let mut kept = Self { content, networks, began: now, used: now, number, from: address, kind };
+        let (began, before) = (now, Duration::ZERO);
+        let mut kept = Self { content, networks, began, before, used: now, number, from: address, kind };
         kept.is_from(address);
         kept
     }
@@ -126,9 +135,13 @@ impl<T: Copy> Kept<T> {
     /// Whether it is used from its network of this family, which is this one if it has none yet.
     fn is_from(&mut self, address: IpAddr) -> bool {
         // An IPv4 address or an IPv6 /64.
-        let [_, _, network] = Source::from(address).networks();
+        let host = Source::from(address);
         let own = &mut self.networks[usize::from(address.to_canonical().is_ipv6())];
-        *own.get_or_insert(network) == network
+        *own.get_or_insert(host) == host
+    }
+
+    fn age(&self, now: Time) -> Duration {
+        now.since(self.began) + self.before
     }
 }
 
@@ -143,6 +156,7 @@ impl Default for Visits {
             shares: Shares::new(LOGINS),
             visits: HashMap::new(),
             offers: HashMap::new(),
+            told: HashMap::new(),
         }
     }
 }
@@ -212,12 +226,12 @@ impl Visits {
         let own = hash(token);
         let is_shown = |kept: &Kept<Visit>| kept.content.user == user && is_on(kept, now);
         let mut found: Vec<_> = self.visits.iter().filter(|(_, kept)| is_shown(kept)).collect();
-        found.sort_by_key(|(_, kept)| std::cmp::Reverse(kept.began));
+        found.sort_by_key(|(_, kept)| kept.age(now));
         let shown = |(hash, kept): (&TokenHash, &Kept<Visit>)| OwnVisit {
             number: kept.number.into(),
             is_this: *hash == own,
             kind: kept.kind,
-            age_s: now.since(kept.began).as_secs(),
+            age_s: kept.age(now).as_secs(),
             unused_s: now.since(kept.used).as_secs(),
             from: kept.from,
         };
@@ -254,15 +268,15 @@ impl Visits {
         on.map(|kept| (kept.content.user, kept.content.generation)).collect()
     }
 
-    /// How many visits there are.
+    /// The number of visits.
     pub(super) fn count(&self, now: Time) -> usize {
         self.visits.values().filter(|kept| is_on(kept, now)).count()
     }
 
     /// Time that is left of the visit at most.
     pub(super) fn time_left(&self, token: &Token, now: Time) -> Duration {
-        let began = self.visits.get(&hash(token)).map(|kept| kept.began);
-        began.map_or(Duration::ZERO, |began| LIFETIME.saturating_sub(now.since(began)))
+        let age = self.visits.get(&hash(token)).map(|kept| kept.age(now));
+        age.map_or(Duration::ZERO, |age| LIFETIME.saturating_sub(age))
     }
 
     /// The user was revoked something by this visit itself, which goes on.
@@ -279,9 +293,14 @@ impl Visits {
         }
     }
 
+    /// The factors that its user has proved.
+    pub(super) fn factors(&self, token: &Token) -> Option<Factors> {
+        self.visits.get(&hash(token)).map(|kept| kept.content.factors)
+    }
+
     /// Whether its user has logged in just now.
     pub(super) fn is_recent(&self, token: &Token, now: Time) -> bool {
-        self.visits.get(&hash(token)).is_some_and(|kept| now.since(kept.began) < RECENT)
+        self.visits.get(&hash(token)).is_some_and(|kept| kept.age(now) < RECENT)
     }
 
     /// Whether the user was also asked for credentials just then: a provider may have let the
@@ -320,7 +339,7 @@ impl Visits {
 }
 
 fn is_on(kept: &Kept<Visit>, now: Time) -> bool {
-    now.since(kept.used) < IDLE_TIMEOUT && now.since(kept.began) < LIFETIME
+    now.since(kept.used) < IDLE_TIMEOUT && kept.age(now) < LIFETIME
 }
 
 fn add<T>(all: &mut HashMap<TokenHash, Kept<T>>, kept: Kept<T>) -> Token {
@@ -388,6 +407,17 @@ pub(super) mod tests {
         );
         for token in [this_morning, unsaid] {
             assert!(visits.is_recent(&token, now) && !visits.is_fresh(&token, now, now_s));
+        }
+    }
+
+    #[test]
+    fn a_token_is_256_random_bits() {
+        let mut visits = Visits::default();
+        let tokens: Vec<Token> =
+            (0..256).map(|_| visits.begin(ANN, address("192.0.2.1"), Time::ZERO)).collect();
+        for bit in 0..256 {
+            let ones = tokens.iter().filter(|token| token.0[bit / 8] >> (bit % 8) & 1 == 1).count();
+            assert!((64..192).contains(&ones), "bit {bit} is set in {ones} of 256");
         }
     }
 

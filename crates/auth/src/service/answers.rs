@@ -5,7 +5,6 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use minicbor::bytes::ByteArray;
-use vpnd_proto::control::UserName;
 use vpnd_proto::session::{DeviceId, SessionId};
 
 use super::{Service, credentials};
@@ -34,7 +33,7 @@ impl Answer<LoginRequest> for Service {
 
 impl Answer<BrowserLogin> for Service {
     async fn answer(self: &Arc<Self>, login: BrowserLogin) -> Result<BrowserLoginReply, Reason> {
-        Ok(self.portal.begin_in_browser(login))
+        self.blocking(move |service| Ok(service.portal.begin_in_browser(login))).await
     }
 }
 
@@ -127,7 +126,7 @@ impl Answer<TrafficReport> for Service {
 }
 
 impl Answer<Observed> for Service {
-    async fn answer(self: &Arc<Self>, Observed(state): Observed) -> Result<Option<Vec<UserName>>, Reason> {
+    async fn answer(self: &Arc<Self>, Observed(state): Observed) -> Result<bool, Reason> {
         Ok(self.portal.observed(state))
     }
 }

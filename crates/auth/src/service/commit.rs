@@ -19,7 +19,7 @@ pub(super) fn write(sessions: &dyn Sessions, changes: &[SessionChange], now_s: u
             let failed = changes.iter().zip(done).filter(|(_, done)| !done);
             let failed: HashSet<SessionId> = failed.filter_map(|(change, _)| session_of(change)).collect();
             for session in &failed {
-                tracing::warn!(%session, "the user was disabled, removed or given another password meanwhile");
+                tracing::warn!(%session, "the user was disabled, removed or given another password meanwhile, or has logged in at another gateway up to the limit");
             }
             failed
         }

@@ -3,21 +3,62 @@
 //! INVARIANT: a session moves here only for a client that has shown its token and its device, and
 //! only if it could go on here; what is wrong with a claim changes nothing of it.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
 
 use vpnd_ipc::gateway::auth::{
-    Dropped, Leased, MAX_WRITES, Reason, SessionClaim, StoredSession, TakenAway, id,
+    DrainHere, Dropped, GatewayReport, GatewayState, GatewaysQuery, Leased, MAX_ABSENCES, MAX_ADDRESSES,
+    MAX_GATEWAYS, MAX_WRITES, Reason, SessionClaim, StoredSession, TakenAway, id,
 };
 use vpnd_ipc::request::Answer;
+use vpnd_proto::control::Text;
 use vpnd_proto::session::{DeviceId, SessionId};
+use vpnd_proto::time::Time;
 use vpnd_store::audit::{Event, SessionStart};
 use vpnd_store::postgres::CLOCK_TOLERANCE_S;
-use vpnd_store::{StoreError, User};
+use vpnd_store::{Absences, Begun, LeaseOwner, StoreError, User};
+use vpnd_sys::clock::now;
 
-use super::{Service, recording};
+use super::{Authenticator, Service, recording};
+use crate::notices::Notices;
+use crate::portal::Portal;
+use crate::whois::Answers;
+
+/// Interval at which notices are sent and read.
+const NOTICE_INTERVAL: Duration = Duration::from_millis(400);
+/// Time for a drain to begin that was permitted.
+const DRAIN_BEGINS_WITHIN: Duration = Duration::from_secs(30);
 
 /// Moves that are tried while others move the session, too.
 const ATTEMPTS: usize = 3;
+
+/// A gateway of a fleet.
+pub(super) struct Member {
+    notices: Arc<Notices>,
+    answers: OnceLock<Arc<Answers>>,
+    /// Whether it has started and not reported since.
+    pub(super) is_new: AtomicBool,
+    /// When its drain was permitted, until the worker reports that it has begun.
+    permitted: Mutex<Option<Time>>,
+}
+
+impl Member {
+    fn drain_permitted(&self) -> MutexGuard<'_, Option<Time>> {
+        self.permitted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the worker's word on a drain is newer than the store's, which has one as soon as it is
+    /// permitted, so that no other gateway is drained meanwhile.
+    fn is_known_to_drain(&self, is_draining: bool) -> bool {
+        let mut permitted = self.drain_permitted();
+        let begins = !is_draining && permitted.is_some_and(|at| now().since(at) < DRAIN_BEGINS_WITHIN);
+        if !begins {
+            *permitted = None;
+        }
+        !begins
+    }
+}
 
 impl Answer<SessionClaim> for Service {
     async fn answer(self: &Arc<Self>, claim: SessionClaim) -> Result<Option<StoredSession>, Reason> {
@@ -31,21 +72,124 @@ impl Answer<Dropped> for Service {
     }
 }
 
+impl Answer<GatewayReport> for Service {
+    async fn answer(self: &Arc<Self>, report: GatewayReport) -> Result<Vec<GatewayState>, Reason> {
+        self.from_store(move |service| service.report(report)).await
+    }
+}
+
+impl Answer<GatewaysQuery> for Service {
+    async fn answer(self: &Arc<Self>, GatewaysQuery: GatewaysQuery) -> Result<Vec<GatewayState>, Reason> {
+        self.from_store(Self::gateways).await
+    }
+}
+
+impl Answer<DrainHere> for Service {
+    async fn answer(self: &Arc<Self>, DrainHere: DrainHere) -> Result<bool, Reason> {
+        self.from_store(|service| {
+            let is_permitted = service.store.drain_unless_last()?;
+            if let Some(member) = &service.fleet {
+                *member.drain_permitted() = is_permitted.then(now);
+            }
+            Ok(is_permitted)
+        })
+        .await
+    }
+}
+
 impl Service {
     /// Makes it one of a fleet, or not.
     pub(crate) fn of_fleet(self, is_in_fleet: bool) -> Self {
-        Self { is_in_fleet, ..self }
+        if !is_in_fleet {
+            return self;
+        }
+        let notices = Arc::new(Notices::new(Arc::clone(&self.store)));
+        self.authenticator.share_guesses(&notices, 1);
+        let authenticator: Weak<Authenticator> = Arc::downgrade(&self.authenticator);
+        notices.subscribe(authenticator);
+        self.portal.share(&notices);
+        let portal: Weak<Portal> = Arc::downgrade(&self.portal);
+        notices.subscribe(portal);
+        Self {
+            fleet: Some(Member {
+                notices,
+                answers: OnceLock::new(),
+                is_new: AtomicBool::new(false),
+                permitted: Mutex::default(),
+            }),
+            ..self
+        }
     }
 
-    /// A generation for a session that begins.
-    pub(super) fn generation(&self) -> Result<u64, StoreError> {
-        if self.is_in_fleet { self.store.next_generation() } else { Ok(0) }
+    /// A session of this device is about to begin here; `most` is its user's limit, if it counts.
+    pub(super) fn begun(
+        &self,
+        owner: LeaseOwner,
+        most: Option<u64>,
+        now_s: u64,
+    ) -> Result<Begun, StoreError> {
+        match &self.fleet {
+            Some(_) => self.store.begin_session(owner, most, now_s),
+            None => Ok(Begun { generation: 0, elsewhere: 0 }),
+        }
+    }
+
+    /// Answers questions of other gateways from now on.
+    pub(crate) fn answer_questions(&self, answers: Answers) {
+        let Some(member) = &self.fleet else { return };
+        let answers: Weak<Answers> = Arc::downgrade(member.answers.get_or_init(|| Arc::new(answers)));
+        member.notices.subscribe(answers);
+    }
+
+    /// Sends notices to the fleet and learns of others', if it is in one; never returns.
+    pub(crate) async fn follow_notices(self: Arc<Self>) {
+        let Some(notices) = self.fleet.as_ref().map(|member| Arc::clone(&member.notices)) else { return };
+        loop {
+            let turn = Arc::clone(&notices);
+            if let Ok(Err(error)) = tokio::task::spawn_blocking(move || turn.turn()).await {
+                // The task that follows the sessions logs it, too.
+                tracing::debug!(%error, "no notices of other gateways");
+            }
+            tokio::time::sleep(NOTICE_INTERVAL).await;
+        }
+    }
+
+    fn report(&self, report: GatewayReport) -> Result<Vec<GatewayState>, StoreError> {
+        let GatewayReport { address, sessions, load_percent, is_draining, away, back, mut addresses } =
+            report;
+        let member = self.fleet.as_ref().ok_or(StoreError::NoFleet)?;
+        // The columns have signed numbers, and the worker may say anything.
+        let [sessions, load_percent] = [sessions, load_percent].map(|number| number.min(u32::MAX.into()));
+        let [away, back] = [away, back].map(|sessions| {
+            sessions.into_iter().take(MAX_ABSENCES).map(|session| SessionId(session.into())).collect()
+        });
+        addresses.truncate(MAX_ADDRESSES);
+        let absences = Absences { are_new: member.is_new.load(Ordering::Relaxed), away, back };
+        self.store.report(&vpnd_store::GatewayReport {
+            address,
+            addresses,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            sessions,
+            load_percent,
+            is_draining: member.is_known_to_drain(is_draining).then_some(is_draining),
+            absences,
+        })?;
+        member.is_new.store(false, Ordering::Relaxed);
+        let gateways = self.gateways()?;
+        let alive = gateways.iter().filter(|gateway| gateway.is_alive || gateway.is_here).count();
+        self.authenticator.share_guesses(&member.notices, u32::try_from(alive).unwrap_or(u32::MAX));
+        Ok(gateways)
+    }
+
+    fn gateways(&self) -> Result<Vec<GatewayState>, StoreError> {
+        let states = self.store.gateways()?.into_iter().take(MAX_GATEWAYS);
+        Ok(states.map(reported).collect())
     }
 
     /// The end of the lease of a session that ends then. By the clocks of the fleet's other gateways
     /// the session may be over sooner than by this one's, which carries it.
     pub(super) fn lease_end_s(&self, expires_s: u64) -> u64 {
-        let margin = if self.is_in_fleet { 2 * CLOCK_TOLERANCE_S } else { 0 };
+        let margin = if self.fleet.is_some() { 2 * CLOCK_TOLERANCE_S } else { 0 };
         expires_s.saturating_add(margin)
     }
 
@@ -107,5 +251,30 @@ impl Service {
     }
 }
 
+/// A gateway's report, as the store has it.
+pub(crate) fn reported(state: vpnd_store::GatewayState) -> GatewayState {
+    let is_alive = state.is_alive();
+    let vpnd_store::GatewayState { name, is_here, heard_s, address, mut addresses, version, .. } = state;
+    addresses.truncate(MAX_ADDRESSES);
+    let (sessions, load_percent, is_draining) = (state.sessions, state.load_percent, state.is_draining);
+    let (name, version) = (Text::cut(&name), Text::cut(&version));
+    let held = state.held;
+    GatewayState {
+        name,
+        is_here,
+        is_alive,
+        heard_s,
+        address,
+        version,
+        sessions,
+        load_percent,
+        is_draining,
+        held,
+        addresses,
+    }
+}
+
+#[cfg(test)]
+mod simulation;
 #[cfg(test)]
 mod tests;

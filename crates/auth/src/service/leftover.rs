@@ -3,13 +3,15 @@
 //! Leases without a session: a user was disabled or removed, a device forgotten, a password
 //! changed. INVARIANT: such a lease does not end while a gateway may still carry its session. One
 //! that runs ends the session within moments, and the lease with it; what is left here are leases
-//! of sessions that no gateway had. Whoever takes a session out of the store needs no clock for its
-//! lease, so a clock that disagrees frees no address.
+//! of sessions that no gateway had. A process that takes a session out of the store needs no clock
+//! for its lease, so a clock that disagrees frees no address.
 //!
 //! Sessions of the process before: their clients attach, or are idle like others. One that its
-//! user's profile has no addresses for any more is over at once.
+//! user's profile has no addresses for any more is over at once; one of a WireGuard device after the
+//! silence that ends such sessions, for no client attaches to it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -24,11 +26,13 @@ use vpnd_store::StoreError;
 /// The user and the device of a session. Anybody's client may claim the id of another's device.
 type Holder = (String, DeviceId);
 
-/// Sessions of the process before that nobody has taken up yet.
+/// Sessions of the former process that no client has taken up yet.
 #[derive(Default)]
 pub(super) struct Absent {
     holders: HashMap<SessionId, Holder>,
     by_holder: HashMap<Holder, Vec<SessionId>>,
+    /// Those of WireGuard devices.
+    of_devices: HashSet<SessionId>,
 }
 
 impl Absent {
@@ -39,6 +43,7 @@ impl Absent {
     }
 
     pub(super) fn remove(&mut self, session: SessionId) {
+        self.of_devices.remove(&session);
         let Some(holder) = self.holders.remove(&session) else { return };
         if let Some(sessions) = self.by_holder.get_mut(&holder) {
             sessions.retain(|other| *other != session);
@@ -57,20 +62,32 @@ impl Absent {
 const INTERVAL: Duration = Duration::from_secs(10);
 /// Time for a gateway to end a session that the store has no more, seconds.
 const END_S: u64 = 60;
+/// Time for a WireGuard device to come back.
+const DEVICE_TIMEOUT: Duration = Duration::from_secs(600);
 
 impl Service {
     /// Remembers the sessions that there are as absent, until a client attaches to them or the
-    /// worker has taken them over. At a start nobody is attached, so what has no session is freed.
+    /// worker has taken them over. At a start no client is attached, so what has no session is
+    /// freed.
     ///
     /// # Errors
     /// If the store can't be read.
     pub(crate) fn begin(&self, is_start: bool) -> Result<(), StoreError> {
         if is_start {
+            if let Some(member) = &self.fleet {
+                member.is_new.store(true, Ordering::Relaxed);
+            }
             self.end_orphans(&mut HashMap::new(), 0)?;
         }
         let live = self.store.live_sessions((self.clocks.steady)())?;
+        let mut heard = self.portal.heard();
+        live.iter().for_each(|session| heard.goes_on(session.id, session.owner, session.device));
+        drop(heard);
         let mut absent = self.absent();
-        live.into_iter().for_each(|session| absent.add(session.id, (session.user, session.device)));
+        for session in live {
+            absent.of_devices.extend(session.wireguard.map(|_| session.id));
+            absent.add(session.id, (session.user, session.device));
+        }
         Ok(())
     }
 
@@ -102,6 +119,7 @@ impl Service {
     /// unused.
     pub(crate) async fn end_leftover(self: Arc<Self>, idle: Option<Duration>, is_start: bool) {
         let idle_at = idle.map(|idle| Instant::now() + idle);
+        let devices_at = Instant::now() + DEVICE_TIMEOUT;
         let mut since = HashMap::new();
         if is_start {
             let service = Arc::clone(&self);
@@ -114,6 +132,8 @@ impl Service {
             let ended = tokio::task::spawn_blocking(move || {
                 if is_idle {
                     service.end_absent();
+                } else if devices_at <= Instant::now() {
+                    service.end_absent_devices();
                 }
                 let ended = service.end_orphans(&mut since, END_S);
                 (since, ended)
@@ -130,6 +150,12 @@ impl Service {
     pub(super) fn end_absent(&self) {
         let absent = std::mem::take(&mut *self.absent());
         self.end(absent.holders.into_keys(), Code::Idle);
+    }
+
+    /// Ends those of WireGuard devices.
+    pub(super) fn end_absent_devices(&self) {
+        let absent = self.absent().of_devices.iter().copied().collect::<Vec<_>>();
+        self.end(absent, Code::Idle);
     }
 
     /// Ends leases without a session that were found for `after_s` seconds; `since` says from when
@@ -157,7 +183,7 @@ impl Service {
     pub(super) fn end(&self, sessions: impl IntoIterator<Item = SessionId>, code: Code) {
         let writes = self.ends(sessions, code);
         for part in writes.chunks(MAX_WRITES) {
-            // What the store does not take is logged there, and found again.
+            // A change that the store refuses is logged there, and found again.
             let _ = self.commit(part.to_vec());
         }
     }

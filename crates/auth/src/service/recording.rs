@@ -41,7 +41,7 @@ pub(super) fn start(
 }
 
 impl Service {
-    /// The same with this recorder of sessions.
+    /// Sets the recorder of sessions.
     pub(crate) fn with_audit(mut self, audit: Recorder) -> Self {
         let portal = Portal::new(
             Arc::clone(&self.store),

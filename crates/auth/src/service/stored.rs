@@ -31,7 +31,8 @@ impl Service {
             return Ok(None);
         }
         let Some(profile) = self.access.of(&user) else { return Ok(None) };
-        // A clock that was set back before this process began gives nobody more than a lifetime.
+        // A clock that was set back before this process began gives no session more than a
+        // lifetime.
         let started_s = record.started_s.min(now_s);
         let lacks_factor = record.factors.missing(&profile.require).is_some();
         if lacks_factor || latest_end_s(started_s, profile.session_lifetime) <= now_s {

@@ -53,7 +53,7 @@ pub(super) fn service_on(store: Arc<dyn Store>, clocks: Clocks, access: Arc<Acce
     };
     if store.user("ann").unwrap().is_none() {
         store.add_user(&user, 1).unwrap();
-        // Codes are asked for where somebody has them.
+        // Codes are asked for where any user has them.
         let totp = Some(vpnd_store::TotpSecret::new(vec![7; 20]));
         let holder = NewUser { totp, ..NewUser::new("holder", user.password.clone()) };
         store.add_user(&holder, 1).unwrap();
@@ -63,7 +63,7 @@ pub(super) fn service_on(store: Arc<dyn Store>, clocks: Clocks, access: Arc<Acce
     Service::new(store, authenticator, access, 8, clocks)
 }
 
-fn login(password: &str, device: u8) -> LoginRequest {
+pub(super) fn login(password: &str, device: u8) -> LoginRequest {
     LoginRequest {
         user: UserName::new("ann").unwrap(),
         password: vpnd_proto::control::SecretText::new(password).unwrap(),
@@ -321,7 +321,7 @@ async fn the_sessions_of_a_user_end_when_the_users_time_does() {
 }
 
 /// Profiles as configured, after the smallest configuration.
-fn profiles(text: &str) -> vpnd_config::AccessProfiles {
+pub(super) fn profiles(text: &str) -> vpnd_config::AccessProfiles {
     vpnd_config::testing::smallest(text).profiles
 }
 
@@ -442,7 +442,7 @@ async fn a_worker_can_neither_invent_a_record_nor_take_one_back() {
     let directory = tempfile::tempdir().unwrap();
     let access = access(profiles("[[profile]]\nname = 'staff'\ngroups = 'staff'\n"));
     let (service, audit) = with_recorder(directory.path(), access);
-    // A session that nobody has logged in for.
+    // A session without a login.
     let invented = ByteArray::from([9; 16]);
     assert_eq!(failed(&service, keep(invented)).await, 1);
     let ended = |session, code| Write::Ended { session, code, traffic: Default::default() };
@@ -450,7 +450,7 @@ async fn a_worker_can_neither_invent_a_record_nor_take_one_back() {
     assert_eq!(failed(&service, over).await, 0);
     assert!(audit.events().is_empty(), "{:?}", audit.events());
 
-    // Whose session it is, and its addresses, are those of the login, not of a message.
+    // The session's user and addresses are those of the login, not of a message.
     let session = granted(&service, 1).await;
     assert_eq!(failed(&service, keep(session)).await, 0);
     let events = audit.events();
@@ -555,8 +555,8 @@ async fn a_profile_that_requires_a_factor_has_no_session_without() {
     assert_eq!(record.auth_time_s, 59);
 }
 
-/// Whoever takes a session out of the store may have another clock, and the gateway may carry it
-/// for a moment.
+/// A process that takes a session out of the store may have another clock, and the gateway may
+/// carry it for a moment.
 #[tokio::test]
 async fn a_lease_ends_some_time_after_its_session_was_taken_out() {
     static NOW_S: AtomicU64 = AtomicU64::new(1_000_000);

@@ -15,7 +15,8 @@ use crate::wireguard::WireGuard;
 use vpnd_ipc::gateway::auth::{LoginReply, Reason, Write};
 use vpnd_ipc::gateway::refusal::Refusal;
 use vpnd_ipc::gateway::wireguard::{
-    Admission, AdmitDevice, DeviceGrant, Handshake, HandshakeRefusal, HandshakeReply, PeerChanges, PeersQuery,
+    Admission, AdmitDevice, DeviceAt, DeviceGrant, DevicesQuery, Handshake, HandshakeRefusal, HandshakeReply,
+    MAX_OWN_ADDRESSES, PeerChanges, PeersQuery,
 };
 use vpnd_ipc::request::Answer;
 use vpnd_store::audit::{AuditEntry, Event};
@@ -64,13 +65,13 @@ impl Answer<AdmitDevice> for Service {
             })
             .await?;
         Ok(match reply {
-            LoginReply::Granted(grant) => Admission::Granted(DeviceGrant {
+            LoginReply::Granted(grant) => Admission::Granted(Box::new(DeviceGrant {
                 grant,
                 device: ByteArray::from(id.0),
                 name: Text::cut(&name),
                 is_walled,
                 renewed_s,
-            }),
+            })),
             LoginReply::Refused(refused) => Admission::Refused(refused),
             LoginReply::CodeRequired(_) | LoginReply::Challenge(_) => {
                 Admission::Refused(Refusal::Internal.into())
@@ -88,8 +89,21 @@ impl Answer<PeersQuery> for Service {
     }
 }
 
+impl Answer<DevicesQuery> for Service {
+    async fn answer(self: &Arc<Self>, query: DevicesQuery) -> Result<Vec<DeviceAt>, Reason> {
+        let DevicesQuery { mut addresses, after } = query;
+        addresses.truncate(MAX_OWN_ADDRESSES);
+        self.from_store(move |service| {
+            let after = after.map(<[u8; 32]>::from);
+            let found = service.wireguard.as_ref().map(|wireguard| wireguard.devices_at(&addresses, after));
+            found.unwrap_or_else(|| Ok(Vec::new()))
+        })
+        .await
+    }
+}
+
 impl Service {
-    /// The same with these WireGuard devices.
+    /// Sets the WireGuard devices.
     pub(crate) fn with_wireguard(mut self, wireguard: Arc<WireGuard>) -> Self {
         self.wireguard = Some(wireguard);
         self
@@ -124,26 +138,36 @@ impl Service {
 
     /// Keeps what writes say of WireGuard devices: where they are until their sessions end, and that
     /// one was kicked, which ends its sessions until it is renewed. Before the sessions are over in
-    /// the store.
-    pub(super) fn note_devices(&self, writes: &[Write], now_s: u64) {
-        let Some(wireguard) = &self.wireguard else { return };
-        let record = |session: ByteArray<16>| -> Option<SessionRecord> {
-            let record = self.store.session(SessionId(session.into()), now_s).ok()??;
-            wireguard.has_device(record.user, record.device).then_some(record)
+    /// the store. Returns the sessions for which a kick could not be kept.
+    pub(super) fn note_devices(&self, writes: &[Write], now_s: u64) -> Vec<SessionId> {
+        let Some(wireguard) = &self.wireguard else { return Vec::new() };
+        let found = |session: ByteArray<16>| -> Result<Option<SessionRecord>, StoreError> {
+            let record = self.store.session(SessionId(session.into()), now_s)?;
+            Ok(record.filter(|record| wireguard.has_device(record.user, record.device)))
         };
+        let record = |session| found(session).ok().flatten();
         let device = |session| record(session).map(|record| record.device);
+        let mut not_kept = Vec::new();
         let mut heard: Vec<(DeviceId, Option<Endpoint>)> = Vec::new();
         for write in writes {
             match write {
                 Write::Moved { session, outer, .. } => {
                     heard.extend(device(*session).map(|device| (device, Some(*outer))));
                 }
+                Write::Ended { session, code: Code::Kicked, .. } => {
+                    let kept = found(*session).and_then(|record| {
+                        let Some(SessionRecord { device, .. }) = record else { return Ok(()) };
+                        heard.push((device, None));
+                        self.store.wall_wireguard_device(device, (self.clocks.wall)())
+                    });
+                    if kept.is_err() {
+                        not_kept.push(SessionId((*session).into()));
+                    }
+                    self.logged(kept);
+                }
                 Write::Ended { session, code, .. } => {
                     let Some(device) = device(*session) else { continue };
-                    if *code == Code::Kicked {
-                        self.logged(self.store.wall_wireguard_device(device, (self.clocks.wall)()));
-                    }
-                    // Somebody else may have that address by the next start. A session that makes
+                    // Another device may have that address by the next start. A session that makes
                     // room for the device's next one leaves it where it is.
                     if !matches!(code, Code::Superseded | Code::Token) {
                         heard.push((device, None));
@@ -158,13 +182,15 @@ impl Service {
             }
         }
         wireguard.keep_outer(heard);
+        not_kept
     }
 
     fn record_two_devices(&self, of: &SessionRecord, outer: IpAddr) -> Result<(), StoreError> {
         let Some(audit) = &self.audit else { return Ok(()) };
         let Some(user) = self.store.user_by_id(of.user)? else { return Ok(()) };
-        let is_it = |device: &WireGuardDevice| (device.user, device.id) == (of.user, of.device);
-        let name = self.store.wireguard_devices()?.into_iter().find(is_it).map(|device| device.name);
+        let is_it = |device: &WireGuardDevice| device.id == of.device;
+        let name =
+            self.store.wireguard_devices_of(of.user)?.into_iter().find(is_it).map(|device| device.name);
         audit.record(Event::Entry(AuditEntry {
             at_s: (self.clocks.wall)(),
             event: "device-in-two-places".to_owned(),

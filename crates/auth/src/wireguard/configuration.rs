@@ -49,7 +49,7 @@ pub struct Configuration<'c> {
 }
 
 impl Endpoint {
-    /// As the parent has found it.
+    /// Parses the endpoint that the parent has found.
     pub(crate) fn parse(found: ClientEndpoint) -> Option<Self> {
         Some(Self { address: found.address.parse().ok()?, outer: found.outer })
     }
@@ -138,7 +138,7 @@ fn list(items: impl IntoIterator<Item = impl ToString>) -> String {
     items.into_iter().map(|item| item.to_string()).collect::<Vec<_>>().join(", ")
 }
 
-/// What is left of a network without one of its addresses.
+/// The parts of a network without one of its addresses.
 fn without(network: IpNet, address: IpAddr) -> Vec<IpNet> {
     if !network.contains(&address) {
         return vec![network];

@@ -32,9 +32,15 @@ pub enum KeyFileError {
         path.display()
     )]
     Lost { path: PathBuf, devices: usize },
+    #[error(
+        "the other gateways of the fleet have another WireGuard key than {}: put a copy of the file of that name of \
+         another gateway's state directory in its place",
+        path.display()
+    )]
+    OfNoOther { path: PathBuf },
 }
 
-/// The key of this state directory; one is made if there is none yet. So many `devices` know it.
+/// The key of this state directory; one is made if there is none yet. `devices`: how many know it.
 ///
 /// # Errors
 /// [`KeyFileError`].

@@ -1,14 +1,15 @@
-//! A WireGuard device that is added: its id, and addresses of its own.
+//! A WireGuard device that is added: its id and its addresses.
 //!
 //! INVARIANT: a device that is refused has changed nothing.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 
 use sha2::{Digest as _, Sha256};
 use vpnd_config::pool::Pool;
 use vpnd_crypto::Secret;
 use vpnd_proto::session::DeviceId;
-use vpnd_store::{NewWireGuardDevice, Store, StoreError};
+use vpnd_store::{Family, NewWireGuardDevice, Store, StoreError};
 use vpnd_wireguard::handshakes::{Known, NotAdded};
 use vpnd_wireguard::key::StaticKey;
 use vpnd_wireguard::{Handshakes, PublicKey};
@@ -28,7 +29,7 @@ pub fn is_name(name: &str) -> bool {
 /// Refuses a key that no device can have.
 ///
 /// # Errors
-/// If it is the gateway's, or one with which nobody can shake hands.
+/// If it is the gateway's, or one with which no handshake is possible.
 pub fn check_key(key: PublicKey, gateway: PublicKey) -> Result<(), NotAdded> {
     if key == gateway {
         return Err(NotAdded::Own);
@@ -51,8 +52,8 @@ pub fn candidates(pool: &Pool) -> Vec<IpAddr> {
     random.chain(ordered).filter(|address| pool.contains(*address)).collect()
 }
 
-/// Adds a device with the first of each pool's candidates that is free, one that somebody has left
-/// for a moment only if there is no other; its addresses, or `None` if none is free.
+/// Adds a device with the first of each pool's candidates that is free, one that another device has
+/// left for a moment only if there is no other; its addresses, or `None` if none is free.
 ///
 /// # Errors
 /// If the store refuses the device, or fails.
@@ -65,12 +66,11 @@ pub fn add(
 ) -> Result<Option<Vec<IpAddr>>, StoreError> {
     let mut pools = Vec::new();
     for candidates in candidates {
-        let mut fresh = Vec::new();
-        let mut left = Vec::new();
-        for address in candidates {
-            let has_lease = store.lease_on(address)?.is_some();
-            (if has_lease { &mut left } else { &mut fresh }).push(address);
-        }
+        let is_v4 = candidates.first().is_some_and(IpAddr::is_ipv4);
+        let leases = store.leases(if is_v4 { Family::V4 } else { Family::V6 })?;
+        let leased: HashSet<IpAddr> = leases.into_iter().map(|lease| lease.address).collect();
+        let (left, fresh): (Vec<_>, Vec<_>) =
+            candidates.into_iter().partition(|address| leased.contains(address));
         pools.push(fresh.into_iter().chain(left).peekable());
     }
     loop {

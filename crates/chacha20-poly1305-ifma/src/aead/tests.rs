@@ -111,7 +111,7 @@ fn long_packets(machine: impl Machine) {
     }
 }
 
-/// The same bytes, divided anywhere into plaintext and associated data.
+/// Divides the same bytes anywhere into plaintext and associated data.
 fn every_split(machine: impl Machine) {
     let text = text(EIGHT + 200);
     let compared = Compared::new(machine, &KEY);

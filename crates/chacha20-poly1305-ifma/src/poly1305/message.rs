@@ -1,4 +1,4 @@
-//! What Poly1305 takes in (RFC 8439, section 2.8): associated data, text, both filled up with zeros
+//! The input of Poly1305 (RFC 8439, section 2.8): associated data, text, both filled up with zeros
 //! to whole blocks, and their lengths. Here are offsets and copies alone; all of it is public.
 
 use crate::machine::{BLOCK_LEN, Machine};
@@ -70,7 +70,7 @@ impl<'a> Message<'a> {
         let begin = GROUP_LEN * number;
         let mut at = 16 * self.missing;
         for part in [self.aad, self.text, &self.lengths] {
-            // What of the part lies in the group: from where on in either.
+            // Where the common bytes begin in the part and in the group.
             let (skipped, to) = (begin.saturating_sub(at), at.saturating_sub(begin));
             let (part_here, room) = (part.get(skipped..), room.get_mut(to..));
             let (part_here, room) = (part_here.unwrap_or_default(), room.unwrap_or_default());

@@ -73,7 +73,7 @@ impl Number {
     }
 }
 
-/// What `r` is when the bits that it may not have are cleared (RFC 8439, section 2.5).
+/// `r` with the bits cleared that it may not have (RFC 8439, section 2.5).
 fn clamped(r: u128) -> u128 {
     r & 0x0fff_fffc_0fff_fffc_0fff_fffc_0fff_ffff
 }
@@ -211,11 +211,11 @@ pub(crate) fn powers_of_keys<M: Machine>(machine: M) {
         let values = |factor: &Factor<M>| places(factor.number).map(Number::of_limbs);
         assert_eq!(values(&powers.eighth), [power(8); 8]);
         assert_eq!(values(&powers.sixteenth), [power(16); 8]);
-        let each = values(&powers.each);
-        assert_eq!(each, PLACES.map(|block| power(GROUP - block)));
+        let factors = values(&powers.each);
+        assert_eq!(factors, PLACES.map(|block| power(GROUP - block)));
         let two = Powers::new(machine, r, 2);
-        assert_eq!((values(&two.each), values(&two.eighth)), (each, [power(8); 8]));
-        assert_eq!(values(&Powers::new(machine, r, 1).each), each);
+        assert_eq!((values(&two.each), values(&two.eighth)), (factors, [power(8); 8]));
+        assert_eq!(values(&Powers::new(machine, r, 1).each), factors);
     }
 }
 

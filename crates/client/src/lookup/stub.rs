@@ -230,8 +230,8 @@ impl Question {
     }
 }
 
-/// The addresses in so many records from here on; the names that lead to them are the server's
-/// business, and that the gateway is the right one is shown by its certificate.
+/// The addresses in this many records, from this position; the names that lead to them are the
+/// server's business, and that the gateway is the right one is shown by its certificate.
 fn addresses(bytes: &[u8], mut at: usize, records: u16) -> Vec<IpAddr> {
     let mut found = Vec::new();
     for _ in 0..records {

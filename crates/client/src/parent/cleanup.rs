@@ -2,11 +2,11 @@
 
 use anyhow::bail;
 
-use super::{kill_switch, layer};
+use super::kill_switch;
 use crate::args::{CleanupArgs, ConnectArgs};
 use vpnd_journal::{self as journal, JournalDirectory};
 use vpnd_sys::netlink::Netlink;
-use vpnd_sys::text::harmless;
+use vpnd_sys::text::{format_chain, harmless};
 
 /// `vpnd cleanup`: undoes what killed clients left behind.
 ///
@@ -26,21 +26,25 @@ pub async fn cleanup(args: &CleanupArgs) -> anyhow::Result<()> {
         Ok(Some(directory)) => undo_changes(directory).await,
         _ => Ok(true),
     };
-    // Whatever else is broken.
+    let directory = opened.as_ref().ok().and_then(Option::as_ref);
+    let kill_switch = if args.keep_kill_switch { Ok(true) } else { end_kill_switch(directory).await };
+    let opened = opened.map(|_| true).map_err(anyhow::Error::from);
+    // Whatever is broken keeps nothing else from being undone.
     let mut complete = true;
-    if !args.keep_kill_switch
-        && let Some((line, is_done)) =
-            kill_switch::clean_up(opened.as_ref().ok().and_then(Option::as_ref)).await?
-    {
-        println!("{line}");
-        complete = is_done;
+    for outcome in [changes, kill_switch, opened] {
+        complete &= outcome.unwrap_or_else(|error| {
+            println!("{}", format_chain(&error));
+            false
+        });
     }
-    opened?;
-    if changes? && complete {
-        Ok(())
-    } else {
-        bail!("not everything could be undone; see above, then try again")
-    }
+    if complete { Ok(()) } else { bail!("not everything could be undone; see above, then try again") }
+}
+
+/// Ends the kill switch; returns whether that is done.
+async fn end_kill_switch(directory: Option<&JournalDirectory>) -> anyhow::Result<bool> {
+    let Some((line, is_done)) = kill_switch::clean_up(directory).await? else { return Ok(true) };
+    println!("{line}");
+    Ok(is_done)
 }
 
 /// Undoes what is in the journals of killed clients; returns whether that was all.
@@ -63,7 +67,8 @@ pub fn kill_switch_state() -> Option<String> {
 #[must_use]
 pub fn states() -> Vec<String> {
     let directory = JournalDirectory::open(vpnd_config::JOURNAL_DIRECTORY.as_ref()).ok().flatten();
-    let states = directory.and_then(|directory| layer::running(&directory).ok()).unwrap_or_default();
+    let states =
+        directory.and_then(|directory| journal::tunnels::states(&directory).ok()).unwrap_or_default();
     kill_switch_state().into_iter().chain(states.iter().map(|state| harmless(state))).collect()
 }
 

@@ -2,8 +2,9 @@
 //! service's channel.
 //!
 //! Invariants: the service's end of the channel is watched, and the client ends in order when it
-//! closes; one question is open at a time; what the service is told is bounded.
+//! closes; one question is open at a time; messages to the service are bounded.
 
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,6 +18,7 @@ use tokio::time::timeout;
 use vpnd_proto::control::AsText;
 use zeroize::Zeroizing;
 
+use super::stop::TERMINATE;
 use crate::args::ConnectArgs;
 use crate::frames::{self, MAX_FROM_USER, Reader, Writer};
 use crate::messages::{Browse, BrowserWay};
@@ -29,7 +31,7 @@ use vpnd_sys::text::{format_chain, harmless};
 
 /// The name of an end by `vpnd down`, beside those of signals.
 pub(super) const BY_USER: &str = "vpnd down";
-/// The same of an end because the service is gone: nobody wished it.
+/// Names the end because the service is gone, which no user asked for.
 const WITHOUT_SERVICE: &str = "the end of the client service";
 /// Time for a person to answer.
 const PERSON_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 120 });
@@ -47,11 +49,12 @@ struct Service {
     /// `None` is the end.
     outbox: mpsc::Sender<Option<FromClient>>,
     writing: Mutex<Option<JoinHandle<()>>>,
-    waiting: Mutex<Option<oneshot::Sender<Option<Typed>>>>,
+    /// Callers of the questions that were sent and not answered, the oldest first; some wait no more.
+    waiting: Mutex<VecDeque<oneshot::Sender<Option<Typed>>>>,
     ending: watch::Receiver<Option<&'static str>>,
     report: Notify,
     is_report_due: AtomicBool,
-    /// What was said last.
+    /// The last state that was reported.
     said: Mutex<Option<(TunnelState, String)>>,
 }
 
@@ -109,12 +112,12 @@ impl Console {
     /// Asks the person.
     ///
     /// # Errors
-    /// If there is nobody, or no answer.
+    /// If there is no user to ask, or no answer.
     pub(super) async fn ask(&self, ask: Ask) -> Result<Zeroizing<String>, CredentialsError> {
         let Some(service) = &self.0 else { return terminal::ask(&ask) };
         let (sender, answer) = oneshot::channel();
-        *lock(&service.waiting) = Some(sender);
-        // Nobody answers after the end, of which the waiting one before was told.
+        lock(&service.waiting).push_back(sender);
+        // There is no answer after the end; the question that waited got an error.
         if service.ending.borrow().is_some() {
             return Err(CredentialsError::NoAnswer);
         }
@@ -125,7 +128,7 @@ impl Console {
         }
     }
 
-    /// The same in the background.
+    /// Asks in the background.
     pub(super) fn begin_to_ask(&self, ask: Ask) -> JoinHandle<Result<Zeroizing<String>, CredentialsError>> {
         if self.0.is_none() {
             return tokio::task::spawn_blocking(move || terminal::ask(&ask));
@@ -240,7 +243,8 @@ async fn read(service: Arc<Service>, mut reader: Reader, end: watch::Sender<Opti
     let reason = loop {
         match reader.next::<ToClient>().await {
             Ok(Some(ToClient::Answer(typed))) => {
-                if let Some(waiting) = lock(&service.waiting).take() {
+                // The question may be out of time, but this is no answer to another.
+                if let Some(waiting) = lock(&service.waiting).pop_front() {
                     let _ = waiting.send(typed);
                 }
             }
@@ -249,11 +253,12 @@ async fn read(service: Arc<Service>, mut reader: Reader, end: watch::Sender<Opti
                 service.report.notify_one();
             }
             Ok(Some(ToClient::End)) => break BY_USER,
+            Ok(Some(ToClient::Leave)) => break TERMINATE,
             Ok(None) | Err(_) => break WITHOUT_SERVICE,
         }
     };
-    // Who waits for an answer waits no longer.
-    lock(&service.waiting).take();
+    // The caller that waits for an answer gets an error.
+    lock(&service.waiting).clear();
     end.send_replace(Some(reason));
 }
 
@@ -272,7 +277,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use vpnd_proto::control::{AsText, Text};
 
     use super::*;
@@ -280,7 +285,7 @@ mod tests {
     use crate::person::credentials::CredentialsError;
 
     /// A client's console and the service's end.
-    fn console() -> (Console, Reader, Writer) {
+    pub(in crate::parent) fn console() -> (Console, Reader, Writer) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let (reader, writer) = frames::split_std(ours, MAX_FROM_USER).unwrap();
         let (from_client, to_client) = frames::split_std(theirs, MAX_FROM_SERVICE).unwrap();
@@ -343,6 +348,16 @@ mod tests {
         let began = std::time::Instant::now();
         assert!(matches!(console.ask(Ask::Code).await, Err(CredentialsError::NoAnswer)));
         assert!(began.elapsed() < PERSON_TIMEOUT, "nobody is waited for after the end");
+    }
+
+    #[tokio::test]
+    async fn an_end_in_order_is_told_from_a_service_that_was_killed() {
+        let (console, _reader, mut writer) = self::console();
+        writer.send(&ToClient::Leave).await.unwrap();
+        assert_eq!(console.ended().await, TERMINATE);
+        let (console, _reader, writer) = self::console();
+        drop(writer);
+        assert_eq!(console.ended().await, WITHOUT_SERVICE);
     }
 
     #[tokio::test]

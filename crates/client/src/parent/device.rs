@@ -1,7 +1,7 @@
 //! The key of this device, by which a gateway recognises it: it gives a returning user the same
 //! inner addresses, and takes an attach token from no other device (PROTOCOL §4.1).
 //!
-//! Invariants: the key is in a file that nobody but its owner can read, or it is not used; two
+//! Invariants: the key is in a file that only its owner can read, or it is not used; two
 //! clients of one machine never use one key at the same time. It leaves this process only as
 //! signatures over bindings.
 

@@ -19,6 +19,8 @@ use vpnd_sys::text::harmless;
 
 /// More than the longest addresses have.
 const MAX_LEN: u64 = 8_192;
+/// Weights that differ by more than this part of them are written down.
+const ALIKE_PART: u32 = 4;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RenewalError {
@@ -26,7 +28,7 @@ pub(super) enum RenewalError {
     NotPermitted,
     #[error("it names no address")]
     Empty,
-    #[error("'{}' is no address of a gateway", harmless(.0))]
+    #[error("'{}' is not the address of a gateway", harmless(.0))]
     Address(String),
     #[error(transparent)]
     Write(#[from] WriteError),
@@ -39,6 +41,8 @@ pub(super) struct GatewayAddresses {
     is_permitted: bool,
     own: Vec<ServerAddress>,
     kept: Vec<ServerAddress>,
+    /// Their weights: none, or one for each.
+    weights: Vec<u32>,
 }
 
 impl GatewayAddresses {
@@ -46,8 +50,8 @@ impl GatewayAddresses {
     /// profile's own addresses are left.
     pub(super) fn read(directory: &Path, profile: &Profile) -> Self {
         let path = directory.join(format!("gateway-{}", digest(profile)));
-        let kept = if profile.renew { read(&path) } else { Vec::new() };
-        Self { path, is_permitted: profile.renew, own: profile.servers.clone(), kept }
+        let (kept, weights) = if profile.renew { read(&path) } else { <_>::default() };
+        Self { path, is_permitted: profile.renew, own: profile.servers.clone(), kept, weights }
     }
 
     /// Those that the gateway has given last, then those of the profile.
@@ -64,7 +68,12 @@ impl GatewayAddresses {
         &self.kept
     }
 
-    /// Keeps what the gateway says; returns whether it is new.
+    /// The weights of the first of [`Self::servers`], in their order.
+    pub(super) fn weights(&self) -> &[u32] {
+        &self.weights
+    }
+
+    /// Keeps what the gateway says; returns whether it has new addresses.
     ///
     /// # Errors
     /// If the user does not permit it, it is no list of addresses, or it can't be written. Then all
@@ -74,20 +83,42 @@ impl GatewayAddresses {
             return Err(RenewalError::NotPermitted);
         }
         let parse = |text: &str| text.parse().map_err(|()| RenewalError::Address(text.to_owned()));
-        let new: Vec<ServerAddress> =
+        let given: Vec<ServerAddress> =
             renewal.addresses.iter().map(|text| parse(text)).collect::<Result<_, _>>()?;
-        let new = joined(&new, &[]);
+        let new = joined(&given, &[]);
         if new.is_empty() {
             return Err(RenewalError::Empty);
         }
-        if new == self.kept || (self.kept.is_empty() && new == self.own) {
+        // An address that stands there twice has no one weight.
+        let weights: Vec<u32> = match renewal.weighted().filter(|_| new.len() == given.len()) {
+            Some(weighted) => weighted.map(|(_, weight)| weight).collect(),
+            None => Vec::new(),
+        };
+        let is_known = new == self.kept || (self.kept.is_empty() && new == self.own);
+        if is_known && are_alike(&weights, &self.weights) {
             return Ok(false);
         }
-        let text: String = new.iter().map(|address| format!("{address}\n")).collect();
-        secret_file::write(&self.path, text.as_bytes(), SECRET_MODE, Existing::Replace)?;
-        self.kept = new;
-        Ok(true)
+        secret_file::write(&self.path, as_text(&new, &weights).as_bytes(), SECRET_MODE, Existing::Replace)?;
+        (self.kept, self.weights) = (new, weights);
+        Ok(!is_known)
     }
+}
+
+/// Whether weights differ too little to write them down: they do a little at each login.
+fn are_alike(new: &[u32], known: &[u32]) -> bool {
+    let is_alike = |(new, known): (&u32, &u32)| {
+        (*new == 0) == (*known == 0) && new.abs_diff(*known) <= new.max(known) / ALIKE_PART
+    };
+    new.len() == known.len() && new.iter().zip(known).all(is_alike)
+}
+
+/// The content of the file: an address in each line, with its weight if there are weights.
+fn as_text(addresses: &[ServerAddress], weights: &[u32]) -> String {
+    let line = |(place, address): (usize, &ServerAddress)| match weights.get(place) {
+        Some(weight) => format!("{address} {weight}\n"),
+        None => format!("{address}\n"),
+    };
+    addresses.iter().enumerate().map(line).collect()
 }
 
 /// A name for what the profile says of the gateway: another file for the same one is the same, and
@@ -101,27 +132,30 @@ fn digest(profile: &Profile) -> String {
     file_name(addresses.iter().map(String::as_str).chain([&*profile.server_name, trust]))
 }
 
-fn read(path: &Path) -> Vec<ServerAddress> {
+fn read(path: &Path) -> (Vec<ServerAddress>, Vec<u32>) {
     let text = match own_file::read(path, MAX_LEN) {
         Ok(bytes) => String::from_utf8(bytes).unwrap_or_default(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Vec::new(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return <_>::default(),
         Err(error) => {
-            tracing::warn!(
-                "what the gateway has said of its addresses is not used: {}: {error}",
-                path.display()
-            );
-            return Vec::new();
+            tracing::warn!("the gateway's list of its addresses is not used: {}: {error}", path.display());
+            return <_>::default();
         }
     };
-    let read = text.lines().map(str::parse).collect::<Result<Vec<ServerAddress>, ()>>();
+    let line = |line: &str| {
+        let (address, weight) = line.split_once(' ').map_or((line, None), |(at, weight)| (at, Some(weight)));
+        let weight = weight.map(|weight| weight.parse::<u32>().ok());
+        (weight != Some(None)).then_some((address.parse::<ServerAddress>().ok()?, weight.flatten()))
+    };
+    let read = text.lines().map(line).collect::<Option<Vec<_>>>();
     match read {
-        Ok(addresses) if (1..=MAX_GATEWAY_ADDRESSES).contains(&addresses.len()) => addresses,
+        Some(lines) if (1..=MAX_GATEWAY_ADDRESSES).contains(&lines.len()) => {
+            let weights = lines.iter().map(|(_, weight)| *weight).collect::<Option<Vec<u32>>>();
+            (lines.into_iter().map(|(address, _)| address).collect(), weights.unwrap_or_default())
+        }
         _ => {
             let file = path.display();
-            tracing::warn!(
-                "what the gateway has said of its addresses is not used: {file} is damaged; remove it"
-            );
-            Vec::new()
+            tracing::warn!("the gateway's list of its addresses is not used: {file} is damaged; remove it");
+            <_>::default()
         }
     }
 }
@@ -139,7 +173,7 @@ impl RunningClient {
             Ok(false) => {}
             Err(error) => {
                 if self.failures.admits() {
-                    tracing::warn!("what the gateway says of its addresses is not kept: {error}");
+                    tracing::warn!("the gateway's list of its addresses can't be stored: {error}");
                 }
                 return Err(error.to_string());
             }
@@ -166,7 +200,11 @@ mod tests {
 
     fn renewal(addresses: &[&str]) -> Renewal {
         let texts = addresses.iter().map(|address| Text::new(*address).unwrap());
-        Renewal { addresses: List::new(texts.collect()).unwrap() }
+        Renewal { addresses: List::new(texts.collect()).unwrap(), weights: None }
+    }
+
+    fn weighted(addresses: &[&str], weights: &[u32]) -> Renewal {
+        Renewal { weights: List::new(weights.to_vec()).ok(), ..renewal(addresses) }
     }
 
     fn texts(servers: &[ServerAddress]) -> Vec<String> {
@@ -215,7 +253,7 @@ mod tests {
         for text in hostile {
             let error = addresses.keep(&renewal(&["192.0.2.9", text])).unwrap_err().to_string();
             assert!(
-                error.contains("is no address") && !error.contains('\u{1b}') && !error.contains('\n'),
+                error.contains("is not the address") && !error.contains('\u{1b}') && !error.contains('\n'),
                 "{error}"
             );
         }
@@ -227,6 +265,36 @@ mod tests {
         let mut closed = GatewayAddresses::read(dir.path(), &profile("renew = false\n"));
         assert!(matches!(closed.keep(&renewal(&["192.0.2.9"])), Err(RenewalError::NotPermitted)));
         assert_eq!(texts(&closed.servers()), ["vpn.example.org:4433"]);
+    }
+
+    #[test]
+    fn weights_are_kept_with_their_addresses_once_they_differ() {
+        let dir = tempfile::tempdir().unwrap();
+        let read = || GatewayAddresses::read(dir.path(), &profile(""));
+        let mut addresses = read();
+        let two = ["192.0.2.9:4433", "vpn.example.org:4433"];
+        assert!(addresses.keep(&weighted(&two, &[90, 40])).unwrap());
+        assert_eq!(
+            (texts(&read().servers()), read().weights()),
+            (two.map(str::to_owned).to_vec(), &[90, 40][..])
+        );
+        for (given, kept) in [(&[80, 35][..], [90, 40]), (&[60, 40], [60, 40]), (&[60, 0], [60, 0])] {
+            assert!(!addresses.keep(&weighted(&two, given)).unwrap(), "the addresses are no news");
+            assert_eq!((addresses.weights(), read().weights()), (&kept[..], &kept[..]), "{given:?}");
+        }
+        // None, too few, and two for one address.
+        for lacking in [renewal(&two), weighted(&two, &[1]), weighted(&[two[0], two[0], two[1]], &[1, 2, 3])]
+        {
+            addresses.keep(&weighted(&two, &[7, 7])).unwrap();
+            assert!(!addresses.keep(&lacking).unwrap());
+            assert!(addresses.weights().is_empty() && read().weights().is_empty(), "{lacking:?}");
+        }
+        // A gateway whose addresses are those of the profile.
+        let profile = profile("renew = true\n");
+        let elsewhere = tempfile::tempdir().unwrap();
+        let mut addresses = GatewayAddresses::read(elsewhere.path(), &profile);
+        assert!(!addresses.keep(&weighted(&["vpn.example.org"], &[3])).unwrap());
+        assert_eq!(GatewayAddresses::read(elsewhere.path(), &profile).weights(), [3]);
     }
 
     #[test]
@@ -242,6 +310,9 @@ mod tests {
             b"",
             b"\xff\xfe",
             &b"192.0.2.9:1\n".repeat(17),
+            b"192.0.2.9:4433 -1\n",
+            b"192.0.2.9:4433 4294967296\n",
+            b"192.0.2.9:4433 1 2\n",
             &[b'a'; 9_000],
         ] {
             fs::write(&path, damage).unwrap();

@@ -9,7 +9,9 @@
 mod ending;
 mod inbound;
 mod keeper;
+mod required;
 mod state;
+mod wanted;
 
 use std::time::Duration;
 
@@ -22,15 +24,13 @@ use tokio::time::sleep;
 use super::console::{BY_USER, Console};
 use super::permission::HostNetworks;
 use super::stop::{INTERRUPT, Stop, TERMINATE};
-use crate::args::ConnectArgs;
-use crate::person::session;
 use ending::end_at;
 pub(super) use ending::{clean_up, reopen};
 pub(super) use inbound::WouldCutOff;
-use inbound::{Inbound, cut_off};
 pub(super) use keeper::keep;
+pub(super) use required::Requirements;
 pub(super) use state::read as state;
-use vpnd_config::profile::{KillSwitchMode, Profile};
+use vpnd_config::profile::KillSwitchMode;
 use vpnd_journal::JournalDirectory;
 use vpnd_journal::kill_switch::{Found, KillSwitchHold, KillSwitchPlace, KillSwitchRecord};
 use vpnd_sys::change::is_plausible_local;
@@ -40,6 +40,7 @@ use vpnd_sys::netlink::Netlink;
 use vpnd_sys::nft::{KILL_SWITCH_TABLE, KillSwitchRules, NftError, TableWatch};
 use vpnd_sys::nft_listing::Listing;
 use vpnd_sys::text::format_chain;
+pub(super) use wanted::Wanted;
 
 /// Interval of attempts that fail, and of looks where the kernel reports no changes.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -97,13 +98,12 @@ impl KillSwitch {
     /// # Errors
     /// If it can't be closed, or the person who asks would be cut off.
     pub(super) async fn close(
-        args: &ConnectArgs,
-        profile: &Profile,
+        wanted: &Wanted,
         is_by_browser: bool,
         journals: &JournalDirectory,
         console: &Console,
     ) -> anyhow::Result<Option<Self>> {
-        let (place, user) = (KillSwitchPlace::of_this_namespace(journals)?, args.on_behalf_of());
+        let (place, user) = (KillSwitchPlace::of_this_namespace(journals)?, wanted.user);
         let found = if state::is_ended() { Found::Nothing } else { place.find()? };
         let is_changeable = match &found {
             Found::Nothing => true,
@@ -111,8 +111,10 @@ impl KillSwitch {
             Found::Unreadable(_) => user == 0,
         };
         // A user without root neither ends nor loosens what another user has switched on.
-        let asked = args.kill_switch.or(profile.kill_switch.mode).filter(|_| is_changeable);
-        let holder = place.holder()?;
+        let asked = wanted.mode.filter(|_| is_changeable);
+        let holder = place.holder().context(
+            "it can't be read whether another client keeps a kill switch; 'vpnd cleanup' removes the damaged file",
+        )?;
         let record = match (asked, found) {
             (None | Some(KillSwitchMode::Off), Found::Nothing) => return Ok(None),
             (None | Some(KillSwitchMode::Off), _) if holder.is_some() => {
@@ -132,15 +134,16 @@ impl KillSwitch {
                 )
             }
             (None, Found::Record(record)) => {
-                let rules = KillSwitchRules { tunnel: args.tun.clone(), ..record.rules };
+                let rules = KillSwitchRules { tunnel: wanted.tunnel.clone(), ..record.rules };
                 let record = place.taken_over(KillSwitchRecord { rules, ..record });
                 tracing::info!(target: NEWS, "this client goes on with the {record}");
                 console.say(&format!("this client goes on with the {record}"));
                 record
             }
             (Some(mode), found) => {
-                let record = wanted(&place, args, profile, mode);
-                check_cut_off(&record, args, found == Found::Nothing)?;
+                let record = wanted.record(&place, mode);
+                let before = if let Found::Record(before) = &found { Some(before) } else { None };
+                wanted.check_cut_off(&record, before)?;
                 if found == Found::Nothing {
                     announce(&record, is_by_browser, &place, console);
                 }
@@ -213,73 +216,34 @@ impl KillSwitch {
     }
 }
 
-/// The kill switch that arguments and profile ask for.
-fn wanted(
-    place: &KillSwitchPlace,
-    args: &ConnectArgs,
-    profile: &Profile,
-    mode: KillSwitchMode,
-) -> KillSwitchRecord {
-    let inbound = args.kill_switch_inbound.as_ref().map_or(&profile.kill_switch.inbound, |ports| &ports.0);
-    let rules = KillSwitchRules { tunnel: args.tun.clone(), inbound: inbound.clone(), local: Vec::new() };
-    let passes_local = args.kill_switch_allow_local || profile.kill_switch.allow_local;
-    place.record(args.on_behalf_of(), mode == KillSwitchMode::Persistent, passes_local, rules)
-}
-
-/// Says which connections it cuts off.
-///
-/// # Errors
-/// [`WouldCutOff`], unless that is meant.
-fn check_cut_off(record: &KillSwitchRecord, args: &ConnectArgs, is_first: bool) -> Result<(), WouldCutOff> {
-    let open = inbound::established();
-    let cut: Vec<&Inbound> = cut_off(&open, record).collect();
-    // A user without root cuts off nobody who is logged in. Once one is on, the kernel still lists
-    // connections that it has cut off.
-    let logged_in = match args.for_service {
-        Some(_) if is_first => session::logged_in_from(),
-        _ => Vec::new(),
-    };
-    let own = inbound::session(&cut, &args.sessions, &logged_in);
-    if args.kill_switch_inbound.is_none()
-        && let Some(own) = own
-    {
-        return Err(WouldCutOff(own.clone()));
-    }
-    for Inbound { peer, port, .. } in cut.iter().take(8).filter(|_| is_first) {
-        tracing::warn!(
-            "the kill switch cuts off {peer}, which is connected to TCP port {port} of this machine; --kill-switch-inbound {port} \
-             would let it pass"
-        );
-    }
-    Ok(())
-}
-
 /// Says what is about to be closed, before it is.
 fn announce(record: &KillSwitchRecord, is_by_browser: bool, place: &KillSwitchPlace, console: &Console) {
     let tunnel = &record.rules.tunnel;
     let how = if record.user == 0 { "Ctrl-C or 'vpnd cleanup'" } else { "'vpnd down'" };
     let line = format!(
         "the kill switch closes this machine's network: only {tunnel} carries its packets, until {how}; a login page of the network \
-         (captive portal) can't be opened meanwhile"
+         opens by `vpnd captive-portal` alone"
     );
     tracing::info!(target: NEWS, "{line}");
     console.say(&line);
-    if is_by_browser {
-        tracing::warn!(
-            "the login is in a browser, whose packets the kill switch drops as all others: it can reach the gateway's pages only \
-             through another tunnel, so log in with a password, by a short code on another device, or without the kill switch"
-        );
-    }
-    match (record.is_persistent, place.is_machines(), place.has_keeper().unwrap_or_default()) {
-        (true, false, _) => tracing::warn!(
+    let browser = is_by_browser.then_some(
+        "the login is in a browser, whose packets the kill switch drops as all others: it can reach the gateway's pages only \
+         through another tunnel, so log in with a password, by a short code on another device, or without the kill switch",
+    );
+    let restart = match (record.is_persistent, place.is_machines(), place.has_keeper().unwrap_or_default()) {
+        (true, false, _) => Some(
             "this network namespace is not known to be the machine's own, so the kill switch does not come back after a restart \
-             of the machine"
+             of the machine",
         ),
-        (true, true, false) => tracing::warn!(
+        (true, true, false) => Some(
             "the unit vpnd-kill-switch does not run: without it the kill switch does not come back after a restart of the machine, \
-             and nothing puts it back while no client runs; 'systemctl enable --now vpnd-kill-switch'"
+             and nothing puts it back while no client runs; 'systemctl enable --now vpnd-kill-switch'",
         ),
-        _ => {}
+        _ => None,
+    };
+    for warning in browser.into_iter().chain(restart) {
+        tracing::warn!("{warning}");
+        console.say(warning);
     }
 }
 
@@ -353,7 +317,7 @@ async fn changed(table: &mut Option<TableWatch>) {
 
 /// Puts the rules in force, unless the table is as it was when they were applied last.
 ///
-/// What it is then counts only once two applications have given the same: another program may come
+/// The result counts only once two applications have given the same: another program may come
 /// in between. They are put back at once; the pause is behind that.
 async fn renew(rules: &KillSwitchRules, applied: &mut Option<Listing>) -> Result<(), NftError> {
     static RENEWALS: LogLimit = LogLimit::new(3, LOG_INTERVAL);

@@ -9,24 +9,9 @@
 use std::io;
 use std::os::unix::fs::FileExt as _;
 
-use vpnd_journal::JournalDirectory;
+use vpnd_journal::{JournalDirectory, tunnels};
 use vpnd_sys::change::Layer;
 use vpnd_sys::lock::LockedFile;
-
-/// The states of the tunnels of this network namespace, as their clients have noted them last, the
-/// oldest first.
-///
-/// # Errors
-/// If they can't be read.
-pub(super) fn running(directory: &JournalDirectory) -> io::Result<Vec<String>> {
-    let namespace = rustix::fs::stat("/proc/self/ns/net").map_err(io::Error::from)?.st_ino;
-    let prefix = format!("tunnel-{namespace}-");
-    let mut states = Vec::new();
-    for name in directory.names()?.iter().filter(|name| name.starts_with(&prefix)) {
-        states.extend(directory.read_held(name)?);
-    }
-    Ok(states)
-}
 
 /// A layer that no other client of this network namespace has.
 #[derive(Debug)]
@@ -50,7 +35,8 @@ impl OwnLayer {
     /// Takes the layer above all that are in use; where there is none, the highest that is free.
     pub(super) fn take(directory: &JournalDirectory) -> Result<Self, LayerError> {
         let namespace = rustix::fs::stat("/proc/self/ns/net").map_err(io::Error::from)?.st_ino;
-        let name = |layer: Layer| format!("tunnel-{namespace}-{}", layer.number());
+        let places = tunnels::places()?;
+        let name = |layer: Layer| format!("{places}{}", layer.number());
         // Two that start at once look one after the other.
         let turn = format!("tunnels-{namespace}");
         let _turn = directory.wait_for(&turn)?;
@@ -77,7 +63,7 @@ impl OwnLayer {
         self.layer
     }
 
-    /// Notes the tunnel's state, for [`running`].
+    /// Notes the tunnel's state, for [`tunnels::states`].
     pub(super) fn note(&self, state: &str) {
         // Nothing but the display depends on it.
         let _ = self.file.set_len(0).and_then(|()| self.file.write_all_at(state.as_bytes(), 0));
@@ -86,7 +72,7 @@ impl OwnLayer {
 
 impl Drop for OwnLayer {
     fn drop(&mut self) {
-        // While it is locked: whoever opens it afterwards makes another.
+        // While it is locked: a process that opens it afterwards makes another.
         let _ = self.directory.remove(&self.name);
     }
 }
@@ -106,10 +92,10 @@ mod tests {
         first.note("vpn0 to vpn.example: connected");
         second.note("vpn1 to other.example: connecting");
         let states = ["vpn0 to vpn.example: connected", "vpn1 to other.example: connecting"];
-        assert_eq!(running(&directory).unwrap(), states);
+        assert_eq!(tunnels::states(&directory).unwrap(), states);
         assert_eq!((number(&first), number(&second)), (0, 1));
         drop(first);
-        assert_eq!(running(&directory).unwrap(), states[1..]);
+        assert_eq!(tunnels::states(&directory).unwrap(), states[1..]);
         let third = take();
         assert_eq!(number(&third), 2, "not the free one below the second");
         drop((second, third));

@@ -25,6 +25,7 @@ pub(super) struct Limits {
     browsers: Allowance,
     reports: Allowance,
     notices: Allowance,
+    openings: Allowance,
     /// A refusal has been logged.
     logged: bool,
 }
@@ -45,6 +46,7 @@ impl Limits {
             browsers: Allowance::new(8, Duration::from_secs(30)),
             reports: Allowance::new(64, Duration::from_millis(250)),
             notices: Allowance::new(16, Duration::from_secs(5)),
+            openings: Allowance::new(64, Duration::from_millis(500)),
             logged: false,
         }
     }
@@ -67,6 +69,7 @@ impl Limits {
             ParentRequest::Listen(_) | ParentRequest::Browse(_) => (&mut self.browsers, "browsers"),
             ParentRequest::Tell(_) => (&mut self.notices, "notices"),
             ParentRequest::Measured(_) => (&mut self.reports, "reports"),
+            ParentRequest::Reopen(_) => (&mut self.openings, "other ports of its lanes"),
             ParentRequest::Renew(_) => (&mut self.renewals, "changes of the gateway's addresses"),
         };
         if allowance.take(now) {
@@ -88,13 +91,13 @@ mod tests {
     use super::*;
     use crate::messages::{
         Browse, BrowserWay, Configure, ListenForBrowser, LookUp, Measured, OpenSocket, OpenStream, OverTcp,
-        Prove, Question, Renew, SetMtu, Tell, UseTunnelDns,
+        Prove, Question, Renew, Reopen, SetMtu, Tell, UseTunnelDns,
     };
 
     #[test]
     fn a_worker_that_asks_without_end_gets_little() {
         let way = BrowserWay::Port { port: 40_000, lacks_code: false };
-        let asks: [(ParentRequest, usize); 14] = [
+        let asks: [(ParentRequest, usize); 15] = [
             (OpenSocket(AsText("192.0.2.1:4433".parse().unwrap())).into(), 512 + 1_200),
             (OpenStream(AsText("192.0.2.1:443".parse().unwrap())).into(), 64 + 120),
             (OverTcp(true).into(), 64 + 120),
@@ -104,11 +107,12 @@ mod tests {
             (LookUp(0).into(), 64 + 120),
             (Prove([7; 32].into()).into(), 256 + 600),
             (Question::Code.into(), 16 + 12),
-            (Renew(Renewal { addresses: List::default() }).into(), 16 + 2),
+            (Renew(Renewal { addresses: List::default(), weights: None }).into(), 16 + 2),
             (ListenForBrowser.into(), 8 + 2),
             (Browse { url: Text::default(), way }.into(), 8 + 2),
             (Measured::default().into(), 64 + 240),
             (Tell(ChallengeText::default()).into(), 16 + 12),
+            (Reopen(1).into(), 64 + 120),
         ];
         for (ask, most) in asks {
             let mut limits = Limits::new();

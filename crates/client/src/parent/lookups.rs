@@ -1,4 +1,4 @@
-//! The parent's look-ups of gateways' names, each in a short-lived process of its own
+//! The parent's look-ups of gateways' names, each in a separate short-lived process
 //! ([`crate::lookup`]). Invariants: only what the profile names, and what the gateway adds to it,
 //! is looked up; a worker that floods the parent gets few of these processes at a time.
 
@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 
 use crate::messages::{FromLookup, LookupLaunch, MAX_ADDRESSES, THE_PROXY};
 use crate::servers::with_new;
@@ -42,13 +42,14 @@ pub(super) struct Lookups {
     servers: Vec<ServerAddress>,
     proxy: Option<ServerAddress>,
     running: JoinSet<(u64, Found)>,
+    trial: Option<JoinHandle<()>>,
     /// Set while a kill switch lets what has this mark pass, and nothing else.
     mark: Option<u32>,
 }
 
 impl Lookups {
     pub(super) fn new(common: Common, servers: Vec<ServerAddress>, proxy: Option<ServerAddress>) -> Self {
-        Self { common, servers, proxy, running: JoinSet::new(), mark: None }
+        Self { common, servers, proxy, running: JoinSet::new(), trial: None, mark: None }
     }
 
     /// Has name servers asked over sockets with this mark from now on.
@@ -83,15 +84,15 @@ impl Lookups {
     /// Tries to look up a name of a domain of the tunnel's, as other programs do now, and logs it
     /// if nothing answers; without a domain, the gateway's name. Only for the process's first
     /// thread.
-    pub(super) fn try_names(&self, domain: String) {
+    pub(super) fn try_names(&mut self, domain: String) {
         let gateway = self.servers.iter().find(|server| server.literal().is_none());
         let gateway = gateway.map(|server| server.host.clone());
         let Some(host) = Some(domain).filter(|domain| !domain.is_empty()).or(gateway) else { return };
         let Ok(running) = StartingChild::start(ChildRole::Lookup) else { return };
         let launch = LookupLaunch { common: self.common.clone(), host };
-        tokio::spawn(async move {
+        let trial = tokio::spawn(async move {
             let Err(reason) = wait(running, &launch, &[]).await else { return };
-            // That there is no such name is an answer, too.
+            // "No such name" is an answer, too.
             if reason.contains(NO_SERVER_ANSWERS) || reason.contains(TEMPORARY) {
                 tracing::warn!(
                     "the gateway's name servers are set, and names can't be looked up: {reason}; do they run, and do the tunnel's \
@@ -99,6 +100,19 @@ impl Lookups {
                 );
             }
         });
+        if let Some(before) = self.trial.replace(trial) {
+            before.abort();
+        }
+    }
+
+    /// Ends a trial of names, whose process has the user of a lookup: what that sends is about to leave
+    /// outside the tunnel.
+    pub(super) async fn end_trial(&mut self) {
+        if let Some(trial) = self.trial.take() {
+            trial.abort();
+            // Its process is killed when the task is dropped.
+            let _ = trial.await;
+        }
     }
 
     /// Whether nothing is being looked up.

@@ -1,10 +1,10 @@
 //! A client's changes to its machine, all through the undo journal: addresses and routes
 //! ([`TunnelRoutes`]), name servers ([`TunnelDns`]) and the firewall's part ([`Firewall`]) of the
-//! tunnel. Each knows what of its own is in force; here is the order in which they change.
+//! tunnel. Each knows which of its changes are in force; here is the order in which they change.
 //!
-//! Routes of the tunnel stand in a table of their own ([`routing`]), which all packets are looked
+//! Routes of the tunnel stand in a separate table ([`routing`]), which all packets are looked
 //! up in before the system's but the tunnel's own datagrams (they carry a mark) and what the
-//! process asks that looks up the gateway's name (it has a user of its own). So the way to the
+//! process asks that looks up the gateway's name (it runs as a separate user). So the way to the
 //! gateway can't lead into the tunnel, whatever routes are pushed, and no route of the local
 //! network leads around it.
 
@@ -33,6 +33,7 @@ use vpnd_sys::nft::NftError;
 mod firewall;
 mod guard;
 mod in_force;
+mod other_tunnels;
 mod presence;
 mod renewals;
 mod routes;
@@ -60,7 +61,7 @@ pub(super) enum NetworkError {
     Ending,
     /// All that the tunnel may use belongs to other programs.
     #[error(
-        "each routing table that the tunnel could have holds routes of somebody else, or rules name it: remove some of them \
+        "each routing table that the tunnel could have holds foreign routes, or rules name it: remove some of them \
          (`ip route show table all`, `ip rule`), then connect again"
     )]
     NoTable,
@@ -96,17 +97,26 @@ pub(super) struct NetworkSetup {
     link: TunnelLink,
     options: TunnelOptions,
     mtu: u16,
-    /// The gateway's last settings, as far as the profile permits them, and the routing made of
-    /// them.
-    in_force: Option<(Network, Routing)>,
+    in_force: Option<InForce>,
     routes: TunnelRoutes,
     dns: TunnelDns,
     firewall: Firewall,
     renewals: Renewals,
 }
 
+/// The gateway's last settings, and what was made of them.
+#[derive(Clone)]
+struct InForce {
+    /// The settings that the profile permits.
+    permitted: Network,
+    /// Those of them that the machine takes now.
+    usable: Network,
+    routing: Routing,
+}
+
 impl NetworkSetup {
-    /// Opens the journal in `journals`; nothing is changed yet.
+    /// Opens the journal in `journals`; nothing is changed yet. To be called when nothing can stop the
+    /// client's start any more, for only [`NetworkSetup::undo`] removes the journal.
     ///
     /// # Errors
     /// If the journal can't be kept: then nothing may be changed.
@@ -143,7 +153,7 @@ impl NetworkSetup {
     }
 
     /// Replaces the settings in force by those of `network`, as far as the profile permits them.
-    /// What is new comes before what is old goes, so that no packet finds neither.
+    /// New settings are added before old ones are removed, so that no packet finds neither.
     ///
     /// # Errors
     /// If the profile forbids it, or a change was refused; the changes before it stay in force
@@ -158,17 +168,22 @@ impl NetworkSetup {
         let mut old_and_new = self.firewall.addresses();
         old_and_new
             .extend(addresses.iter().filter(|new| !old_and_new.contains(new)).copied().collect::<Vec<_>>());
-        let routing = Routing::new(&self.options, network, machine.local());
+        let routing = Routing::new(&self.options, network, &machine);
         self.pass_source_checks(&routing).await;
         self.guard(old_and_new).await?;
         self.set_mtu(self.mtu).await?;
         let obsolete = self.routes.make(&mut self.link, network, &routing).await?;
         log_refused(&routing);
+        let before = self.in_force.as_ref().map(|before| &before.routing.destinations);
+        if before != Some(&routing.destinations) {
+            other_tunnels::report(&self.link.netlink, self.link.index, &routing.destinations).await;
+        }
         // Name servers are set only while there is a route to them.
         self.dns.set(dns_settings(&self.link.interface, &self.options, network, &routing), routing.is_full);
         self.settle_dns().await?;
         self.routes.take_back(&mut self.link, obsolete).await?;
-        self.in_force = Some((network.clone(), routing));
+        let (permitted, usable) = (network.clone(), network.clone());
+        self.in_force = Some(InForce { permitted, usable, routing });
         self.guard(addresses).await
     }
 
@@ -184,22 +199,23 @@ impl NetworkSetup {
     /// # Errors
     /// If the machine can't be read or a change was refused.
     pub(super) async fn follow(&mut self) -> Result<(), NetworkError> {
-        let Some((network, before)) = self.in_force.clone() else { return Ok(()) };
+        let Some(before) = self.in_force.clone() else { return Ok(()) };
         let renewed = self.routes.renew(&self.link).await?;
-        self.renewals.note(renewed.as_deref().unwrap_or_default(), now());
+        self.renewals.note(&renewed.removed, now());
         let machine =
             HostNetworks::read(&self.link.netlink, &self.link.interface, self.link.index, Vec::new()).await?;
-        let routing = Routing::new(&self.options, &network, machine.local());
-        // An interface may have come that checks sources; somebody may have put the setting back.
+        let usable = machine.usable(&before.permitted);
+        let routing = Routing::new(&self.options, &usable, &machine);
+        // An interface may have come that checks sources; a program may have put the setting back.
         self.pass_source_checks(&routing).await;
         self.guard(self.firewall.addresses()).await?;
         self.firewall.renew(&self.link, &mut self.renewals).await?;
-        if routing == before && renewed.is_some() {
-            return Ok(());
+        if routing == before.routing && usable == before.usable && renewed.is_alone {
+            return renewed.failure.map_or(Ok(()), Err);
         }
-        let obsolete = self.routes.make(&mut self.link, &network, &routing).await?;
+        let obsolete = self.routes.make(&mut self.link, &usable, &routing).await?;
         self.routes.take_back(&mut self.link, obsolete).await?;
-        self.in_force = Some((network, routing));
+        self.in_force = Some(InForce { usable, routing, ..before });
         Ok(())
     }
 
@@ -212,7 +228,7 @@ impl NetworkSetup {
         self.dns.set_looking_up(true);
         self.settle_dns().await?;
         let Some(user) = self.options.lookups else { return Ok(()) };
-        let is_full = self.in_force.as_ref().is_some_and(|(_, routing)| routing.is_full);
+        let is_full = self.in_force.as_ref().is_some_and(|now| now.routing.is_full);
         self.routes.begin_lookups(&mut self.link, user, is_full).await
     }
 
@@ -244,7 +260,7 @@ impl NetworkSetup {
     /// Has the machine use the DNS servers that it should use now, and keeps it from others where
     /// it should.
     async fn settle_dns(&mut self) -> Result<bool, NetworkError> {
-        // Without the guard the machine gets its own name servers back all the same: a gateway that
+        // Without the guard the machine gets its own name servers back nevertheless: a gateway that
         // has moved must be found.
         let guarded = self.guard(self.firewall.addresses()).await;
         let is_done = self.dns.settle(&mut self.link.journal, &self.link.netlink).await?;
@@ -288,6 +304,26 @@ impl NetworkSetup {
     async fn pass_source_checks(&mut self, routing: &Routing) {
         let Self { firewall, link, options, renewals, .. } = self;
         firewall.pass_source_checks(link, routing, options.lookups, renewals).await;
+    }
+
+    /// Whether names are looked up as without this tunnel.
+    pub(super) fn is_looking_up(&self) -> bool {
+        self.dns.is_looking_up() || self.routes.has_lookup_rules()
+    }
+
+    /// How often other programs have removed something.
+    pub(super) fn renewals(&self) -> u64 {
+        self.renewals.total()
+    }
+
+    /// Whether the guard may be other than it should be without a report of the kernel.
+    pub(super) fn is_contested(&self) -> bool {
+        self.firewall.is_contested()
+    }
+
+    /// Whether the machine's name servers are not those that they should be.
+    pub(super) fn has_dns_problem(&self) -> bool {
+        self.dns.has_problem()
     }
 
     /// Waits until another program may have removed or changed the guard. Safe to cancel.
@@ -373,6 +409,7 @@ fn name_servers(options: &TunnelOptions, network: &Network) -> Vec<IpAddr> {
 mod tests {
     use super::*;
     use crate::parent::network::routing::tests::{network, options, texts};
+    use crate::parent::permission::tests::connected_to;
     use vpnd_proto::control::{AsText, List};
     use vpnd_sys::testing::{in_namespace_async, run};
 
@@ -380,8 +417,9 @@ mod tests {
     fn name_servers_are_asked_through_the_tunnel_or_not_at_all() {
         let dns = ["192.0.2.53", "9.9.9.9", "2620:fe::9"].map(|server| AsText(server.parse().unwrap()));
         let network = Network { dns: List::new(dns.to_vec()).unwrap(), ..network() };
-        let destinations =
-            |options: &TunnelOptions| texts(&Routing::new(options, &network, &[]).destinations);
+        let destinations = |options: &TunnelOptions| {
+            texts(&Routing::new(options, &network, &connected_to(&[])).destinations)
+        };
         let pushed = options(Routes::Pushed);
         assert_eq!(destinations(&pushed), ["192.0.2.0/24", "10.86.0.1/32", "9.9.9.9/32"]);
         let asked = name_servers(&pushed, &network);
@@ -399,7 +437,7 @@ mod tests {
             ..network()
         };
         let settings = |options: &TunnelOptions, network: &Network| {
-            dns_settings("vpn0", options, network, &Routing::new(options, network, &[]))
+            dns_settings("vpn0", options, network, &Routing::new(options, network, &connected_to(&[])))
         };
         let all_names = |routes| settings(&options(routes), &network).map(|settings| settings.all_names);
         assert_eq!(all_names(Routes::Pushed), Some(false), "the domains are divided");

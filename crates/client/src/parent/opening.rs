@@ -22,28 +22,34 @@ const DEVICE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Interval at which the device is tried meanwhile.
 const DEVICE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Opens the sockets and gives the worker its devices.
+/// Opens the sockets and gives the worker its devices. The sockets are returned, too: the worker may
+/// not bind them to other ports itself.
 pub(super) async fn begin(
     worker: StartingChild,
     tun: Tun,
     profile: &Profile,
     lanes: usize,
     layer: Layer,
-) -> anyhow::Result<RunningChild<FromWorker>> {
+) -> anyhow::Result<(RunningChild<FromWorker>, Vec<OwnedFd>)> {
     let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
     let options = socket_options(&profile.offload, Some(layer.mark()));
-    let sockets: Result<Vec<_>, _> = (0..lanes).map(|_| ShardSocket::bind(any, &options)).collect();
+    let mut sockets = Vec::with_capacity(lanes);
+    for _ in 0..lanes {
+        sockets.push(OwnedFd::from(ShardSocket::bind(any, &options)?));
+    }
     let devices = Devices {
         shards: u32::try_from(lanes).context("too many lanes")?,
         tun: tun.offloads(),
         steering_refused: None,
     };
     let mut descriptors: Vec<OwnedFd> = tun.into_queues().into_iter().map(OwnedFd::from).collect();
-    descriptors.extend(sockets?.into_iter().map(OwnedFd::from));
+    for socket in &sockets {
+        descriptors.push(socket.try_clone().context("a socket can't be shared with the worker")?);
+    }
     worker.send(&Begin::Devices(devices), &descriptors).await?;
     // The device goes away with the worker.
     drop(descriptors);
-    Ok(worker.ready().await?)
+    Ok((worker.ready().await?, sockets))
 }
 
 /// Opens the TUN device.

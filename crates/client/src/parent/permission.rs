@@ -14,7 +14,7 @@ use vpnd_proto::control::{AsText, List, Network};
 
 use super::network::TunnelOptions;
 use vpnd_config::profile::Routes;
-use vpnd_sys::netlink::{MAIN_TABLE, Netlink, NetlinkError};
+use vpnd_sys::netlink::{Family, MAIN_TABLE, Netlink, NetlinkError};
 use vpnd_sys::sysctl;
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -30,6 +30,12 @@ pub(super) enum Forbidden {
     )]
     InUse(IpAddr),
     /// The profile restricts the routes, and the address lies outside.
+    #[error(
+        "the gateway gives this machine no address of an IP version that 'routes' of the profile has networks of and that this \
+         machine has switched on, so the tunnel could carry nothing: compare 'routes' and net.ipv6.conf.all.disable_ipv6 with \
+         the gateway's address pools"
+    )]
+    NoAddress,
     #[error(
         "the gateway gives this machine the address {0}, which is public or belongs to a network that this machine \
          reaches without the tunnel, and 'routes' of the profile does not contain it: add it there if it is right"
@@ -49,6 +55,8 @@ pub(super) struct HostNetworks {
     local: Vec<IpNet>,
     /// Whether IPv6 is switched off for the tunnel's device.
     without_ipv6: bool,
+    /// Whether the kernel has no IPv6 at all: it sends none, and takes no routes for it.
+    lacks_ipv6: bool,
 }
 
 impl HostNetworks {
@@ -70,6 +78,7 @@ impl HostNetworks {
             networks: Vec::new(),
             local: local_networks(&own),
             without_ipv6: !sysctl::has_ipv6(tunnel),
+            lacks_ipv6: !sysctl::kernel_has_ipv6(),
         };
         for route in netlink.routes().await?.into_iter().filter(|route| route.interface != Some(index)) {
             machine.addresses.extend(route.gateway);
@@ -79,6 +88,16 @@ impl HostNetworks {
         }
         machine.addresses.extend(name_servers);
         Ok(machine)
+    }
+
+    /// `network` without the IP version that this machine has switched off.
+    pub(super) fn usable(&self, network: &Network) -> Network {
+        Network { ipv6: network.ipv6.filter(|_| !self.without_ipv6), ..network.clone() }
+    }
+
+    /// Whether packets of this version can leave it.
+    pub(super) fn sends(&self, family: Family) -> bool {
+        family == Family::V4 || !self.lacks_ipv6
     }
 
     /// The networks that it is directly connected to.
@@ -111,12 +130,12 @@ pub(super) fn permitted(
     options: &TunnelOptions,
     machine: &HostNetworks,
 ) -> Result<Network, Forbidden> {
-    let mut network = network.clone();
-    if machine.without_ipv6 && network.ipv6.take().is_some() {
+    if machine.without_ipv6 && network.ipv6.is_some() {
         tracing::warn!("IPv6 is switched off on this machine: the tunnel carries IPv4 only");
     }
+    let mut network = machine.usable(network);
     if let (Routes::Only(networks), true) = (&options.routes, options.set_routes) {
-        // An address of a version that nothing is routed of serves nobody.
+        // An address of an IP version without routes is of no use.
         network.ipv4 = network.ipv4.filter(|_| networks.iter().any(|net| net.addr().is_ipv4()));
         network.ipv6 = network.ipv6.filter(|_| networks.iter().any(|net| net.addr().is_ipv6()));
     }
@@ -124,8 +143,9 @@ pub(super) fn permitted(
     for address in own.into_iter().flatten() {
         check_own(address, options, machine)?;
     }
-    if own == [None, None] {
-        tracing::warn!("the gateway gives no address that the networks of the profile could be reached from");
+    // Without one a full tunnel would have no routes, and everything would leave in clear.
+    if own == [None, None] && options.set_routes {
+        return Err(Forbidden::NoAddress);
     }
     let may_lead_into_tunnel = |address: IpAddr| {
         is_host(address) && !machine.addresses.contains(&address) && contains(&options.routes, address)
@@ -198,7 +218,7 @@ fn is_private(address: IpAddr) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     const PRIVATE: &str = "10.86.0.9";
@@ -212,6 +232,16 @@ mod tests {
         options(Routes::Only(networks.iter().map(|net| net.parse().unwrap()).collect()))
     }
 
+    /// A machine that is connected to these networks.
+    pub(in crate::parent) fn connected_to(local: &[IpNet]) -> HostNetworks {
+        HostNetworks { local: local.to_vec(), ..HostNetworks::default() }
+    }
+
+    /// One whose kernel has no IPv6.
+    pub(in crate::parent) fn lacking_ipv6() -> HostNetworks {
+        HostNetworks { without_ipv6: true, lacks_ipv6: true, ..HostNetworks::default() }
+    }
+
     fn machine() -> HostNetworks {
         HostNetworks {
             addresses: ["192.168.1.7", "192.168.1.1", "192.168.1.53", "2001:db8::1"]
@@ -220,6 +250,7 @@ mod tests {
             networks: vec!["192.168.1.0/24".parse().unwrap(), "fd01::/64".parse().unwrap()],
             local: Vec::new(),
             without_ipv6: false,
+            lacks_ipv6: false,
         }
     }
 
@@ -278,6 +309,26 @@ mod tests {
         let without = HostNetworks { without_ipv6: true, ..machine() };
         let given = permitted(&own(PRIVATE, PRIVATE_V6), &options(Routes::All), &without).unwrap();
         assert_eq!((given.ipv4.is_some(), given.ipv6), (true, None));
+    }
+
+    #[test]
+    fn a_tunnel_without_an_address_is_refused_and_leaves_nothing_open() {
+        let without = HostNetworks { without_ipv6: true, ..machine() };
+        let v6_alone = own("", PRIVATE_V6);
+        for routes in [options(Routes::All), options(Routes::Pushed), only(&["0.0.0.0/0", "::/0"])] {
+            assert!(permitted(&v6_alone, &routes, &machine()).is_ok());
+            assert_eq!(permitted(&v6_alone, &routes, &without).err(), Some(Forbidden::NoAddress));
+            assert_eq!(refused(&own("", ""), &routes), Some(Forbidden::NoAddress));
+        }
+        assert_eq!(refused(&v6_alone, &only(&["0.0.0.0/0"])), Some(Forbidden::NoAddress));
+    }
+
+    #[test]
+    fn ipv6_that_is_switched_off_later_is_not_wanted_any_more() {
+        let network = own(PRIVATE, PRIVATE_V6);
+        assert_eq!(machine().usable(&network), network);
+        let without = HostNetworks { without_ipv6: true, ..machine() };
+        assert_eq!(without.usable(&network), own(PRIVATE, ""));
     }
 
     #[test]

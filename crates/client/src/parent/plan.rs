@@ -33,7 +33,7 @@ pub(super) fn plan<Id: Copy + PartialEq>(in_force: &[(Id, Change)], wanted: Vec<
         let place = obsolete.iter().position(|(_, change)| fits(change))?;
         Some(obsolete.remove(place).0)
     };
-    // What stays is no candidate for being replaced.
+    // A change that stays is no candidate for being replaced.
     let kept: Vec<_> = wanted.iter().map(|change| take(&|other| other == change)).collect();
     let steps = wanted.into_iter().zip(kept).map(|(change, kept)| match kept {
         Some(id) => Step::Keep(id),

@@ -1,5 +1,5 @@
-//! What a user sees of a running tunnel: what is in force on this machine, and what the worker has
-//! measured.
+//! The state of a running tunnel, for its user: settings in force on this machine, and what the
+//! worker has measured.
 
 use vpnd_proto::control::AsText;
 

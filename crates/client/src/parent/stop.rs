@@ -3,7 +3,7 @@
 
 use std::io;
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 /// The signal of a person, as Ctrl-C sends it: it ends a kill switch, too. SIGTERM, which a service
@@ -16,18 +16,21 @@ pub(super) const TERMINATE: &str = "SIGTERM";
 pub(super) struct Stop(watch::Receiver<Option<&'static str>>);
 
 impl Stop {
-    /// Takes SIGTERM and SIGINT of this process from now on, and another end by its name.
+    /// Takes SIGTERM, SIGINT and SIGHUP of this process from now on, and another end by its name.
+    /// A terminal that is closed is no person who ends a kill switch.
     ///
     /// # Errors
     /// If the signals can't be handled.
     pub(super) fn on_signals(other: impl Future<Output = &'static str> + Send + 'static) -> io::Result<Self> {
         let (mut terminate, mut interrupt) =
             (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        let mut hangup = if ignores_hangup() { None } else { Some(signal(SignalKind::hangup())?) };
         let (sender, stop) = watch::channel(None);
         tokio::spawn(async move {
             let name = tokio::select! {
                 _ = terminate.recv() => TERMINATE,
                 _ = interrupt.recv() => INTERRUPT,
+                () = closed(&mut hangup) => TERMINATE,
                 name = other => name,
             };
             sender.send_replace(Some(name));
@@ -52,4 +55,19 @@ impl Stop {
             _ => std::future::pending().await,
         }
     }
+}
+
+async fn closed(hangup: &mut Option<Signal>) {
+    match hangup {
+        Some(signal) => drop(signal.recv().await),
+        None => std::future::pending().await,
+    }
+}
+
+/// Whether this process was started to outlive the terminal, as nohup(1) does.
+fn ignores_hangup() -> bool {
+    const HANGUP: u64 = 1;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & HANGUP != 0)
 }

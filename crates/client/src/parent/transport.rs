@@ -1,12 +1,15 @@
-//! The way over TCP, where the profile has one: connections for the worker, and the words for it.
+//! The ways of the tunnel: over UDP by the lanes' sockets, and over TCP, where the profile has that.
 
+use std::io;
 use std::os::fd::OwnedFd;
 
 use vpnd_config::profile::Profile;
 use vpnd_proto::control::AsText;
+use vpnd_sys::control_socket;
+use vpnd_sys::udp;
 
-use super::{CONNECTING, RunningClient, control_socket};
-use crate::messages::{OpenStream, OverTcp, ToWorker};
+use super::{CONNECTING, RunningClient};
+use crate::messages::{OpenStream, OverTcp, Reopen, ToWorker};
 use crate::user_messages::TunnelState;
 
 /// Which way the tunnel may go, and goes.
@@ -17,14 +20,16 @@ pub(super) struct Transport {
     tcp_port: Option<u16>,
     is_tcp: bool,
     is_connected: bool,
+    /// The sockets of the lanes.
+    lanes: Vec<OwnedFd>,
 }
 
 impl Transport {
-    pub(super) fn of(profile: &Profile) -> Self {
+    pub(super) fn new(profile: &Profile, lanes: Vec<OwnedFd>) -> Self {
         let proxy = profile.proxy.as_ref().map(|proxy| proxy.server.port);
         let tcp_port = profile.tcp_port;
         let ports = tcp_port.into_iter().chain(proxy).collect();
-        Self { ports, tcp_port, is_tcp: false, is_connected: false }
+        Self { ports, tcp_port, is_tcp: false, is_connected: false, lanes }
     }
 
     /// The client is in this state, in one word or some.
@@ -35,6 +40,20 @@ impl Transport {
             (true, false) => "connected",
             (true, true) => "connected over TCP, which is slower: this network passes no UDP",
         }
+    }
+
+    /// Opens lanes at other ports.
+    pub(super) fn reopen(&mut self, number: u64, Reopen(lanes): &Reopen) -> ToWorker {
+        let ports = self.lanes.iter().enumerate().map(|(lane, socket)| {
+            let is_asked =
+                u32::try_from(lane).is_ok_and(|lane| lanes.checked_shr(lane).unwrap_or(0) & 1 != 0);
+            if is_asked { udp::reopen(socket) } else { udp::port(socket) }
+        });
+        let ports: io::Result<Vec<_>> = ports.collect();
+        ToWorker::reply::<Reopen>(
+            number,
+            ports.map_err(|error| format!("other ports for the lanes: {error}")),
+        )
     }
 
     /// The TCP port over which the tunnel goes, if it does.

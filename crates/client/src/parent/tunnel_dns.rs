@@ -29,8 +29,8 @@ mod watch;
 use other_links::OtherLinks;
 pub(super) use watch::DnsWatch;
 
-/// What another program writes has to stay the same for so long before it counts: it may be
-/// writing.
+/// The content that another program writes has to stay the same for this long before it counts: it
+/// may be writing.
 const SETTLES: Duration = Duration::from_millis(100);
 /// A systemd-resolved that restarts is back sooner.
 const RESTARTS: Duration = Duration::from_secs(2);
@@ -51,13 +51,13 @@ pub(super) struct TunnelDns {
     in_force: Vec<(ChangeId, DnsChange)>,
     /// The name servers that the machine used before.
     own: Vec<IpAddr>,
-    /// What another program has written, and since when it has been seen.
+    /// The content that another program has written, and when it was first seen.
     seen: Option<(FileState, Time)>,
     rewrites: Rewrites,
     other_links: OtherLinks,
-    /// What systemd-resolved remembered after the last change.
+    /// The settings of systemd-resolved after the last change.
     memory: Option<Vec<u8>>,
-    /// What was logged last, so that it is not logged each second.
+    /// The problem that was logged last, so that it is not logged each second.
     problem: Option<String>,
     /// Whether names have not been tried since the name servers were set.
     is_untried: bool,
@@ -165,6 +165,11 @@ impl TunnelDns {
         }
     }
 
+    /// Whether the name servers are not those that they should be.
+    pub(super) fn has_problem(&self) -> bool {
+        self.problem.is_some()
+    }
+
     /// Logs once what went wrong, where it is tried again from time to time.
     pub(super) fn checked(&mut self, outcome: Result<bool, NetworkError>) -> bool {
         outcome.unwrap_or_else(|error| {
@@ -199,7 +204,7 @@ impl TunnelDns {
                     if !self.rewrites.may_be_undone(now()) {
                         return Ok(true);
                     }
-                    // What it has written is what comes back, so ours is planned anew.
+                    // Its content is what is put back in the end, so ours is planned again.
                     self.own = dns::servers_in_use(&self.system);
                     let others = self.made_but(id);
                     let planned = DnsChange::plan(settings, &self.system, &others)?;
@@ -302,7 +307,7 @@ impl TunnelDns {
         self.in_force.iter().filter(|(other, _)| *other != id).map(|(_, change)| change).collect()
     }
 
-    /// Whether this has been there for so long.
+    /// Whether this has been there for that time.
     fn has_settled(&mut self, state: &FileState, time: Duration) -> bool {
         let now = now();
         match &self.seen {

@@ -1,4 +1,4 @@
-//! Who logs in, and by what: as the arguments and the profile say, or as a person types it.
+//! The user and credentials of a login: from the arguments and the profile, or typed by a person.
 
 use anyhow::ensure;
 use zeroize::Zeroizing;

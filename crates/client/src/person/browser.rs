@@ -17,13 +17,13 @@ use crate::messages::{Browse, BrowserWay};
 use vpnd_sys::account::{self, Person};
 use vpnd_sys::logging::NEWS;
 
-/// What opens a page on a desktop.
+/// The program that opens a page on a desktop.
 const OPENER: &str = "xdg-open";
 /// Search path of that program, whatever root's environment.
 const SEARCH_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 /// Variables that name a screen.
 const SCREENS: [&str; 2] = ["DISPLAY", "WAYLAND_DISPLAY"];
-/// What a program needs to find the person's screen.
+/// The variables by which a program finds the person's screen.
 const SCREEN: [&str; 3] = ["DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY"];
 
 /// A socket for the browser, and its port.
@@ -56,7 +56,7 @@ pub(crate) fn advice(page: &Browse) -> Result<Option<String>, String> {
             "this machine has no screen, and the gateway gives no short codes: run 'ssh -L {port}:127.0.0.1:{port}' to \
              this machine from one with a browser and open the page there, or ask the administrator for 'short_codes'"
         ))),
-        BrowserWay::Code { code, .. } if !is_code(code) => Err("the short code is none".to_owned()),
+        BrowserWay::Code { code, .. } if !is_code(code) => Err("the short code is not valid".to_owned()),
         BrowserWay::Code { code, from, time_s } => Ok(Some(format!(
             "log in on any device: open {} and type {} there within {} minutes; say yes only if that page names '{}' at {}",
             page.url,
@@ -97,7 +97,7 @@ pub(crate) fn show(url: &str) -> Result<(), String> {
 /// # Errors
 /// If it is none.
 pub(crate) fn check(url: &str) -> Result<(), String> {
-    if is_page(url) { Ok(()) } else { Err("the address of the page to log in at is none".to_owned()) }
+    if is_page(url) { Ok(()) } else { Err("the login page's address is not valid".to_owned()) }
 }
 
 fn is_page(url: &str) -> bool {

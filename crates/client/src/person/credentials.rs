@@ -41,7 +41,7 @@ pub(crate) enum CredentialsError {
     NotText(String),
     #[error("there is no terminal to ask for a password: use --credentials FILE or --password-fd N")]
     NoTerminal,
-    #[error("nobody has answered: run `vpnd up` at a terminal")]
+    #[error("there was no answer: run `vpnd up` at a terminal")]
     NoAnswer,
     #[error(
         "the profile names no user, and there is no terminal to ask at: use --login NAME, or write 'name' into [user]"
@@ -81,7 +81,7 @@ pub(crate) fn ask(prompt: &str) -> Result<Zeroizing<String>, CredentialsError> {
 /// Asks a person for a code, which may be left out.
 ///
 /// # Errors
-/// As for [`ask`].
+/// See [`ask`].
 pub(crate) fn ask_for_code(prompt: &str) -> Result<Zeroizing<String>, CredentialsError> {
     match ask(prompt) {
         Err(CredentialsError::Empty(_)) => Ok(Zeroizing::default()),
@@ -92,7 +92,7 @@ pub(crate) fn ask_for_code(prompt: &str) -> Result<Zeroizing<String>, Credential
 /// Asks a person for what may be seen while it is typed, and may be left out.
 ///
 /// # Errors
-/// As for [`ask`].
+/// See [`ask`].
 pub(crate) fn ask_openly(prompt: &str) -> Result<Zeroizing<String>, CredentialsError> {
     if !io::stdin().is_terminal() {
         return Err(CredentialsError::NoTerminal);

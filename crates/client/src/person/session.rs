@@ -1,6 +1,6 @@
 //! From where people work on this machine: the peers of sessions over SSH.
 //!
-//! What can't be read counts as not there.
+//! A file that can't be read counts as absent.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};

@@ -2,7 +2,7 @@
 //! the gateway.
 //!
 //! INVARIANT: a stranger's text is shown as one line that begins with whose it is, without control
-//! characters; whoever passes it on is not trusted with that.
+//! characters; the process that passes it on is not trusted with that.
 
 use zeroize::Zeroizing;
 

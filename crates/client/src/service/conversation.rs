@@ -15,11 +15,11 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::Service;
-use super::members::Admission;
 use super::profiles::{Found, Listed, ProfileError, Profiles};
 use super::running::{self, Attached, Event, Plan};
 use super::tunnels::{Denied, TunnelId};
 use crate::frames::{self, FrameError, MAX_FROM_USER, Writer};
+use crate::members::Admission;
 use crate::user_messages::{Import, ListedProfile, ServiceReply, TunnelState, Up, UserRequest};
 use vpnd_config::profile::{LOGIN_NAME_RULE, is_login_name};
 use vpnd_ipc::spawn::THIS_PROGRAM;
@@ -49,7 +49,7 @@ pub(super) async fn hold(service: Arc<Service>, stream: UnixStream, admission: A
         Ok(Err(why)) => (String::new(), Some(why.to_string())),
         Err(_) => (String::new(), Some("the machine's users can't be looked up".to_owned())),
     };
-    let place = service.args.state_dir.join("users").join(place);
+    let place = service.users().join(place);
     let own = (uid != 0).then(|| place.join("profiles"));
     let profiles = Profiles::new(&service.args.profiles, own);
     let mut conversation = Conversation { service, admission, place, profiles, requests, writer };
@@ -98,6 +98,7 @@ impl Conversation {
                 UserRequest::Log(profile) => self.log(profile.as_deref()).await?,
                 UserRequest::Import(import) => self.import(&import).await?,
                 UserRequest::Forget(name) => self.forget(&name).await?,
+                UserRequest::Gateway(name) => self.gateway(&name).await?,
                 UserRequest::Answer(_) => return self.refuse("nothing was asked", false).await,
             }
         }
@@ -105,6 +106,7 @@ impl Conversation {
     }
 
     async fn list(&mut self) -> Result<(), FrameError> {
+        self.service.forget_former_users();
         let listed = match self.profiles.list() {
             Ok(listed) => listed,
             Err(error) => return self.refuse_profile(&error).await,
@@ -124,9 +126,17 @@ impl Conversation {
     async fn import(&mut self, Import { name, text }: &Import) -> Result<(), FrameError> {
         match self.profiles.import(name, text.expose()) {
             Ok(line) => {
-                tracing::info!(uid = self.uid(), profile = %**name, "a user brings a profile");
+                tracing::info!(uid = self.uid(), profile = %**name, "a user imports a profile");
                 self.writer.send(&ServiceReply::Lines(vec![line])).await
             }
+            Err(error) => self.refuse_profile(&error).await,
+        }
+    }
+
+    /// Shows where a gateway is, as a user sees on the network who connects to it.
+    async fn gateway(&mut self, name: &str) -> Result<(), FrameError> {
+        match self.profiles.gateway(name) {
+            Ok(profile) => self.writer.send(&ServiceReply::Gateway(profile.to_toml().to_string())).await,
             Err(error) => self.refuse_profile(&error).await,
         }
     }
@@ -217,7 +227,7 @@ impl Conversation {
         let said = match output {
             Ok(output) if output.status.success() => String::from_utf8_lossy(&output.stdout).into_owned(),
             Ok(output) => String::from_utf8_lossy(&output.stderr).into_owned(),
-            Err(error) => format!("the kill switch can't be looked at: {error}"),
+            Err(error) => format!("the state of the kill switch can't be read: {error}"),
         };
         let said = harmless(said.trim());
         if said.is_empty() {
@@ -229,8 +239,8 @@ impl Conversation {
 
     async fn up(&mut self, up: Up) -> Result<(), FrameError> {
         if let Some(name) = up.login.name.as_deref().filter(|name| !is_login_name(name)) {
-            let why = format!("'{}' can't be a user's name: it has {LOGIN_NAME_RULE}", harmless(name));
-            return self.refuse(&why, true).await;
+            let reason = format!("'{}' can't be a user's name: it has {LOGIN_NAME_RULE}", harmless(name));
+            return self.refuse(&reason, true).await;
         }
         let found = match self.profiles.find(up.profile.as_deref()) {
             Ok(found) => found,
@@ -266,9 +276,9 @@ impl Conversation {
         let (profile, login) = (found.path.clone(), up.login.clone());
         let plan = Plan { id, uid, place: self.place.clone(), profile, interface, login };
         running::start(&self.service, plan, ends, attached).map(|()| id).map_err(|error| {
-            let why = format!("the client can't be started: {error}");
-            self.service.tunnels().end(id, &why, wall_s());
-            why
+            let reason = format!("the client can't be started: {error}");
+            self.service.tunnels().end(id, &reason, wall_s());
+            reason
         })
     }
 
@@ -324,8 +334,8 @@ impl Conversation {
     }
 
     async fn refuse_profile(&mut self, error: &ProfileError) -> Result<(), FrameError> {
-        let why = self.words(error);
-        self.refuse(&why, true).await
+        let reason = self.words(error);
+        self.refuse(&reason, true).await
     }
 
     /// A problem with a profile, as this user may know it.

@@ -8,6 +8,7 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
 
 use vpnd_config::profile::{FORMAT, Profile, Trust};
+use zeroize::Zeroizing;
 
 /// Why a text is not taken as a profile.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -26,19 +27,38 @@ pub(super) enum NotImported {
          from the gateway's web pages"
     )]
     Version(u64),
-    #[error("this profile is damaged ({0}): get it again from the gateway's web pages or from who runs it")]
+    #[error("this profile is damaged ({0}): get it again from the gateway's web pages or its administrator")]
     Damaged(String),
     #[error(
         "no profile of this machine is for the gateway {0} with the same authority: an administrator adds one ('sudo vpnd import \
          FILE'), and then users may bring their own"
     )]
     Foreign(String),
+    #[error(
+        "the profile '{0}' of this machine, which this one follows, is gone, wrong or for another gateway now: ask an administrator, \
+         or 'vpnd forget' this one and import it again"
+    )]
+    Gone(String),
+}
+
+/// The first line of a profile that follows one of the machine: so no change of that one has it
+/// follow another.
+const FOLLOWS: &str = "# Follows the machine's profile ";
+
+/// The text in which a user's profile is kept.
+pub(super) fn text(profile: &Profile, followed: &str) -> Zeroizing<String> {
+    Zeroizing::new(format!("{FOLLOWS}{followed}\n{}", *profile.to_toml()))
+}
+
+/// The machine's profile that a kept text follows; `None` in one of an earlier version.
+pub(super) fn followed(text: &str) -> Option<&str> {
+    text.lines().next()?.strip_prefix(FOLLOWS)
 }
 
 /// Reads a profile's text.
 ///
 /// # Errors
-/// What it is instead, and what to do.
+/// [`NotImported`], which names what the text is instead, and what to do.
 pub(super) fn read(text: &str) -> Result<Profile, NotImported> {
     let has_line = |wanted: &str| text.lines().any(|line| line.trim().eq_ignore_ascii_case(wanted));
     match version(text) {
@@ -68,18 +88,28 @@ fn version(text: &str) -> Option<u64> {
 }
 
 /// A user's profile as it has an effect, with the name of the machine's that all but `[user]` is of:
-/// one that says the same as the user's, if there is one.
+/// the one that is `followed`, or one that says the same as the user's, if there is one.
 ///
 /// # Errors
-/// [`NotImported::Foreign`].
+/// [`NotImported::Foreign`], [`NotImported::Gone`].
 pub(super) fn of_machine<'m>(
     own: &Profile,
     machine: &'m [(String, Profile)],
+    followed: Option<&str>,
 ) -> Result<(Profile, &'m str), NotImported> {
-    let mut first = None;
-    for (name, theirs) in machine.iter().filter(|(_, theirs)| is_same_gateway(own, theirs)) {
+    let merged = |theirs: &Profile| {
         let Profile { user, totp, browser, identity, .. } = own.clone();
-        let profile = Profile { user, totp, browser, identity, ..theirs.clone() };
+        Profile { user, totp, browser, identity, ..theirs.clone() }
+    };
+    let mut same = machine.iter().filter(|(_, theirs)| is_same_gateway(own, theirs));
+    if let Some(followed) = followed {
+        let found = same.find(|(name, _)| name == followed);
+        let found = found.map(|(name, theirs)| (merged(theirs), name.as_str()));
+        return found.ok_or_else(|| NotImported::Gone(followed.to_owned()));
+    }
+    let mut first = None;
+    for (name, theirs) in same {
+        let profile = merged(theirs);
         if profile == *own {
             return Ok((profile, name.as_str()));
         }
@@ -141,13 +171,36 @@ mod tests {
         let work =
             ("work".to_owned(), profile("any", "vpn.example", "routes = \"pushed\"\nkill_switch = \"on\""));
         let own = profile("ann", "vpn.example", "routes = [\"0.0.0.0/0\"]\ndns = false\nlanes = 16");
-        let (merged, of) = of_machine(&own, std::slice::from_ref(&work)).unwrap();
+        let (merged, of) = of_machine(&own, std::slice::from_ref(&work), None).unwrap();
         assert_eq!((merged.user.as_deref(), of), (Some("ann"), "work"));
         assert_eq!(Profile { user: work.1.user.clone(), ..merged }, work.1);
         // One that says the same is taken before another one of that gateway.
         let all = ("all".to_owned(), profile("any", "vpn.example", "routes = \"all\""));
         let own = profile("ann", "vpn.example", "routes = \"all\"");
-        assert_eq!(of_machine(&own, &[work, all]).unwrap(), (own.clone(), "all"));
+        assert_eq!(of_machine(&own, &[work, all], None).unwrap(), (own.clone(), "all"));
+    }
+
+    #[test]
+    fn a_profile_follows_the_one_that_it_was_imported_by() {
+        let split = ("a-split".to_owned(), profile("any", "vpn.example", ""));
+        let full = ("b-full".to_owned(), profile("any", "vpn.example", "kill_switch = \"on\""));
+        let own = profile("ann", "vpn.example", "kill_switch = \"on\"");
+        let kept = text(&own, "b-full");
+        assert_eq!((followed(&kept), read(&kept).as_ref()), (Some("b-full"), Ok(&own)));
+        // Another one is as it was before the change.
+        let changed = ("b-full".to_owned(), profile("any", "vpn.example", "kill_switch = \"persistent\""));
+        let machine = [split.clone(), changed.clone()];
+        let (now, name) = of_machine(&own, &machine, followed(&kept)).unwrap();
+        assert_eq!((now.kill_switch, name), (changed.1.kill_switch, "b-full"));
+        // It is gone for a moment, or for good: then the other one does not take its place.
+        let gone = of_machine(&own, std::slice::from_ref(&split), followed(&kept));
+        assert_eq!(gone.err(), Some(NotImported::Gone("b-full".to_owned())));
+        let elsewhere = ("b-full".to_owned(), profile("any", "vpn.other", ""));
+        assert!(
+            of_machine(&own, &[split, elsewhere, full], followed("# Follows the machine's profile x\n"))
+                .is_err()
+        );
+        assert_eq!(followed("version = 1\n"), None);
     }
 
     #[test]
@@ -155,17 +208,19 @@ mod tests {
         let work = profile("any", "vpn.example", "");
         let machine = [("work".to_owned(), work.clone())];
         for other in [profile("ann", "vpn.other", ""), pinned(&work, "a CA of another one")] {
-            assert!(matches!(of_machine(&other, &machine), Err(NotImported::Foreign(_))), "{other:?}");
+            assert!(matches!(of_machine(&other, &machine, None), Err(NotImported::Foreign(_))), "{other:?}");
         }
-        assert!(of_machine(&work, &[]).is_err());
+        assert!(of_machine(&work, &[], None).is_err());
         let authority = |name: &str| {
             let key = rcgen::KeyPair::generate().unwrap();
             rcgen::CertificateParams::new(vec![name.to_owned()]).unwrap().self_signed(&key).unwrap().pem()
         };
         let (one, other) = (authority("one.example"), authority("other.example"));
         let machine = [("work".to_owned(), pinned(&work, &format!("{one}{other}")))];
-        assert!(of_machine(&pinned(&work, &format!("# text\n{other}\n{one}")), &machine).is_ok());
-        assert!(of_machine(&pinned(&work, &one), &machine).is_err());
-        assert!(of_machine(&pinned(&work, &format!("{one}{}", authority("x.example"))), &machine).is_err());
+        assert!(of_machine(&pinned(&work, &format!("# text\n{other}\n{one}")), &machine, None).is_ok());
+        assert!(of_machine(&pinned(&work, &one), &machine, None).is_err());
+        assert!(
+            of_machine(&pinned(&work, &format!("{one}{}", authority("x.example"))), &machine, None).is_err()
+        );
     }
 }

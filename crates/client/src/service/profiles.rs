@@ -1,8 +1,8 @@
 //! The profiles by which users may connect: files that an administrator or the management of devices
 //! has placed in one directory, and those that a user has brought, in one of that user's.
 //!
-//! INVARIANT: a user's word names a file of these directories and no other; one that somebody other
-//! than root could have written is not used. What a user's own profile may say is decided anew each
+//! INVARIANT: a user's word names a file of these directories and no other; one that a user other
+//! than root could have written is not used. What a user's own profile may say is decided each
 //! time it is used ([`own_profile`]); what one permits otherwise is not known here.
 
 use std::fs::{self, DirBuilder};
@@ -14,6 +14,7 @@ use super::own_profile::{self, NotImported};
 use vpnd_config::ConfigError;
 use vpnd_config::profile::{Profile, ServerAddress};
 use vpnd_sys::secret_file::{self, Existing, SECRET_MODE, WriteError};
+use zeroize::Zeroizing;
 
 /// The longest name.
 const MAX_NAME: usize = 64;
@@ -40,7 +41,7 @@ pub(super) enum ProfileError {
     #[error("the profile '{name}' is not used: {source}")]
     Untrusted { name: String, source: trusted_path::Untrusted },
     #[error(
-        "the profile '{name}' is not used: {} has to be a file of root that nobody else can write (mode 600 or 644)",
+        "the profile '{name}' is not used: {} has to be a file of root that no other user can write (mode 600 or 644)",
         path.display()
     )]
     Exposed { name: String, path: PathBuf },
@@ -137,18 +138,28 @@ impl Profiles {
             return Err(ProfileError::Taken(name.to_owned()));
         }
         let Some(own) = &self.own else {
-            keep(&self.directory, 0o755, name, &profile, Existing::Refuse)?;
+            keep(&self.directory, 0o755, name, &profile.to_toml(), Existing::Refuse)?;
             return Ok(format!("'{name}' is a profile of this machine now"));
         };
         if names_in(own)?.len() >= MAX_OWN {
             return Err(ProfileError::TooMany);
         }
         let machines = self.machines()?;
-        let (profile, of) = own_profile::of_machine(&profile, &machines)?;
-        keep(own, 0o700, name, &profile, Existing::Refuse)?;
+        let (profile, of) = own_profile::of_machine(&profile, &machines, None)?;
+        keep(own, 0o700, name, &own_profile::text(&profile, of), Existing::Refuse)?;
         Ok(format!(
             "'{name}' is a profile of yours now: it logs in as [user] says, and all else is as in '{of}'"
         ))
+    }
+
+    /// The profile of this name, without what is secret in it.
+    ///
+    /// # Errors
+    /// If there is none, or it is not to be used.
+    pub(super) fn gateway(&self, name: &str) -> Result<Profile, ProfileError> {
+        let Found { name, path, .. } = self.find(Some(name))?;
+        let profile = Profile::load(&path).map_err(|source| ProfileError::Wrong { name, source })?;
+        Ok(profile.without_secrets())
     }
 
     /// Removes a profile of this user, or as root one of the machine.
@@ -204,9 +215,11 @@ fn own_named(directory: &Path, name: &str, machines: &[(String, Profile)]) -> Re
         ProfileError::Wrong { name, source } => ProfileError::OwnWrong { name, source },
         error => error,
     })?;
-    let (now, _) = own_profile::of_machine(&profile, machines)?;
-    if now != profile {
-        keep(directory, 0o700, name, &now, Existing::Replace)?;
+    let kept = Zeroizing::new(fs::read_to_string(&path).unwrap_or_default());
+    let (now, followed) = own_profile::of_machine(&profile, machines, own_profile::followed(&kept))?;
+    let text = own_profile::text(&now, followed);
+    if text != kept {
+        keep(directory, 0o700, name, &text, Existing::Replace)?;
     }
     Ok(found(name, path, &now))
 }
@@ -222,18 +235,12 @@ fn found(name: &str, path: PathBuf, profile: &Profile) -> Found {
 }
 
 /// Writes a profile, and makes its directory with this mode.
-fn keep(
-    directory: &Path,
-    mode: u32,
-    name: &str,
-    profile: &Profile,
-    existing: Existing,
-) -> Result<(), ProfileError> {
+fn keep(directory: &Path, mode: u32, name: &str, text: &str, existing: Existing) -> Result<(), ProfileError> {
     let path = file(directory, name)?;
     let made = DirBuilder::new().recursive(true).mode(mode).create(directory);
     made.map_err(|source| ProfileError::Directory { directory: directory.to_owned(), source })?;
     trusted_path::check(&path).map_err(|source| ProfileError::Untrusted { name: name.to_owned(), source })?;
-    Ok(secret_file::write(&path, profile.to_toml().as_bytes(), SECRET_MODE, existing)?)
+    Ok(secret_file::write(&path, text.as_bytes(), SECRET_MODE, existing)?)
 }
 
 /// The file of a profile, if that can be its name.
@@ -419,7 +426,7 @@ mod tests {
         ann.find(Some("mine")).unwrap();
         assert!(!kept().dns, "as the machine's says from now on");
         fs::write(&work, PROFILE.replace("vpn.example", "vpn.other")).unwrap();
-        assert!(matches!(ann.find(Some("mine")), Err(ProfileError::NotImported(NotImported::Foreign(_)))));
+        assert!(matches!(ann.find(Some("mine")), Err(ProfileError::NotImported(NotImported::Gone(_)))));
     }
 
     #[test]
@@ -469,14 +476,14 @@ mod tests {
             profiles.find(None).unwrap().pages
         };
         assert_eq!(pages("addresses = [\"vpn.example\"]"), None);
-        let of = |address: &str| Some(address.to_owned());
+        let origin = |address: &str| Some(address.to_owned());
         assert_eq!(
             pages("addresses = [\"a.example\"]\nname = \"vpn.example\"\ntcp_port = 443"),
-            of("https://vpn.example")
+            origin("https://vpn.example")
         );
         assert_eq!(
             pages("addresses = [\"[2001:db8::1]:4433\"]\ntcp_port = 8443"),
-            of("https://[2001:db8::1]:8443")
+            origin("https://[2001:db8::1]:8443")
         );
     }
 }

@@ -3,7 +3,7 @@
 //! Invariants: the process ends in order when its user, root or the service ends it, and when its
 //! user's command goes away before it is connected; one that does not end is killed, and what it
 //! leaves on the machine is undone. Questions are answered by the command that has started it, and
-//! by nobody once that is gone.
+//! not at all once that is gone.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -35,13 +35,15 @@ const REPORT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Messages of a client, and for its user, that wait.
 const QUEUE: usize = 16;
 
-/// Who ends a client.
+/// The cause of a client's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
     /// Its user or root.
     Person,
-    /// Nobody who would be at the machine.
+    /// The service itself; no user is at the machine.
     Service,
+    /// The command that waited for the tunnel is gone, which is no wish for an open network.
+    Unattended,
 }
 
 /// The way to a running client, for any number of holders.
@@ -53,7 +55,7 @@ pub(super) struct Handle {
     over: watch::Receiver<bool>,
 }
 
-/// What only the task of the client holds.
+/// The ends that only the client's task holds.
 pub(super) struct Ends {
     ending: watch::Receiver<Option<Ending>>,
     reports: mpsc::Receiver<oneshot::Sender<TunnelDetails>>,
@@ -76,7 +78,7 @@ pub(super) struct Attached {
     pub(super) answers: mpsc::Receiver<Option<Typed>>,
 }
 
-/// What is started, and for whom.
+/// The client to start, and its user.
 pub(super) struct Plan {
     pub(super) id: TunnelId,
     pub(super) uid: u32,
@@ -113,14 +115,14 @@ impl Handle {
         let _ = self.over.wait_for(|over| *over).await;
     }
 
-    /// What is in force of it; `None` if it does not say so in time.
+    /// The settings in force; `None` if the client does not report them in time.
     pub(super) async fn report(&self) -> Option<TunnelDetails> {
         let (reply, report) = oneshot::channel();
         self.reports.try_send(reply).ok()?;
         timeout(REPORT_TIMEOUT, report).await.ok()?.ok()
     }
 
-    /// `status` with what is in force, if it is connected and says so.
+    /// `status` with the settings in force, if it is connected and reports them.
     pub(super) async fn detailed(&self, status: TunnelStatus) -> TunnelStatus {
         let details = match status.state {
             TunnelState::Connected => self.report().await,
@@ -179,7 +181,7 @@ fn command(service: &Service, plan: &Plan, channel: StdStream) -> Command {
         command.args(["--log-format", "json"]);
     }
     command.arg(if args.verbose { "-vv" } else { "-v" });
-    // What the service manager gave is for the service. A terminal's Ctrl-C is, too.
+    // The service manager's socket is for the service. A terminal's Ctrl-C is, too.
     command.env_remove("NOTIFY_SOCKET").process_group(0);
     command.stdin(Stdio::from(OwnedFd::from(channel))).stdout(Stdio::null());
     command
@@ -199,7 +201,7 @@ struct RunningClient {
     ends: Ends,
     /// Those who wait for a report.
     waiting: Vec<oneshot::Sender<TunnelDetails>>,
-    /// Who ends it, and when it is killed if it has not.
+    /// The cause of its end, and when it is killed if it has not ended.
     ending: Option<(Ending, Instant)>,
     /// The reason that it gave for its end.
     failure: Option<(String, bool)>,
@@ -242,11 +244,11 @@ impl RunningClient {
                 Some(reply) = self.ends.reports.recv() => self.request_report(reply).await?,
                 answer = answer(&mut self.attached), if self.attached.is_some() => match answer {
                     Some(answer) => self.send(&ToClient::Answer(answer)).await?,
-                    // Nobody waits for this tunnel any more.
+                    // No command waits for this tunnel any more.
                     None => {
                         self.attached = None;
                         let ending = *self.ends.ending.borrow();
-                        self.end(ending.unwrap_or(Ending::Person)).await?;
+                        self.end(ending.unwrap_or(Ending::Unattended)).await?;
                     }
                 },
                 () = sleep_until(kill_at.unwrap_or_else(Instant::now)), if kill_at.is_some() => return Ok(()),
@@ -306,9 +308,10 @@ impl RunningClient {
         self.ending = Some((ending, Instant::now() + END_TIMEOUT));
         match ending {
             Ending::Person => self.send(&ToClient::End).await,
-            Ending::Service => {
+            Ending::Service | Ending::Unattended => {
+                let sent = self.send(&ToClient::Leave).await;
                 self.writer = None;
-                Ok(())
+                sent
             }
         }
     }
@@ -339,6 +342,7 @@ impl RunningClient {
     fn reason(&self, status: Option<ExitStatus>) -> String {
         match (self.ending, status) {
             (Some((Ending::Person, _)), Some(_)) => "ended".to_owned(),
+            (Some((Ending::Unattended, _)), Some(_)) => "the command that waited for it has ended".to_owned(),
             (Some((Ending::Service, _)), Some(_)) => "the client service has stopped".to_owned(),
             (_, Some(status)) => format!("the client has ended by itself ({status}); its log has the reason"),
             (_, None) => "the client was killed".to_owned(),
@@ -346,7 +350,7 @@ impl RunningClient {
     }
 }
 
-/// What the user has answered; `None` if the user's command is gone.
+/// The user's answer; `None` if the user's command is gone.
 async fn answer(attached: &mut Option<Attached>) -> Option<Option<Typed>> {
     match attached {
         Some(attached) => attached.answers.recv().await,

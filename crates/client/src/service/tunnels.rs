@@ -1,15 +1,15 @@
 //! The tunnels that the service runs, and what a user may do with them.
 //!
-//! INVARIANT: nobody but a tunnel's owner and root ends it, sees more of it than that its profile is
-//! in use, or brings another one up beside it: the newest tunnel is the innermost, so it would carry
-//! what the others carry. Pure: times are arguments, and `H`, by which a tunnel is told something,
-//! is only kept here.
+//! INVARIANT: only a tunnel's owner and root end it, see more of it than that its profile is
+//! in use, or bring another one up at the same time: the newest tunnel is the innermost, so it
+//! would carry what the others carry. Pure: times are arguments, and `H`, the handle that sends to
+//! a tunnel, is only kept here.
 
 use std::collections::VecDeque;
 
 use crate::user_messages::{TunnelState, TunnelStatus, UsedBy};
 
-/// Tunnels at the same time. Each has a layer of its own.
+/// Tunnels at the same time. Each has a separate layer.
 pub(super) const MAX_TUNNELS: usize = 4;
 /// Tunnels of one user that have ended and are still shown.
 const MAX_ENDED: usize = 8;
@@ -17,6 +17,11 @@ const MAX_ENDED: usize = 8;
 const MAX_LINES: usize = 64;
 /// The longest line that is kept, characters.
 const MAX_LINE: usize = 512;
+
+/// Bytes of the lines in one reply, and how many a line takes besides its text: a command reads a
+/// message of 1 MiB.
+const MAX_LOG: usize = 512 << 10;
+const LINE_OVERHEAD: usize = 32;
 
 /// Why a user gets nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -97,6 +102,11 @@ impl<H> Tunnels<H> {
         Ok((id, number))
     }
 
+    /// Whether this user has a tunnel that runs.
+    pub(super) fn is_owner(&self, uid: u32) -> bool {
+        self.running().any(|tunnel| tunnel.owner == uid)
+    }
+
     /// The tunnel is in this state, and this was said of it.
     pub(super) fn note(&mut self, id: TunnelId, state: TunnelState, said: &str, now_s: u64) {
         let Some(tunnel) = self.all.iter_mut().find(|tunnel| tunnel.id == id) else { return };
@@ -173,8 +183,8 @@ impl<H> Tunnels<H> {
         })
     }
 
-    /// What was said of the tunnels that this user may see, of one profile or of all, each line with
-    /// its time.
+    /// The messages about tunnels that this user may see, of one profile or of all, each line with
+    /// its time; the newest of them if there are many.
     ///
     /// # Errors
     /// If a profile is named and there is none of it.
@@ -190,10 +200,16 @@ impl<H> Tunnels<H> {
         };
         let mut lines: Vec<_> = wanted.flat_map(of_one).collect();
         lines.sort_by_key(|(at_s, _)| *at_s);
-        Ok(lines)
+        let mut room = MAX_LOG;
+        let fits = |(_, said): &&(u64, String)| {
+            room = room.saturating_sub(said.len() + LINE_OVERHEAD);
+            room > 0
+        };
+        let newest = lines.iter().rev().take_while(fits).count();
+        Ok(lines.split_off(lines.len() - newest))
     }
 
-    /// Whose the running tunnel of this profile is, as far as this user may know.
+    /// The user of this profile's running tunnel, as far as this user may know.
     pub(super) fn used_by(&self, uid: u32, profile: &str) -> Option<UsedBy> {
         let tunnel = self.running().find(|tunnel| tunnel.profile == profile)?;
         Some(if tunnel.owner == uid { UsedBy::You } else { UsedBy::AnotherUser })
@@ -272,6 +288,20 @@ mod tests {
         }
         assert_eq!(tunnels.begin(BOB, "work", 8, "bob's", |number| number < 2), Ok((4, 2)));
         assert_eq!(tunnels.used_by(ANN, "work"), Some(UsedBy::AnotherUser));
+    }
+
+    #[test]
+    fn root_gets_the_newest_lines_of_many_users() {
+        let mut tunnels = Tunnels::new();
+        for uid in 1..=200 {
+            let (id, _) = tunnels.begin(uid, "work", 0, "a user's", |_| false).unwrap();
+            (0..u64::from(uid)).for_each(|_| tunnels.say(id, &"ü".repeat(MAX_LINE), u64::from(uid)));
+            tunnels.end(id, "over", u64::from(uid));
+        }
+        let lines = tunnels.log(ROOT, None).unwrap();
+        let bytes: usize = lines.iter().map(|(_, line)| line.len()).sum();
+        assert!(bytes < MAX_LOG && bytes > MAX_LOG / 2, "{bytes}");
+        assert_eq!(lines.last(), Some(&(200, "work: over".to_owned())));
     }
 
     #[test]

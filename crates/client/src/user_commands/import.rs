@@ -13,8 +13,8 @@ use clap::Args;
 use rustix::fs::OFlags;
 use zeroize::Zeroizing;
 
-use super::fetch::fetch;
 use super::{ServiceClient, ServiceSocket, profile_name, refused, say};
+use crate::fetch::fetch;
 use crate::user_messages::{Import, MAX_PROFILE, ProfileName, ProfileText, ServiceReply, UserRequest};
 use vpnd_sys::account;
 use vpnd_sys::text::harmless;
@@ -57,9 +57,9 @@ enum FileError {
         "{file} belongs to user {owner}, who could change it meanwhile: make a copy of your own, and import that"
     )]
     Foreign { file: String, owner: u32 },
-    #[error("{0} is longer than {MAX_PROFILE} bytes, and so no profile")]
+    #[error("{0} is longer than {MAX_PROFILE} bytes, so it is no profile")]
     TooLong(String),
-    #[error("{0} is not text, and so no profile")]
+    #[error("{0} is not text, so it is no profile")]
     NoText(String),
 }
 
@@ -85,8 +85,7 @@ pub async fn import(args: &ImportArgs) -> anyhow::Result<()> {
 /// # Errors
 /// If there is no such profile, or it is not this user's.
 pub async fn forget(args: &ForgetArgs) -> anyhow::Result<()> {
-    let Some(name) = profile_name(Some(&args.profile))? else { return Ok(()) };
-    lines(&args.service, &UserRequest::Forget(name)).await
+    lines(&args.service, &UserRequest::Forget(profile_name(&args.profile)?)).await
 }
 
 async fn lines(service: &ServiceSocket, request: &UserRequest) -> anyhow::Result<()> {

@@ -48,7 +48,7 @@ pub(super) fn connected(tunnel: &TunnelStatus) -> String {
 
 fn headline(tunnel: &TunnelStatus, now_s: u64) -> String {
     let since = age(now_s.saturating_sub(tunnel.since_s));
-    let what = match (tunnel.state, &tunnel.details) {
+    let summary = match (tunnel.state, &tunnel.details) {
         (TunnelState::Connected, Some(details)) => {
             let address = details.gateway_address.as_ref().map(|address| format!(" ({address})"));
             let (over, gateway) = (transport(details), &details.gateway);
@@ -58,7 +58,7 @@ fn headline(tunnel: &TunnelStatus, now_s: u64) -> String {
         (TunnelState::Connecting, _) => format!("{}, for {since}", tunnel.said),
         (TunnelState::Ended, _) => format!("ended {since} ago: {}", tunnel.said),
     };
-    harmless(&format!("{}: {what}", tunnel.profile))
+    harmless(&format!("{}: {summary}", tunnel.profile))
 }
 
 fn transport(details: &TunnelDetails) -> &'static str {

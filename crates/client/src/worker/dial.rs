@@ -1,14 +1,19 @@
 //! One control connection of a client: find the gateway, shake hands, log in or attach.
 //!
-//! Each attempt has a socket of its own, so that it leaves from whatever address the machine has
+//! Each attempt has a separate socket, so that it leaves from whatever address the machine has
 //! now.
 
+mod addresses;
 mod browser;
 mod candidates;
 mod challenge;
 mod request;
 mod trials;
+mod unanswered;
 mod ways;
+
+#[cfg(any(test, fuzzing))]
+pub(crate) use browser::read_arrival;
 
 use std::io;
 use std::net::SocketAddr;
@@ -23,17 +28,17 @@ use vpnd_control_channel::login::{
 };
 use vpnd_control_channel::quic::client_endpoint;
 use vpnd_proto::client::Purpose;
-use vpnd_proto::control::{Code, Message, Offer, Refused, Renewal, TooLong};
+use vpnd_proto::control::{Code, Message, Offer, Refused, TooLong};
 use vpnd_proto::device::DeviceProof;
 
 use super::distrust::Distrust;
 use super::over_tcp::{Carrier, CarrierError, OverTcp, gateway_of};
 use super::parent_client::{ParentClient, ParentError};
-use crate::servers::with_new;
 use browser::BrowserError;
-use candidates::Drained;
+use candidates::{Drained, Weights};
 pub(super) use request::Credentials;
 use trials::Trials;
+use unanswered::Unanswered;
 use vpnd_config::profile::{Profile, ServerAddress};
 use vpnd_pki::tls::{self, TlsError};
 use vpnd_proto::time::Time;
@@ -44,7 +49,7 @@ use ways::Ways;
 
 /// Head start of known addresses before the name is looked up again: the gateway may have moved.
 const LOOK_UP_AFTER: Duration = Duration::from_secs(1);
-/// So long after a change of the machine's network the addresses that are known are less worth.
+/// For this long after a change of the machine's network, known addresses are less reliable.
 const JUST_CHANGED: Duration = Duration::from_secs(5);
 
 /// An error of one attempt; another may succeed, unless [`DialError::is_final`].
@@ -66,7 +71,8 @@ pub(super) enum DialError {
     NoHandshake(SocketAddr),
     #[error(transparent)]
     Distrust(Distrust),
-    /// The same before the gateway had proved itself, when any host on the path can be the cause.
+    /// A failure before the gateway had proved itself, of which any host on the path can be the
+    /// cause.
     #[error("{address}: {cause}")]
     Unproven { address: SocketAddr, cause: Unproven },
     #[error(transparent)]
@@ -176,6 +182,8 @@ pub(super) struct Dialer {
     network: watch::Sender<Option<Instant>>,
     trials: Mutex<Trials>,
     drained: Mutex<Drained>,
+    weights: Mutex<Weights>,
+    unanswered: Unanswered,
     ways: Ways,
 }
 
@@ -186,6 +194,7 @@ impl Dialer {
         credentials: Credentials,
         parent: Arc<ParentClient>,
         over_tcp: Option<OverTcp>,
+        weights: Vec<(ServerAddress, u32)>,
     ) -> Self {
         // Addresses need no lookup, and names need one only where the profile has no address.
         let mut known: Vec<_> = profile.servers.iter().filter_map(ServerAddress::literal).collect();
@@ -203,6 +212,8 @@ impl Dialer {
             network: watch::Sender::new(None),
             trials: Mutex::new(Trials::default()),
             drained: Mutex::default(),
+            weights: Mutex::new(Weights::new(weights)),
+            unanswered: Unanswered::default(),
             ways: Ways::new(over_tcp),
         }
     }
@@ -223,7 +234,7 @@ impl Dialer {
             Purpose::Login if self.credentials.browser.is_on() => {
                 return self.dial_in_browser(offer, current, rtt, may_look_up).await;
             }
-            // Nobody sits there who would log in at another gateway.
+            // No user may be there to log in at another gateway.
             Purpose::Move if self.credentials.browser.is_on() => return Err(DialError::NoOther),
             _ => {}
         }
@@ -236,30 +247,6 @@ impl Dialer {
             }
             outcome => Ok(outcome),
         }
-    }
-
-    /// The gateway at this address is being drained. Whether that is news.
-    pub(super) fn note_drained(&self, address: SocketAddr) -> bool {
-        self.drained.lock().unwrap_or_else(PoisonError::into_inner).add(address, Instant::now())
-    }
-
-    /// The gateway has these addresses, too. Those of an honest parent's are read as it has read
-    /// them.
-    pub(super) fn add(&self, renewal: &Renewal) {
-        let new: Vec<ServerAddress> = renewal.addresses.iter().filter_map(|text| text.parse().ok()).collect();
-        let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
-        *servers = with_new(&servers, &new);
-        let mut known = self.known();
-        let others: Vec<_> =
-            servers.iter().filter_map(ServerAddress::literal).filter(|new| !known.contains(new)).collect();
-        known.extend(others);
-    }
-
-    /// This address is the first to be tried the next time.
-    fn answered(&self, address: SocketAddr) {
-        let mut known = self.known();
-        known.retain(|other| *other != address);
-        known.insert(0, address);
     }
 
     /// Sends the request on this connection, and waits for what comes of it.
@@ -302,7 +289,7 @@ impl Dialer {
         rtt: Option<Duration>,
         may_look_up: bool,
     ) -> Result<Shaken, DialError> {
-        let is_move = *purpose == Purpose::Move;
+        let is_move = purpose.leads_elsewhere();
         let mut changes = self.network.subscribe();
         let silent = tokio::time::sleep(HANDSHAKE_TIMEOUT);
         tokio::pin!(silent);
@@ -355,19 +342,14 @@ impl Dialer {
         ends
     }
 
-    /// The same as text, for the error of a client that gives up. `None` if no address failed since
-    /// the gateway answered last.
+    /// The failures as text, for the error of a client that gives up. `None` if no address failed
+    /// since the gateway answered last.
     pub(super) fn report(&self) -> Option<String> {
         self.trials().describe()
     }
 
     fn trials(&self) -> MutexGuard<'_, Trials> {
         self.trials.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn candidates(&self, purpose: &Purpose, current: Option<SocketAddr>) -> Vec<SocketAddr> {
-        let drained = self.drained.lock().unwrap_or_else(PoisonError::into_inner);
-        drained.order(&self.known(), purpose, current, Instant::now())
     }
 
     async fn shake_hands_with(
@@ -433,47 +415,9 @@ impl Dialer {
         }
     }
 
-    /// Looks up all names of the gateway, and for IPv4 addresses without a way there those by which
-    /// NAT64 serves them. The addresses found are kept, after the address that has answered last.
-    async fn look_up(&self) -> Result<Vec<SocketAddr>, DialError> {
-        let mut found = Vec::new();
-        let mut last = None;
-        let servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        for (place, server) in servers.iter().enumerate() {
-            match server.literal() {
-                Some(address) => {
-                    found.push(address);
-                    if address.is_ipv4() && self.trials().has_no_way_to(address) {
-                        // Most networks have none, which is no failure.
-                        let served = self.parent.addresses(place).await.unwrap_or_default();
-                        found.extend(served.iter().map(|served| SocketAddr::new(*served, server.port)));
-                    }
-                }
-                None => match self.parent.addresses(place).await {
-                    Ok(addresses) => {
-                        found.extend(addresses.iter().map(|address| SocketAddr::new(*address, server.port)));
-                    }
-                    Err(error) => last = Some(error),
-                },
-            }
-        }
-        if let (true, Some(error)) = (found.is_empty(), last) {
-            self.trials().lookup_failed(error.to_string());
-            return Err(error.into());
-        }
-        self.trials().looked_up();
-        let mut known = self.known();
-        known.truncate(1);
-        found.iter().for_each(|address| {
-            if !known.contains(address) {
-                known.push(*address);
-            }
-        });
-        Ok(found)
-    }
-
     /// Restarts attempts that are under way.
     pub(super) fn network_changed(&self) {
+        self.forget_rests();
         self.network.send_replace(Some(Instant::now()));
     }
 
@@ -485,17 +429,13 @@ impl Dialer {
         let lately = changed.is_some_and(|at| at.elapsed() < JUST_CHANGED);
         if lately { address_race::HEAD_START } else { LOOK_UP_AFTER }
     }
-
-    fn known(&self) -> MutexGuard<'_, Vec<SocketAddr>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// What becomes of a handshake that ends so.
+    /// The error of a handshake that ends so.
     fn handshake(source: ConnectionError) -> DialError {
         DialError::of_handshake("192.0.2.1:4433".parse().unwrap(), HandshakeError::Failed(source))
     }

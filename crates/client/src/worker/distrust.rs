@@ -25,7 +25,7 @@ const NO_APPLICATION_PROTOCOL: u64 = 120;
 pub(super) enum Distrust {
     #[error(
         "the gateway's certificate was not signed by the authority that the profile trusts: the profile is another gateway's, or \
-         older than this gateway's certificates (ask the administrator for a new one), or somebody answers in its place"
+         older than this gateway's certificates (ask the administrator for a new one), or another host answers in its place"
     )]
     UnknownAuthority,
     #[error(
@@ -65,7 +65,7 @@ impl Distrust {
         }
     }
 
-    /// The same for a stream's error after its connection was lost.
+    /// Judges a stream's error after its connection was lost.
     pub(super) fn behind_stream(error: &StreamError) -> Option<Self> {
         match error {
             StreamError::Read(ReadError::ConnectionLost(error))

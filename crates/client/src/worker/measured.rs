@@ -1,4 +1,4 @@
-//! What the worker knows of the connection to the gateway, for the user's eyes.
+//! The state of the connection to the gateway, for the user.
 
 use std::sync::Arc;
 

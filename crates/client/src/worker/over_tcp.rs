@@ -10,21 +10,19 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use base64::prelude::{BASE64_STANDARD, Engine as _};
 use rustls_pki_types::ServerName;
 use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use vpnd_proto::wire::PacketClass;
-use vpnd_relay::{Datagrams, MAX_UNSENT_BELOW, MAX_UNSENT_TLS, PROTOCOL, Patience, Run, RunSocket, relay};
-use zeroize::Zeroizing;
+use vpnd_relay::opening::{ask, connect_request, upgrade_request};
+use vpnd_relay::{Datagrams, MAX_UNSENT_BELOW, MAX_UNSENT_TLS, Patience, Run, RunSocket, relay};
 
 use super::parent_client::{ParentClient, ParentError};
 use vpnd_config::profile::{Profile, Proxy, ServerAddress};
@@ -32,8 +30,6 @@ use vpnd_pki::tls::{self, TlsError, Trust};
 
 /// Limit for a connection to be ready.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(8);
-/// Bytes of an answer's head.
-const MAX_HEAD: usize = 8 << 10;
 /// Time in which the network acknowledges what was sent.
 const ACKNOWLEDGEMENT_TIMEOUT: Duration = Duration::from_secs(30);
 /// The ends of the tunnel notice silence themselves.
@@ -59,11 +55,36 @@ pub(super) enum CarrierError {
     Refused { address: SocketAddr, answer: String },
     #[error("the proxy {address} does not connect to the gateway: {answer}")]
     Proxy { address: SocketAddr, answer: String },
-    #[error(
-        "the proxy {0} wants another user and password: they stand in 'proxy' in [server] of the profile"
-    )]
+    #[error("the proxy {0} does not accept user and password: correct 'proxy' in [server] of the profile")]
     ProxyPassword(SocketAddr),
 }
+
+/// How a carrier's connection reaches the gateway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way<'p> {
+    Direct,
+    Proxy,
+    /// With these, user and password.
+    ProxyAs(&'p str),
+}
+
+impl<'p> Way<'p> {
+    /// The way that is tried first. A password is in clear for the local network, so no proxy gets it
+    /// unasked.
+    fn first(proxy: Option<&Proxy>) -> Self {
+        if proxy.is_some() { Self::Proxy } else { Self::Direct }
+    }
+
+    /// The way to try after this one has failed, if there is one.
+    fn after(self, error: &CarrierError, proxy: Option<&'p Proxy>) -> Option<Self> {
+        let credentials = proxy.and_then(|proxy| proxy.credentials.as_ref())?;
+        let is_asked = self == Self::Proxy && matches!(error, CarrierError::ProxyPassword(_));
+        is_asked.then_some(Self::ProxyAs(credentials))
+    }
+}
+
+/// The ports of the lanes' sockets. They may change.
+pub(super) type LanePorts = Arc<[AtomicU16]>;
 
 /// What all carriers of a client have in common.
 pub(super) struct OverTcp {
@@ -73,8 +94,7 @@ pub(super) struct OverTcp {
     target: String,
     tls: TlsConnector,
     name: ServerName<'static>,
-    /// The ports of the lanes' sockets.
-    lanes: Arc<[u16]>,
+    lanes: LanePorts,
 }
 
 /// A connection that carries datagrams. It ends when it is dropped.
@@ -118,9 +138,16 @@ impl OverTcp {
         Ok(Self { port, proxy: profile.proxy.clone(), target, tls, name, lanes: Arc::default() })
     }
 
-    /// The same for lanes whose sockets have these ports.
+    /// Sets the ports of the lanes' sockets.
     pub(super) fn of_lanes(self, lanes: Vec<u16>) -> Self {
-        Self { lanes: lanes.into(), ..self }
+        Self { lanes: lanes.into_iter().map(AtomicU16::new).collect(), ..self }
+    }
+
+    /// The lanes' sockets have these ports from now on.
+    pub(super) fn lanes_are_at(&self, ports: &[u16]) {
+        for (lane, port) in self.lanes.iter().zip(ports) {
+            lane.store(*port, Ordering::Relaxed);
+        }
     }
 
     /// Opens a carrier to this address of the gateway, or of the proxy.
@@ -130,9 +157,15 @@ impl OverTcp {
         (address, gateway): (SocketAddr, Option<SocketAddr>),
         proxy: Option<&Proxy>,
     ) -> Result<Carrier, CarrierError> {
-        let (tcp, socket) = parent.stream(address).await?;
-        let opened = timeout(OPEN_TIMEOUT, self.upgraded(tcp, address, proxy)).await;
-        let (stream, before) = opened.map_err(|_| CarrierError::Silent(address))??;
+        let mut way = Way::first(proxy);
+        let (socket, (stream, before)) = loop {
+            let (tcp, socket) = parent.stream(address).await?;
+            let opened = timeout(OPEN_TIMEOUT, self.upgraded(tcp, address, way)).await;
+            match opened.map_err(|_| CarrierError::Silent(address))? {
+                Ok(opened) => break (socket, opened),
+                Err(error) => way = way.after(&error, proxy).ok_or(error)?,
+            }
+        };
         let failed = |source| CarrierError::Connect { address, source };
         let socket = UdpSocket::from_std(socket).map_err(failed)?;
         let local = socket.local_addr().map_err(failed)?;
@@ -140,7 +173,7 @@ impl OverTcp {
         let own = Own {
             socket: RunSocket::new(socket),
             control: Arc::clone(&control),
-            lane: AtomicU16::new(*self.lanes.first().unwrap_or(&0)),
+            lane: AtomicUsize::new(0),
             lanes: Arc::clone(&self.lanes),
         };
         let task = tokio::spawn(async move {
@@ -154,7 +187,7 @@ impl OverTcp {
         &self,
         tcp: std::net::TcpStream,
         address: SocketAddr,
-        proxy: Option<&Proxy>,
+        way: Way<'_>,
     ) -> Result<(TlsStream<TcpStream>, Vec<u8>), CarrierError> {
         let failed = |source| CarrierError::Connect { address, source };
         let mut tcp = TcpStream::from_std(tcp).map_err(failed)?;
@@ -168,8 +201,10 @@ impl OverTcp {
             .and_then(|()| options.set_tcp_notsent_lowat(MAX_UNSENT_BELOW))
             .and_then(|()| options.set_tcp_user_timeout(Some(ACKNOWLEDGEMENT_TIMEOUT)))
             .map_err(failed)?;
-        if let Some(proxy) = proxy {
-            self.connect_through(&mut tcp, proxy, address).await?;
+        match way {
+            Way::Direct => {}
+            Way::Proxy => connect_through(&mut tcp, &self.target, None, address).await?,
+            Way::ProxyAs(user) => connect_through(&mut tcp, &self.target, Some(user), address).await?,
         }
         let shaken = self.tls.connect(self.name.clone(), tcp).await;
         let mut stream = shaken.map_err(|source| {
@@ -184,66 +219,31 @@ impl OverTcp {
             }
         })?;
         stream.get_mut().1.set_buffer_limit(Some(MAX_UNSENT_TLS));
-        let host = self.name.to_str();
-        let request =
-            format!("GET / HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\nUpgrade: {PROTOCOL}\r\n\r\n");
         let refused = |answer: String| CarrierError::Refused { address, answer };
-        stream.write_all(request.as_bytes()).await.map_err(|error| refused(error.to_string()))?;
-        let (status, before) = answer(&mut stream).await.map_err(|error| refused(error.to_string()))?;
-        if status.split(' ').nth(1) != Some("101") {
-            return Err(refused(vpnd_sys::text::harmless(&status)));
+        let answer = ask(&mut stream, &upgrade_request(&self.name.to_str())).await;
+        let answer = answer.map_err(|error| refused(error.to_string()))?;
+        if answer.status() != Some(101) {
+            return Err(refused(vpnd_sys::text::harmless(&answer.line)));
         }
-        Ok((stream, before))
+        Ok((stream, answer.rest))
     }
 }
 
-impl OverTcp {
-    /// Has a proxy connect to the gateway.
-    async fn connect_through(
-        &self,
-        tcp: &mut TcpStream,
-        proxy: &Proxy,
-        address: SocketAddr,
-    ) -> Result<(), CarrierError> {
-        let target = &self.target;
-        let mut request = Zeroizing::new(format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n"));
-        if let Some(credentials) = &proxy.credentials {
-            let credentials = Zeroizing::new(BASE64_STANDARD.encode(credentials.as_bytes()));
-            request.push_str("Proxy-Authorization: Basic ");
-            request.push_str(&credentials);
-            request.push_str("\r\n");
-        }
-        request.push_str("\r\n");
-        let refused = |answer: String| CarrierError::Proxy { address, answer };
-        tcp.write_all(request.as_bytes()).await.map_err(|error| refused(error.to_string()))?;
-        let (status, before) = answer(tcp).await.map_err(|error| refused(error.to_string()))?;
-        match status.split(' ').nth(1) {
-            // The gateway is silent until it is sent something.
-            Some("200") if before.is_empty() => Ok(()),
-            Some("407") => Err(CarrierError::ProxyPassword(address)),
-            _ => Err(refused(vpnd_sys::text::harmless(&status))),
-        }
-    }
-}
-
-/// The first line of an answer over HTTP/1.1, and what was read behind its head.
-pub(super) async fn answer(
-    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
-) -> io::Result<(String, Vec<u8>)> {
-    const END: &[u8] = b"\r\n\r\n";
-    let mut head = Vec::new();
-    loop {
-        if let Some(at) = head.windows(END.len()).position(|bytes| bytes == END) {
-            let rest = head.split_off(at + END.len());
-            let status = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
-            return Ok((String::from_utf8_lossy(status).into_owned(), rest));
-        }
-        if head.len() > MAX_HEAD {
-            return Err(io::Error::other("its answer is too long"));
-        }
-        if stream.read_buf(&mut head).await? == 0 {
-            return Err(io::Error::other("it hangs up"));
-        }
+/// Has a proxy connect to the gateway, with this user and password, if any.
+async fn connect_through(
+    tcp: &mut TcpStream,
+    target: &str,
+    credentials: Option<&str>,
+    address: SocketAddr,
+) -> Result<(), CarrierError> {
+    let refused = |answer: String| CarrierError::Proxy { address, answer };
+    let answer = ask(tcp, &connect_request(target, credentials)).await;
+    let answer = answer.map_err(|error| refused(error.to_string()))?;
+    match answer.status() {
+        // The gateway is silent until it is sent something.
+        Some(200) if answer.rest.is_empty() => Ok(()),
+        Some(407) => Err(CarrierError::ProxyPassword(address)),
+        _ => Err(refused(vpnd_sys::text::harmless(&answer.line))),
     }
 }
 
@@ -252,8 +252,8 @@ struct Own {
     socket: RunSocket,
     control: Arc<AtomicU16>,
     /// The lane that has sent last.
-    lane: AtomicU16,
-    lanes: Arc<[u16]>,
+    lane: AtomicUsize,
+    lanes: LanePorts,
 }
 
 impl Datagrams for Own {
@@ -266,7 +266,8 @@ impl Datagrams for Own {
             let (part, rest) = left.split_at((alike * segment).min(left.len()));
             left = rest;
             // Any lane takes what is for another one (PROTOCOL §7.2).
-            let port = if first { &self.control } else { &self.lane };
+            let lane = || self.lanes.get(self.lane.load(Ordering::Relaxed));
+            let Some(port) = (if first { Some(&*self.control) } else { lane() }) else { continue };
             let to = SocketAddr::from((Ipv4Addr::LOCALHOST, port.load(Ordering::Relaxed)));
             self.socket.send(part, segment, Some(to));
         }
@@ -280,7 +281,8 @@ impl Datagrams for Own {
         let (run, from) = self.socket.try_receive(into)?;
         let is_here = |from: &SocketAddr| from.ip() == IpAddr::from(Ipv4Addr::LOCALHOST);
         let port = from.filter(is_here).map(|from| from.port());
-        if let Some(lane) = port.filter(|port| self.lanes.contains(port)) {
+        let lane = |port: u16| self.lanes.iter().position(|lane| lane.load(Ordering::Relaxed) == port);
+        if let Some(lane) = port.and_then(lane) {
             self.lane.store(lane, Ordering::Relaxed);
         } else if port != Some(self.control.load(Ordering::Relaxed)) {
             // Counts as one of a turn, so that its sender does not keep the relay from its work.
@@ -292,21 +294,43 @@ impl Datagrams for Own {
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::duplex;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
 
+    /// Returns the request that a proxy with this answer reads, and the outcome.
+    async fn asked(way: Way<'_>, answer: &str) -> (String, Result<(), CarrierError>) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut client = TcpStream::connect(address).await.unwrap();
+        let (mut proxy, _) = listener.accept().await.unwrap();
+        let credentials = if let Way::ProxyAs(credentials) = way { Some(credentials) } else { None };
+        proxy.write_all(answer.as_bytes()).await.unwrap();
+        let outcome = connect_through(&mut client, "vpn.example:443", credentials, address).await;
+        drop(client);
+        let mut request = String::new();
+        proxy.read_to_string(&mut request).await.unwrap();
+        (request, outcome)
+    }
+
     #[tokio::test]
-    async fn an_answer_is_read_to_the_end_of_its_head_and_no_further_than_a_limit() {
-        let (mut here, mut there) = duplex(64 << 10);
-        there.write_all(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n\0\x01a").await.unwrap();
-        let (status, before) = answer(&mut here).await.unwrap();
-        assert_eq!((status.as_str(), &before[..]), ("HTTP/1.1 101 Switching Protocols", &b"\0\x01a"[..]));
-        there.write_all(&[b'x'; MAX_HEAD + 1]).await.unwrap();
-        assert!(answer(&mut here).await.unwrap_err().to_string().contains("too long"));
-        drop(there);
-        while here.read(&mut [0; 1024]).await.unwrap() > 0 {}
-        assert!(answer(&mut here).await.unwrap_err().to_string().contains("hangs up"));
+    async fn a_proxy_gets_the_password_only_after_it_has_asked_for_one() {
+        let proxy: Proxy = "http://ann:secret@192.0.2.1:3128".parse().unwrap();
+        let first = Way::first(Some(&proxy));
+        let (request, outcome) = asked(first, "HTTP/1.1 200 OK\r\n\r\n").await;
+        assert!(outcome.is_ok() && !request.contains("Authorization"), "{request}");
+        let (request, outcome) = asked(first, "HTTP/1.1 407 Who?\r\n\r\n").await;
+        assert!(!request.contains("Authorization"), "{request}");
+        let error = outcome.unwrap_err();
+        let second = first.after(&error, Some(&proxy)).unwrap();
+        let (request, outcome) = asked(second, "HTTP/1.1 407 No\r\n\r\n").await;
+        assert!(request.contains("Proxy-Authorization: Basic YW5uOnNlY3JldA=="), "{request}");
+        assert_eq!(second.after(&outcome.unwrap_err(), Some(&proxy)), None, "it does not accept it");
+        let refused =
+            CarrierError::Proxy { address: "192.0.2.1:3128".parse().unwrap(), answer: String::new() };
+        assert_eq!(first.after(&refused, Some(&proxy)), None);
+        assert_eq!(first.after(&error, Some(&proxy.clone().without_credentials())), None);
+        assert_eq!(Way::first(None), Way::Direct);
     }
 
     #[tokio::test]
@@ -318,8 +342,9 @@ mod tests {
         let neighbour = std::net::UdpSocket::bind(("127.0.0.2", port(&lane))).unwrap();
         let socket = RunSocket::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
         let here = socket.local_addr().unwrap();
-        let (lanes, quic) = (Arc::from([port(&lane)]), Arc::new(AtomicU16::new(port(&control))));
-        let own = Own { socket, control: quic, lane: AtomicU16::new(port(&lane)), lanes };
+        let (lanes, quic) =
+            (Arc::from([AtomicU16::new(port(&lane))]), Arc::new(AtomicU16::new(port(&control))));
+        let own = Own { socket, control: quic, lane: AtomicUsize::new(0), lanes };
         other.send_to(b"\x80other", here).unwrap();
         neighbour.send_to(b"\x80neighbour", here).unwrap();
         lane.send_to(b"\x80lane", here).unwrap();

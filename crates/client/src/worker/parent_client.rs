@@ -9,7 +9,7 @@ use vpnd_proto::control::{AsText, ChallengeAnswer, ChallengeText, Network, Renew
 
 use crate::messages::{
     Browse, BrowserWay, Configure, FromWorker, ListenForBrowser, LookUp, Measured, OpenSocket, OpenStream,
-    OverTcp, ParentRequest, Prove, Question, Renew, SetMtu, THE_PROXY, Tell, ToWorker, UseTunnelDns,
+    OverTcp, ParentRequest, Prove, Question, Renew, Reopen, SetMtu, THE_PROXY, Tell, ToWorker, UseTunnelDns,
 };
 use vpnd_ipc::channel::{Channel, ChannelError};
 use vpnd_ipc::requests::{Gone, NoReply, Requests};
@@ -120,6 +120,11 @@ impl ParentClient {
     /// Has the user told this of the connection.
     pub(super) async fn measured(&self, measured: Measured) -> Result<(), ParentError> {
         Ok(self.requests.request(measured).await?)
+    }
+
+    /// Has the sockets of these lanes opened at other ports; the ports of all lanes.
+    pub(super) async fn reopen(&self, lanes: u16) -> Result<Vec<u16>, ParentError> {
+        Ok(self.requests.request(Reopen(lanes)).await?)
     }
 
     /// The addresses of the gateway in this place of the list of [`crate::servers`].

@@ -1,4 +1,4 @@
-//! What a worker has before it gets its devices: all that its first message can be checked for.
+//! A worker before it gets its devices: all that its first message can be checked for.
 
 use anyhow::Context as _;
 use vpnd_crypto::{LabPermit, Preference, Suite};

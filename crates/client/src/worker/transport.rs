@@ -42,6 +42,11 @@ impl Transport {
         self.narrow = (size < LEAST_SIZE).then(|| self.narrow.unwrap_or(now));
     }
 
+    /// Whether a larger size may soon be found.
+    pub(super) fn is_searching(&self, now: Time) -> bool {
+        self.narrow.is_some_and(|since| now.since(since) <= 2 * SEARCHED)
+    }
+
     fn stop(&mut self) {
         if let Some(udp) = self.udp.take() {
             udp.abort();
@@ -93,6 +98,37 @@ impl Connected {
         // All but the connection of the session are passed over.
         for connection in connections {
             self.core.handle_message(now(), connection, Message::Wake);
+        }
+    }
+
+    /// Opens lanes at other ports, where nothing has passed at theirs any more.
+    pub(super) async fn reopen(&self, lanes: u16) -> Result<(), ParentError> {
+        // Over TCP no other machine sees their ports.
+        if self.is_over_tcp() {
+            return Ok(());
+        }
+        match self.parent.reopen(lanes).await {
+            Ok(ports) => {
+                tracing::info!(
+                    lanes = lanes.count_ones(),
+                    "nothing came back at the old ports: lanes have others"
+                );
+                self.dialer.lanes_are_at(&ports);
+                Ok(())
+            }
+            // There is another way yet.
+            Err(ParentError::Refused(why)) => {
+                tracing::warn!("the lanes stay at their ports: {why}");
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Leaves UDP where data soon vanishes at whatever ports.
+    pub(super) fn leave_blocked_way(&mut self) {
+        if !self.is_over_tcp() && self.dialer.is_blocked() {
+            self.core.change_way(now());
         }
     }
 

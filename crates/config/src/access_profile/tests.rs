@@ -50,8 +50,7 @@ fn settings_that_a_profile_has_not_are_those_of_all() {
     assert_eq!(ann.push.search[0].as_str(), "lab.example");
     assert_eq!((staff.client_to_client, ann.client_to_client), (false, true));
     assert_eq!((staff.rules.len(), staff.own_rules, ann.rules.len(), ann.own_rules), (2, 1, 1, 0));
-    let line =
-        "profile staff: groups staff, admins; sources local: 1 route, 1 name server, 1 rule of its own";
+    let line = "profile staff: groups staff, admins; sources local: 1 route, 1 name server, 1 own rule";
     assert_eq!(staff.to_string(), line);
     assert_eq!(staff.rules[1], config.policy.rules[0], "its own come first");
     assert!(staff.rules[0].line > config.policy.rules[0].line);

@@ -7,8 +7,9 @@ use super::list;
 use crate::document::{Log as Problems, Section};
 
 /// For how long a kill switch is in force.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KillSwitchMode {
+    #[default]
     Off,
     /// Until its client ends in order, or a person ends it.
     On,

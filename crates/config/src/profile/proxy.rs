@@ -28,6 +28,12 @@ impl Proxy {
     pub fn as_str(&self) -> &str {
         &self.text
     }
+
+    /// Removes user and password.
+    #[must_use]
+    pub fn without_credentials(self) -> Self {
+        Self { text: Zeroizing::new(format!("http://{}", self.server)), credentials: None, ..self }
+    }
 }
 
 impl fmt::Debug for Proxy {
@@ -83,6 +89,9 @@ mod tests {
         assert_eq!(named.server.to_string(), "[2001:db8::1]:8080");
         assert_eq!(named.credentials.as_ref().unwrap().as_str(), "ann:p@s:s%");
         assert!(!format!("{named:?}").contains("ann"));
+        let plain = named.without_credentials();
+        assert_eq!((plain.as_str(), &plain.credentials), ("http://[2001:db8::1]:8080", &None));
+        assert_eq!(plain.as_str().parse::<Proxy>(), Ok(plain));
         for bad in [
             "proxy.example.org:3128",
             "https://proxy.example.org:3128",

@@ -98,6 +98,18 @@ fn the_key_shows_neither_in_debug_nor_in_problems() {
 }
 
 #[test]
+fn nothing_secret_is_left_of_a_profile_for_anybody() {
+    let profile = full();
+    let body = profile.identity.as_ref().unwrap().key_pem.lines().nth(1).unwrap().to_owned();
+    let text = profile.clone().without_secrets().to_toml();
+    for secret in [&body, "ann", "secret", "key =", "certificate ="] {
+        assert!(!text.contains(secret), "{secret} in {}", *text);
+    }
+    let shown = Profile::parse(&text, "x").unwrap();
+    assert_eq!((shown.servers, shown.tcp_port), (profile.servers, profile.tcp_port));
+}
+
+#[test]
 fn problems_have_their_line_and_the_nearest_key() {
     let least =
         "version = 1\n[server]\naddresses = 'vpn.example.org'\ntrust = 'system'\n[user]\nname = 'ann'\n";

@@ -1,4 +1,4 @@
-//! The factors that a source's logins have proved, as far as its administrator says so: the gateway
+//! The factors that a source's logins have proved, by its administrator's word: the gateway
 //! can't see what a server has checked.
 
 use super::Source;

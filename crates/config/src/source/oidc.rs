@@ -61,8 +61,8 @@ impl std::str::FromStr for Visible {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
-        let fine = |b: u8| b.is_ascii_graphic() && !matches!(b, b'"' | b'\\');
-        let good = (1..=255).contains(&text.len()) && text.bytes().all(fine);
+        let is_allowed = |b: u8| b.is_ascii_graphic() && !matches!(b, b'"' | b'\\');
+        let good = (1..=255).contains(&text.len()) && text.bytes().all(is_allowed);
         if good { Ok(Self(text.to_owned())) } else { Err(()) }
     }
 }

@@ -13,7 +13,7 @@ pub struct Recheck {
     pub grace: Duration,
 }
 
-/// The same of a provider, which answers only if it gives refresh tokens: off unless asked for.
+/// Reads the settings of a provider, which answers only if it gives refresh tokens: off by default.
 pub(super) fn read_of_provider(s: &mut Section<'_>, p: &mut Problems) -> Option<Recheck> {
     keys(s, p, 0)
 }

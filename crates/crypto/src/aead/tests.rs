@@ -58,8 +58,9 @@ fn what_one_backend_seals_every_other_opens() {
 
 #[test]
 fn every_flipped_bit_is_noticed() {
-    let each = implementations().filter(|&(suite, _)| suite != Suite::Null);
-    for ((suite, backend), plaintext) in each.flat_map(|each| [20, SHORT + 1].map(|len| (each, vec![7; len])))
+    let pairs = implementations().filter(|&(suite, _)| suite != Suite::Null);
+    for ((suite, backend), plaintext) in
+        pairs.flat_map(|pair| [20, SHORT + 1].map(|len| (pair, vec![7; len])))
     {
         let sealed = seal(&seal_key(suite, backend), 9, AAD, &plaintext);
         let key = open_key(suite, backend);

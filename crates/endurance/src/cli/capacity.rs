@@ -101,7 +101,7 @@ pub struct CapacityArgs {
     /// Seconds after which sessions that are not up are given up.
     #[arg(long, default_value_t = 600, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub patience: u32,
-    /// Where `vpnd` is, as vpnd=PATH; by default beside this one, then in PATH.
+    /// Where `vpnd` is, as vpnd=PATH; by default next to this one, then in PATH.
     #[arg(long = "program", value_name = "NAME=PATH", value_parser = trafficspeed::cli::program)]
     pub programs: Vec<(String, PathBuf)>,
     /// Write capacity.json and capacity.svg into this directory.

@@ -50,7 +50,7 @@ pub struct SessionsArgs {
     /// Seconds after which sessions that are not up are given up.
     #[arg(long, default_value_t = 600, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub patience: u32,
-    /// Measure a pair of real clients alone and then beside all these sessions.
+    /// Measure a pair of real clients alone, and then while these sessions are up.
     #[arg(long)]
     pub with_traffic: bool,
     /// Seconds of each of these measurements.
@@ -59,7 +59,7 @@ pub struct SessionsArgs {
     /// How often the pair is measured, each time before and after.
     #[arg(long, default_value_t = 3, requires = "with_traffic", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub repeat: u32,
-    /// The `vpnd` program; by default the one beside this one, then the one in PATH.
+    /// The `vpnd` program; by default the one next to this one, then the one in PATH.
     #[arg(long, value_name = "PATH")]
     pub vpnd: Option<PathBuf>,
     /// Where `vpnd` is, as vpnd=PATH, as other commands take it.

@@ -57,7 +57,7 @@ pub struct SoakArgs {
     /// Replace the results of an earlier run there.
     #[arg(long)]
     pub force: bool,
-    /// The `vpnd` program; by default the one beside this one, then the one in PATH.
+    /// The `vpnd` program; by default the one next to this one, then the one in PATH.
     #[arg(long, value_name = "PATH")]
     pub vpnd: Option<PathBuf>,
     /// No progress on standard error.

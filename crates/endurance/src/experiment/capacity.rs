@@ -483,7 +483,7 @@ fn figures(
     })
 }
 
-/// What the first one carried, relative to the median of the others.
+/// Throughput of the first one, relative to the median of the others.
 fn greedy_share(goodputs: &[f64]) -> Option<f64> {
     let (first, others) = goodputs.split_first()?;
     let others = Spread::of(others).filter(|others| others.median > 0.0)?;

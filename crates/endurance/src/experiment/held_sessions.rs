@@ -20,8 +20,8 @@ use trafficspeed::load::congestion::CongestionControl;
 use trafficspeed::system::vpnd::{PORT, Vpnd};
 use trafficspeed::system::{ClientAddress, System, SystemError};
 
-/// TCP connections of each pair of real clients beside the sessions: those of experiment 1 for two
-/// hosts.
+/// TCP connections of each pair of real clients while the sessions are held: those of experiment 1
+/// for two hosts.
 pub const REAL_STREAMS: u32 = 32;
 
 /// Why nothing was measured.
@@ -140,7 +140,7 @@ pub fn take_reports(processes: &Processes, tally: &mut Tally, timeout: Duration)
     }
 }
 
-/// The work of real clients beside the sessions: that of experiment 1.
+/// The work of real clients while the sessions are held: that of experiment 1.
 pub fn real_work(seconds: f64, warmup_seconds: f64, repeats: u32) -> Settings {
     Settings {
         streams: REAL_STREAMS,

@@ -27,8 +27,8 @@ const DEFINITIONS: [&str; 11] = [
      costs, so cases differ in cost where they differ in this.",
     "Gateway wakes: how often its threads had slept and were woken, for each Gbit. Where sender, gateway and receiver share cores, wake-ups \
      are a large part of the cost.",
-    "Load: CPU seconds of whoever makes the traffic, for each Gbit; of real clients those of the VPN's processes alone. Its wakes: how often \
-     its threads had slept; whoever sends to them wakes them, and the gateway pays for that.",
+    "Load: CPU seconds of the traffic generator, for each Gbit; of real clients those of the VPN's processes alone. Its wakes: how often \
+     its threads had slept; a sender wakes them, and the gateway pays for that.",
     "Jain: over the sessions' goodputs. First's part: what the first session carried, for each of the others' median.",
     "Lost: on the way through the gateway, by the numbers of the packets that were opened.",
     "Delay: from sealing to receiving, of the packets that were opened; it holds the queues that saturation makes.",

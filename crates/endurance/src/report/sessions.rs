@@ -152,8 +152,8 @@ fn pair(traffic: &PairRates) -> String {
         _ => "; the runs overlap, so no difference is shown",
     };
     format!(
-        "A pair of real clients, median of {} runs (least to most): {} Gbit/s alone, {} Gbit/s beside the sessions: {ratio}{verdict}; at \
-         most, alone, {}, beside the sessions {}",
+        "A pair of real clients, median of {} runs (least to most): {} Gbit/s alone, {} Gbit/s with the sessions: {ratio}{verdict}; at \
+         most, alone, {}, with the sessions {}",
         traffic.alone.len(),
         rate(alone),
         rate(beside),
@@ -249,7 +249,7 @@ mod tests {
         results.traffic =
             Some(PairRates { alone: vec![8e9, 9e9], beside: vec![7e9, 8.5e9], taken, ratio: Some(0.91) });
         for expected in [
-            "at most, alone, the hypervisor took 1.5 %, processes without a part in it 0.0 %, beside the sessions the hypervisor",
+            "at most, alone, the hypervisor took 1.5 %, processes without a part in it 0.0 %, with the sessions the hypervisor",
             "the sessions' processes 2.00 %; the hypervisor took 3.5 %, processes without a part in it –",
             "CPU time until the first restart: the hypervisor took 25.0 %",
         ] {

@@ -29,9 +29,9 @@ fn two_servers_carry_every_packet_of_clients_without_devices() {
     assert_eq!(report["problems"].as_array().map(Vec::len), Some(0), "{report:#}");
     let rows = report["rows"].as_array().expect("rows");
     let names: Vec<_> = rows.iter().map(|row| (row["server"].as_str(), row["direction"].as_str())).collect();
-    let of =
+    let names_of =
         |direction| ["vpnd", "wireguard-go", "vpnd (again)"].map(|server| (Some(server), Some(direction)));
-    assert_eq!(names, [of("up"), of("pairs")].concat());
+    assert_eq!(names, [names_of("up"), names_of("pairs")].concat());
     for row in rows {
         let figures = &row["runs"][0];
         let number = |name: &str| figures[name].as_f64();

@@ -1,7 +1,7 @@
-//! What the authority finds where the gateway's names lead: HTTP-01 (RFC 8555 section 8.3) or
+//! Answers to the authority where the gateway's names lead: HTTP-01 (RFC 8555 section 8.3) or
 //! TLS-ALPN-01 (RFC 8737).
 //!
-//! INVARIANT: anybody may connect. Nobody finds more than the answers, which are no secrets;
+//! INVARIANT: anyone may connect, and finds only the answers, which are no secrets;
 //! connections are few and short.
 
 use std::collections::HashMap;
@@ -53,7 +53,7 @@ impl Answers {
 
     /// The answer in a handshake, by the digest of the proof.
     pub(super) fn add_proof(&mut self, name: &str, digest: &[u8]) -> anyhow::Result<()> {
-        let digest: [u8; 32] = digest.try_into().context("the proof's digest is none")?;
+        let digest: [u8; 32] = digest.try_into().context("the proof's digest is not valid")?;
         self.proofs.push(Proof { name: Text::new(name)?, digest: digest.into() });
         Ok(())
     }

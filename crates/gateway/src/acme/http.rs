@@ -135,7 +135,7 @@ mod tests {
         let authority = vpnd_pki::authority::Authority::new("test", now).expect("an authority");
         let trust =
             tls::to_server(&Trust::Pinned(authority.certificate_pem().as_bytes()), None).expect("it is good");
-        // Nobody listens there: a request that is sent fails to connect.
+        // Nothing listens there: a request that is sent fails to connect.
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("it has one").port();
         drop(listener);

@@ -8,8 +8,6 @@
 //! asks too often. One order at a time: they share the account and the challenge's port. If that is
 //! the portal's as well, the portal answers there, by digests for the order's names alone.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
@@ -18,7 +16,7 @@ use serde::Deserialize;
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
-use super::portal::for_portal_alone;
+use super::portal::{for_portal_alone, listen};
 use super::{Gateway, start_child};
 use vpnd_config::certificate;
 use vpnd_config::certificate::order::{Ordered, Outcome, Owner, public_key};
@@ -73,7 +71,7 @@ struct Schedule {
 struct RunningOrder {
     child: RunningChild<FromAcme>,
     deadline: Instant,
-    /// As it was configured when the order began.
+    /// The configuration at the order's begin.
     ordered: Ordered,
     /// A process that was taken over would report accounts without an end.
     has_account: bool,
@@ -85,7 +83,7 @@ struct RunningOrder {
 /// The process that answers the challenges of an order.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Answers {
-    /// That of the order.
+    /// The process of the order.
     Own,
     /// The portal, which has no proofs yet.
     ByPortal,
@@ -95,7 +93,7 @@ enum Answers {
     Told,
 }
 
-/// What has happened.
+/// An event of an owner's order.
 pub(super) enum Event {
     Due(Owner),
     Received(Result<FromAcme, String>),
@@ -112,16 +110,16 @@ impl Schedule {
 
     /// `why` may be the words of a process that was taken over.
     fn failed(&mut self, config: &ServerConfig, why: &str) {
-        let why: String = vpnd_sys::text::harmless(why).chars().take(MAX_REASON).collect();
+        let reason: String = vpnd_sys::text::harmless(why).chars().take(MAX_REASON).collect();
         let kept = match self.owner {
             Owner::Gateway => "no certificate from the ACME authority; the gateway keeps the one it has",
             Owner::Portal => {
                 "no certificate for web pages from the ACME authority; they keep the one they have, if any"
             }
         };
-        tracing::error!(error = %why, next_s = self.delay.as_secs(), "{kept}");
+        tracing::error!(error = %reason, next_s = self.delay.as_secs(), "{kept}");
         self.look_after(self.delay);
-        note(config, self.owner, Some(why), Some(self.delay));
+        note(config, self.owner, Some(reason), Some(self.delay));
         self.delay = (self.delay * 2).min(MAX_DELAY);
     }
 }
@@ -274,7 +272,7 @@ impl Gateway {
             }
             Event::Received(Ok(FromAcme::Account(_) | FromAcme::Proofs(_))) => {
                 self.end_order().await;
-                let reason = "the acme process has sent something else than was expected";
+                let reason = "the acme process has sent an unexpected message";
                 self.orders.of(ordered.owner).failed(&self.config, reason);
             }
             Event::Received(Ok(FromAcme::Issued(chain))) => {
@@ -364,9 +362,9 @@ impl Gateway {
     async fn take_chain(&mut self, ordered: &Ordered, chain: Vec<u8>) -> Result<(), ChildError> {
         let schedule = self.orders.of(ordered.owner);
         if let Err(error) = fits(ordered, &chain) {
-            let why =
+            let reason =
                 format!("the authority's certificate is of no use: {}", vpnd_sys::text::format_chain(&error));
-            schedule.failed(&self.config, &why);
+            schedule.failed(&self.config, &reason);
             return Ok(());
         }
         let path = &ordered.certificate;
@@ -380,7 +378,7 @@ impl Gateway {
             schedule.failed(&self.config, &format!("the new certificate waits for its file: {error}"));
             return Ok(());
         }
-        tracing::info!(certificate = %path.display(), "there is a certificate from the ACME authority");
+        tracing::info!(certificate = %path.display(), "the ACME authority has issued a certificate");
         note(&self.config, ordered.owner, None, None);
         schedule.delay = DELAY;
         schedule.look_after(LOOK_INTERVAL);
@@ -407,7 +405,7 @@ fn note(config: &ServerConfig, owner: Owner, failed: Option<String>, next: Optio
 fn fits(ordered: &Ordered, chain: &[u8]) -> anyhow::Result<()> {
     ensure!(chain.len() <= MAX_CHAIN, "it has more than {MAX_CHAIN} bytes");
     let leaf = vpnd_pki::leaf::chain(chain).first().and_then(|leaf| Leaf::parse(leaf));
-    let leaf = leaf.context("it is none in PEM format")?;
+    let leaf = leaf.context("it is not in PEM format")?;
     let own = public_key(&ordered.key);
     let own = own.with_context(|| format!("the key {} can't be read", ordered.key.display()))?;
     ensure!(leaf.public_key == own, "it is for another key");
@@ -424,7 +422,7 @@ fn key(ordered: &Ordered, tls: &Tls) -> anyhow::Result<Zeroizing<String>> {
     if ordered.owner == Owner::Portal && !path.exists() {
         let (_, made) = vpnd_pki::authority::new_key()?;
         secret_file::write(path, made.as_bytes(), SECRET_MODE, Existing::Refuse)?;
-        tracing::info!(key = %path.display(), "web pages have a key of their own");
+        tracing::info!(key = %path.display(), "web pages have a separate key now");
     }
     let pem = std::fs::read(path).map(Zeroizing::new);
     let pem = pem.with_context(|| format!("can't read {}", path.display()))?;
@@ -479,20 +477,6 @@ fn account(config: &ServerConfig, acme: &Acme) -> anyhow::Result<Option<SecretBy
         format!("{} is damaged: remove it, and the next order makes another account", path.display())
     })?;
     Ok((kept.directory == acme.directory.as_str()).then_some(SecretBytes(bytes)))
-}
-
-/// Opens the challenges' port. Where IPv6 is switched off, "any address" is any of IPv4.
-fn listen(address: SocketAddr) -> std::io::Result<OwnedFd> {
-    let opened = TcpListener::bind(address).or_else(|error| {
-        let is_any = address.is_ipv6() && address.ip().is_unspecified();
-        let is_without = error.raw_os_error() == Some(libc::EAFNOSUPPORT)
-            || error.kind() == std::io::ErrorKind::AddrNotAvailable;
-        if is_any && is_without {
-            return TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port()));
-        }
-        Err(error)
-    });
-    opened.map(OwnedFd::from)
 }
 
 #[cfg(test)]

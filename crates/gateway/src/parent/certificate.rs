@@ -57,7 +57,7 @@ impl TlsMaterial {
         let description = KeyDescription::of(&certified)
             .ok_or_else(|| anyhow!("{key_path} holds a key that can't sign in TLS 1.3"))?;
         let pinned = pinned.map(|pinned| sent(tls, pinned)).transpose()?;
-        // As the worker does, which has nothing to present where it can't.
+        // Checks as the worker does, which has nothing to present if this fails.
         let presented = Chains::signed_by(&current.chain, signing)?;
         pinned.as_ref().map(|pinned| presented.with_pinned(&pinned.chain, &pinned.ca)).transpose()?;
         let certificate = GatewayCertificate {
@@ -264,7 +264,7 @@ mod tests {
 
     const DAY: Duration = Duration::from_secs(86_400);
 
-    /// A gateway with this in [tls], and a certificate of its own authority made then.
+    /// A gateway with this in [tls], and a certificate of its authority, made then.
     fn bench(tls: &str, made: SystemTime) -> (tempfile::TempDir, ServerConfig) {
         let directory = tempfile::tempdir().unwrap();
         let authority = Authority::new("vpn.example", SystemTime::now() - 500 * DAY).unwrap();

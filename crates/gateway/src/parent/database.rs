@@ -37,7 +37,7 @@ static INSTANCE: LazyLock<[u8; 16]> = LazyLock::new(|| {
     instance
 });
 
-/// What an auth process needs of a database: for its first message, and its channel.
+/// An auth process's part of a database: for its first message, and its channel.
 pub(super) fn of_auth(
     settings: Option<&PostgresSettings>,
 ) -> anyhow::Result<(Option<DatabaseLaunch>, Option<OwnedFd>)> {
@@ -72,7 +72,7 @@ async fn serve(stream: UnixStream, servers: Arc<Servers>) {
                 let dialled = if is_allowed {
                     servers.dial(host).await
                 } else {
-                    Err("there were too many connections of late".to_owned())
+                    Err("there were too many connections within a short time".to_owned())
                 };
                 answer(&*answers.lock().await, number, dialled).await
             });

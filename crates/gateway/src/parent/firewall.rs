@@ -7,7 +7,7 @@
 //! INVARIANT: the kernel's table is compared with what it was when it was applied, so own changes
 //! need no exception. What that was counts only once two applications have given the same, for
 //! another program may come between application and look. INVARIANT: while the table can't be put
-//! back, vpnd forwards nothing by a setting of its own.
+//! back, vpnd forwards nothing by a setting that it made.
 
 use std::time::Duration;
 
@@ -68,7 +68,7 @@ enum RenewalError {
 
 impl Firewall {
     /// Applies `rules`, in place of those of an earlier gateway if there are some, and watches them
-    /// from then on.
+    /// afterwards.
     ///
     /// # Errors
     /// If they can't be applied.
@@ -177,7 +177,7 @@ impl Firewall {
             Ok(Some(found)) if self.applied.as_ref() == Some(&found) => return,
             // Nothing has changed it, but for the program that reads it.
             Err(error) if reported.is_none() && self.failures == 0 => {
-                return tracing::warn!(%error, "the firewall table can't be looked at");
+                return tracing::warn!(%error, "the firewall table can't be read");
             }
             Ok(_) | Err(_) => {}
         }

@@ -29,7 +29,7 @@ const LIFE: Duration = Duration::from_secs(60);
 
 /// A message of such a child.
 pub(super) trait Failure: FromChild {
-    /// What the gateway lacks without it.
+    /// The function that the gateway lacks without it.
     const LOSS: &'static str;
 
     /// Why it gives up, if the message is that; all others are given back.
@@ -111,7 +111,7 @@ impl<L: Encode<()>, M: Failure> KeptChild<L, M> {
         }
     }
 
-    /// The same as [`Self::start`] for one that has ended. If that fails it is tried later.
+    /// Starts one again that has ended. If that fails it is tried later.
     pub(super) async fn restart<'d>(
         &mut self,
         descriptors: impl Iterator<Item = &'d OwnedFd>,

@@ -1,7 +1,7 @@
-//! What the parent opens for its worker: the port, the TUN device, the control socket and the listener
-//! of the metrics.
+//! Descriptors that the parent opens for its worker: the port, the TUN device, the control socket
+//! and the listener of the metrics.
 //!
-//! Invariants: from its first moment nobody but its owner can connect to the control socket; two
+//! Invariants: from its first moment only its owner can connect to the control socket; two
 //! daemons never share a path, and a dead daemon's socket never blocks a new one.
 
 use std::fs::DirBuilder;
@@ -45,7 +45,7 @@ pub(crate) enum BindError {
     #[error("another vpnd uses the control socket {}: stop it, or set another `socket` in [admin]", .0.display())]
     InUse(PathBuf),
     /// Something that is no socket is in the way.
-    #[error("{} is no socket: remove it, or set another `socket` in [admin]", .0.display())]
+    #[error("{} is not a socket: remove it, or set another `socket` in [admin]", .0.display())]
     NotASocket(PathBuf),
     #[error("can't {action} {}: {source}", path.display())]
     Io { action: &'static str, path: PathBuf, source: io::Error },
@@ -97,7 +97,7 @@ pub(crate) fn metrics(address: SocketAddr) -> Result<OwnedFd, MetricsError> {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // What stays after a failure is a stale socket, which the next start replaces.
+        // A failure leaves a stale socket, which the next start replaces.
         let _ = std::fs::remove_file(&self.path);
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! Firewall, translation of addresses, forwarding and the pools' last routes outlive the gateway,
 //! however it ends: its next start takes them over, and running connections with them. Only
-//! somebody who ends it for good takes them back.
+//! an administrator who ends it for good takes them back.
 
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
@@ -103,7 +103,7 @@ impl Machine {
         }
         let (v4, v6) = (config.tunnel.pool_v4.is_some(), config.tunnel.pool_v6.is_some());
         let planned = sysctl::forwarding(v4, v6).context("forwarding can't be switched on")?.changes;
-        // What an earlier gateway has switched on was not on before vpnd.
+        // Settings that an earlier gateway has switched on were not on before vpnd.
         let mut forwarding = Forwarding { changes: [left.settings, planned.clone()].concat() };
         let switched = GatewayRules::has_switched_forwarding_on(&interface).await?;
         let known = [forwarding.v4_except().is_some(), forwarding.v6_except().is_some()];
@@ -152,8 +152,8 @@ impl Machine {
     /// Adds a pool's route of last resort.
     async fn hold_back(&mut self, route: Change) -> anyhow::Result<()> {
         match self.journal.apply(&self.netlink, route.clone()).await {
-            // Of an earlier gateway whose journal is lost. Somebody else's would not be taken back:
-            // it has another origin.
+            // A route of an earlier gateway whose journal is lost. Another program's would not be
+            // taken back: it has another origin.
             Err(JournalError::Change { source, .. }) if source.is_already_there() => {
                 Ok(self.journal.take_over(route)?)
             }
@@ -240,8 +240,8 @@ impl Machine {
         self.look_at_forwarding();
     }
 
-    /// What forwarded before vpnd did is not vpnd's to switch on: the rules let others' packets
-    /// pass.
+    /// Forwarding that was on before vpnd started is not vpnd's to switch on again: the rules let
+    /// others' packets pass.
     fn look_at_forwarding(&self) {
         let Some(firewall) = &self.firewall else { return };
         let rules = firewall.rules();
@@ -464,8 +464,8 @@ fn transit(except: Option<Vec<String>>) -> Transit {
 /// the device.
 pub(super) fn gateway_addresses(config: &ServerConfig) -> Vec<IpNet> {
     let tunnel = &config.tunnel;
-    let of = |address: Option<std::net::IpAddr>, prefix: Option<u8>| IpNet::new(address?, prefix?).ok();
-    let v4 = of(tunnel.gateway_v4().map(Into::into), tunnel.pool_v4.map(|pool| pool.prefix_len()));
-    let v6 = of(tunnel.gateway_v6().map(Into::into), tunnel.pool_v6.map(|pool| pool.prefix_len()));
+    let network = |address: Option<std::net::IpAddr>, prefix: Option<u8>| IpNet::new(address?, prefix?).ok();
+    let v4 = network(tunnel.gateway_v4().map(Into::into), tunnel.pool_v4.map(|pool| pool.prefix_len()));
+    let v6 = network(tunnel.gateway_v6().map(Into::into), tunnel.pool_v6.map(|pool| pool.prefix_len()));
     v4.into_iter().chain(v6).collect()
 }

@@ -9,7 +9,7 @@
 
 use std::fs::File;
 use std::io::Read as _;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
@@ -67,7 +67,7 @@ pub(super) struct Portal {
 }
 
 impl Portal {
-    /// The same at the gateway's start, which is worth more than web pages.
+    /// Prepares it at the gateway's start, which matters more than web pages.
     pub(super) fn prepare_first(program: &Path, config: &ServerConfig, common: &Common) -> Option<Self> {
         Self::prepare(program, config, &config.sources, common, None).unwrap_or_else(|error| {
             let error = vpnd_sys::text::format_chain(&error);
@@ -336,8 +336,21 @@ fn read_logo(logo: &LogoFile) -> anyhow::Result<Logo> {
     Ok(Logo { media_type: Text::cut(logo.media_type), bytes: bytes.into() })
 }
 
-/// `[::]` takes IPv4 too, whatever the system's default is.
-fn listen(address: SocketAddr) -> std::io::Result<OwnedFd> {
+/// Opens a port for pages or challenges. `[::]` takes IPv4 too, whatever the system's default is, and
+/// IPv4 alone where IPv6 is switched off.
+pub(super) fn listen(address: SocketAddr) -> std::io::Result<OwnedFd> {
+    listen_at(address).or_else(|error| {
+        let is_any = address.is_ipv6() && address.ip().is_unspecified();
+        let is_without = error.raw_os_error() == Some(libc::EAFNOSUPPORT)
+            || error.kind() == std::io::ErrorKind::AddrNotAvailable;
+        if is_any && is_without {
+            return listen_at((Ipv4Addr::UNSPECIFIED, address.port()).into());
+        }
+        Err(error)
+    })
+}
+
+fn listen_at(address: SocketAddr) -> std::io::Result<OwnedFd> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
     if address.is_ipv6() {

@@ -72,9 +72,26 @@ impl Relays {
         if !allowed || self.relays.contains_key(&number) {
             return Err(NoSocket::TooMany);
         }
-        let (socket, here) = connected(self.port)?;
+        let (socket, here) = self.unused(|| connected(self.port))?;
         self.relays.insert(number, Relay { here, socket: Some(socket) });
         Ok(here)
+    }
+
+    /// A socket at an address of no relay whose end is not known yet: the portal may have closed that
+    /// one's already.
+    fn unused(
+        &self,
+        mut make: impl FnMut() -> io::Result<(OwnedFd, SocketAddr)>,
+    ) -> io::Result<(OwnedFd, SocketAddr)> {
+        // Open until there is another, so that the system gives no port twice.
+        let mut used = Vec::new();
+        loop {
+            let (socket, here) = make()?;
+            if self.relays.values().all(|relay| relay.here != here) {
+                return Ok((socket, here));
+            }
+            used.push(socket);
+        }
     }
 
     /// The worker knows the relay at this address: its number and socket, for the portal.
@@ -146,9 +163,9 @@ fn connected(port: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
     socket.bind(&SocketAddr::new(own, 0).into())?;
     socket.connect(&port.into())?;
     socket.set_nonblocking(true)?;
-    let here = socket.local_addr()?.as_socket();
-    let here = here.ok_or_else(|| io::Error::other("the kernel names no internet address"))?;
-    Ok((socket.into(), here))
+    let local = socket.local_addr()?.as_socket();
+    let local = local.ok_or_else(|| io::Error::other("the kernel names no internet address"))?;
+    Ok((socket.into(), local))
 }
 
 #[cfg(test)]
@@ -161,8 +178,8 @@ mod tests {
     fn a_portal_gets_so_many_sockets_each_once_the_worker_knows_it() {
         let gateway = UdpSocket::bind("0.0.0.0:0").unwrap();
         let mut relays = Relays::new(gateway.local_addr().unwrap(), 2);
-        let here = relays.begin(7).unwrap();
-        assert!(here.ip().is_loopback());
+        let address = relays.begin(7).unwrap();
+        assert!(address.ip().is_loopback());
         assert!(matches!(relays.begin(7), Err(NoSocket::TooMany)), "the number is taken");
         let other = relays.begin(8).unwrap();
         assert!(matches!(relays.begin(9), Err(NoSocket::TooMany)), "there are two");
@@ -171,8 +188,25 @@ mod tests {
         assert!(number == 8 && relays.known(other).is_none(), "once");
         UdpSocket::from(socket).send(b"x").unwrap();
         assert_eq!(gateway.recv_from(&mut [0; 8]).unwrap(), (1, other));
-        assert_eq!((relays.end(7), relays.end(7)), (Some(here), None));
+        assert_eq!((relays.end(7), relays.end(7)), (Some(address), None));
         assert!(relays.begin(9).is_ok());
+    }
+
+    #[test]
+    fn a_port_is_not_used_again_before_the_end_of_its_relay_is_known() {
+        let gateway = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let mut relays = Relays::new(gateway.local_addr().unwrap(), 2);
+        let address = relays.begin(7).unwrap();
+        let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let given = |relays: &Relays| {
+            // The system gives the same port again, as it may once the portal has closed the socket.
+            let mut next = [address, at(1), at(2)].into_iter();
+            let socket = || Ok((UdpSocket::bind("127.0.0.1:0")?.into(), next.next().unwrap()));
+            relays.unused(socket).unwrap().1
+        };
+        assert_eq!(given(&relays), at(1));
+        relays.end(7);
+        assert_eq!(given(&relays), address);
     }
 
     #[test]

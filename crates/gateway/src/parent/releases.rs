@@ -1,5 +1,5 @@
-//! Inner addresses whose sessions are over: the kernel forgets their connections, so that whoever
-//! gets an address next gets no packet of them, by state of the firewall or of translation.
+//! Inner addresses whose sessions are over: the kernel forgets their connections, so that a session
+//! that gets an address next gets no packet of them, by state of the firewall or of translation.
 //!
 //! INVARIANT: nothing but entries of addresses of the pools is removed, and none of the gateway's
 //! own. Which of these are in use is the worker's word: it carries their packets, and could drop
@@ -72,7 +72,7 @@ impl Releases {
     /// Has the entries of these addresses removed. [`Releases::done`] does the work.
     ///
     /// # Errors
-    /// If no worker releases such addresses, or so many before the last ones are confirmed.
+    /// If no worker releases such addresses, or too many before the last ones are confirmed.
     pub(super) fn begin(&mut self, addresses: Vec<IpAddr>) -> Result<(), ChildError> {
         let unexpected = || ChildError::Unexpected(ChildRole::Worker);
         self.waiting.extend(self.check(addresses).ok_or_else(unexpected)?);
@@ -121,7 +121,7 @@ impl Releases {
             Err(error) if error.kind() == io::ErrorKind::Unsupported => tracing::warn!(
                 %error,
                 "this kernel can't forget connections (CONFIG_NF_CT_NETLINK): those of ended sessions stay until they time out, and \
-                 whoever gets an address next may get packets of them"
+                 the next holder of an address may get packets of them"
             ),
             Err(error) => {
                 tracing::warn!(
@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(check(&vec!["10.86.0.7"; MAX_RELEASED + 1]), None);
     }
 
-    /// As fast as a worker can ask, and each time before the last is done: all are removed, in few
+    /// A worker asks as fast as it can, each time before the last is done: all are removed, in few
     /// readings of the list.
     #[tokio::test]
     async fn requests_that_come_fast_are_merged_and_none_is_refused() {

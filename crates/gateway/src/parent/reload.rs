@@ -24,8 +24,8 @@ impl Gateway {
         if self.rereads.take(now()) {
             return self.reconfigure().await;
         }
-        let why = "the configuration was read too often of late; try again in a second".to_owned();
-        self.worker.send(&ToWorker::Configuration(ReloadedConfiguration::Bad(why)), &[]).await
+        let reason = "the configuration was read too often; try again in a second".to_owned();
+        self.worker.send(&ToWorker::Configuration(ReloadedConfiguration::Bad(reason)), &[]).await
     }
 
     /// Reads the configuration for the worker, takes over the certificate, applies its firewall

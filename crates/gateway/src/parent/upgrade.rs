@@ -1,9 +1,9 @@
-//! The parent's steps of an upgrade: it starts the program that is installed now beside the one
+//! The parent's steps of an upgrade: it starts the program that is installed now next to the one
 //! that runs, lets one worker hand over to the other, and ends the old one.
 //!
 //! Invariants: whatever goes wrong before the old worker has handed over, that one goes on as if
 //! nothing had been; which program is started is decided here, never by the requester, for the
-//! worker that passes the request on is not trusted; the program's file can be changed by nobody
+//! worker that passes the request on is not trusted; the program's file can be changed by no one
 //! else than its owner, who is root or this process's user. The parent sees no key: the workers
 //! exchange it among themselves.
 //!
@@ -97,12 +97,12 @@ impl Gateway {
     }
 
     async fn not_upgraded(&self, error: &anyhow::Error) -> Result<(), ChildError> {
-        let why = format!(
+        let reason = format!(
             "the gateway is not upgraded and continues unchanged: {}",
             vpnd_sys::text::format_chain(error)
         );
-        tracing::error!("{why}");
-        self.worker.send(&ToWorker::NotUpgraded(why), &[]).await
+        tracing::error!("{reason}");
+        self.worker.send(&ToWorker::NotUpgraded(reason), &[]).await
     }
 
     /// Starts the new version's processes. The old ones carry on meanwhile.

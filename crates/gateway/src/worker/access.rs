@@ -1,7 +1,7 @@
 //! Access profiles in the worker: their policy and networks in the core's terms, and the profile of
 //! each user.
 //!
-//! The auth process decides about the profile when somebody logs in: by it, it leases addresses and
+//! The auth process decides about the profile when a user logs in: by it, auth leases addresses and
 //! limits the session's life. Here the same rules are applied again to sessions that are there,
 //! whenever a reload or a change of groups concerns them.
 

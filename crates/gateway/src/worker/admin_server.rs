@@ -1,6 +1,6 @@
 //! The gateway's end of the control socket, which its worker serves.
 //!
-//! Invariants: whoever connects is root or the daemon's own user, by the kernel's account of them
+//! Invariants: a caller is root or the daemon's own user, by the kernel's account of them
 //! (`SO_PEERCRED`); a slow or silent peer holds one of a few permits for a bounded time. The parent
 //! has opened the socket, for its owner alone.
 
@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
-use vpnd_ipc::admin::{Handler, MAX_REQUEST, Request, Response};
+use vpnd_ipc::admin::{Handler, Kicked, MAX_REQUEST, Request, Response};
 
 /// Conversations at the same time; more wait in the kernel's queue.
 const MAX_CONNECTIONS: usize = 16;
@@ -147,17 +147,20 @@ async fn handle<H: Handler>(handler: &H, request: Request, timeouts: Timeouts) -
         match request {
             Request::Status => handler.status().await.map(|status| Response::Status(Box::new(status))),
             Request::Kick { target } => {
-                let ended = handler.kick(target.clone()).await;
-                match &ended {
-                    Ok(sessions) => info!(?target, sessions, "an administrator ends sessions"),
+                let kicked = handler.kick(target.clone()).await;
+                match &kicked {
+                    Ok(Kicked { sessions, is_kept }) => {
+                        info!(?target, sessions, is_kept, "an administrator ends sessions");
+                    }
                     Err(why) => info!(?target, why, "an administrator would end sessions"),
                 }
-                ended.map(Response::Ended)
+                kicked.map(Response::from)
             }
             Request::Reload => handler.reload().await.map(Response::Reloaded),
             Request::Upgrade => handler.upgrade().await.map(Response::Upgraded),
-            Request::Drain { within_s } => {
-                let drained = handler.drain(within_s.map(Duration::from_secs)).await;
+            Request::Fleet => handler.fleet().await.map(Response::Fleet),
+            Request::Drain { within_s, fleet_safe } => {
+                let drained = handler.drain(within_s.map(Duration::from_secs), fleet_safe).await;
                 drained.map(|()| Response::Done)
             }
             Request::ConfirmAbsences { source } => {

@@ -1,6 +1,7 @@
 //! Requests of administrators to a running gateway, answered from the control plane.
 
-use std::net::SocketAddr;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -12,9 +13,11 @@ use vpnd_proto::session::{LocalSuite, SessionId};
 use vpnd_proto::time::Time;
 
 use super::certificate::WorkerCertificate;
+use super::fleet_report::Reporter;
 use super::hosts::Hosts;
 use super::parent_client::ParentClient;
 use super::releases::Releases;
+use super::wireguard::following;
 use crate::worker::auth_client::AuthClient;
 use crate::worker::connection::Logins;
 use crate::worker::core::drain::{DrainRequest, DrainState};
@@ -26,11 +29,13 @@ use vpnd_ipc::admin::status::{
     Audit, Counters, Drain, Firewall, FleetMember, Offloads, Pool, Portal, Process, Session, Source,
     Steering, Suite, Tun, Udp,
 };
-use vpnd_ipc::admin::{Handler, Status};
+use vpnd_ipc::admin::{FleetGateway, Handler, Kicked, Status};
 use vpnd_ipc::gateway::Configuration;
 use vpnd_ipc::gateway::auth::{
-    AuditHealth, AuthStatus, ConfirmAbsences, SourceHealth, SourceName, StatusQuery,
+    AuditHealth, AuthRequest, AuthStatus, ConfirmAbsences, DrainHere, GatewaysQuery, SourceHealth,
+    SourceName, StatusQuery,
 };
+use vpnd_ipc::request::Request;
 use vpnd_ipc::requests::NoReply;
 use vpnd_sys::clock::{now, wall_s};
 use vpnd_sys::tun::TunOffloads;
@@ -38,6 +43,12 @@ use vpnd_sys::tun::TunOffloads;
 /// Limit for the auth process's part of the status; shorter than what a scraper of metrics waits
 /// for.
 const AUTH_STATUS_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Limit for what an administrator asks of the database.
+const DATABASE_TIMEOUT: Duration = Duration::from_secs(12);
+
+/// The machine's addresses.
+pub(super) type OwnAddresses = Arc<Mutex<BTreeSet<IpAddr>>>;
 
 /// Status that does not change while the gateway runs.
 pub(super) struct StaticInfo {
@@ -54,6 +65,8 @@ pub(super) struct StaticInfo {
     pub(super) processes: Vec<Process>,
     /// Its place in a fleet, if it has one.
     pub(super) fleet: Option<FleetMember>,
+    /// Whether it serves stock WireGuard clients.
+    pub(super) has_wireguard: bool,
 }
 
 /// The gateway as administrators see it.
@@ -67,12 +80,18 @@ pub(super) struct Administration {
     pub(super) certificate: Arc<WorkerCertificate>,
     /// Counters of the gateway's earlier processes.
     pub(super) before: Counters,
-    /// As it was set up, which stays so until a restart: device, addresses and firewall are made
-    /// for it.
+    /// The configuration at the start, which stays until a restart: device, addresses and firewall
+    /// are made for it.
     pub(super) tunnel: config::Tunnel,
     pub(super) in_force: Mutex<Settings>,
-    /// As the parent has sent it.
-    pub(super) firewall: Mutex<Option<Firewall>>,
+    pub(super) machine: MachineState,
+}
+
+/// The state that the parent has sent.
+#[derive(Default)]
+pub(super) struct MachineState {
+    firewall: Mutex<Option<Firewall>>,
+    addresses: OwnAddresses,
 }
 
 impl Administration {
@@ -85,14 +104,26 @@ impl Administration {
         let mut tasks = vec![tokio::spawn(releases.run(Arc::clone(self)))];
         if let Some(hosts) = hosts {
             tasks.push(tokio::spawn(fleet::follow(self.core.clone(), self.auth.clone(), hosts.clone())));
+            let reporter = Reporter::new(&self.static_info, &self.machine.addresses);
+            tasks.push(tokio::spawn(reporter.run(self.core.clone(), self.auth.clone())));
             tasks.push(tokio::spawn(hosts.run(Arc::clone(self))));
         }
         tasks
     }
 
+    /// The machine has these addresses, and no others.
+    pub(super) fn note_addresses(&self, addresses: Vec<IpAddr>) {
+        let mut own = self.machine.addresses.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *own, addresses.into_iter().collect());
+        let new: Vec<IpAddr> = own.difference(&before).copied().collect();
+        if self.static_info.has_wireguard && !new.is_empty() {
+            tokio::spawn(following::take_over(self.core.clone(), self.auth.clone(), new));
+        }
+    }
+
     /// Takes the state of the firewall.
     pub(super) fn note_firewall(&self, firewall: Firewall) {
-        *self.firewall.lock().unwrap_or_else(PoisonError::into_inner) = Some(firewall);
+        *self.machine.firewall.lock().unwrap_or_else(PoisonError::into_inner) = Some(firewall);
     }
 
     /// The settings of a configuration that need no restart hold from now on. Names those that do,
@@ -170,6 +201,44 @@ impl Administration {
     }
 }
 
+impl Administration {
+    /// Asks auth for something of the database.
+    async fn of_store<R>(&self, request: R) -> Result<R::Reply, String>
+    where
+        R: Request<Message = AuthRequest>,
+    {
+        match timeout(DATABASE_TIMEOUT, self.auth.request(request)).await {
+            Ok(Ok(reply)) => Ok(reply),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err("the database gave no answer; try again".to_owned()),
+        }
+    }
+
+    /// Refuses unless another gateway of the fleet can take this one's clients.
+    async fn permit_drain(&self) -> Result<(), String> {
+        let gateways = self.fleet().await?;
+        if self.of_store(DrainHere).await? {
+            return Ok(());
+        }
+        let others: Vec<String> = gateways.iter().filter(|gateway| !gateway.here).map(absence).collect();
+        let others = if others.is_empty() { "there is no other".to_owned() } else { others.join(", ") };
+        Err(format!(
+            "no other gateway of the fleet can take the clients ({others}): start one, or drain without --fleet-safe"
+        ))
+    }
+}
+
+/// Why a gateway takes no clients, or did not a moment ago.
+fn absence(gateway: &FleetGateway) -> String {
+    let FleetGateway { name, alive, heard_s, draining, .. } = gateway;
+    match (alive, heard_s) {
+        (true, _) if *draining => format!("{name} is being drained"),
+        (true, _) => format!("{name} takes none now"),
+        (false, Some(heard_s)) => format!("{name} was last heard of {heard_s} s ago"),
+        (false, None) => format!("{name} was never heard of"),
+    }
+}
+
 impl From<DrainState> for Drain {
     fn from(DrainState { in_use, left, over }: DrainState) -> Self {
         Self { in_use, left_s: left.map(|left| left.as_secs()), over }
@@ -188,7 +257,7 @@ impl Handler for Administration {
         counters.polling = snapshot.poll.by_name().map(|(name, count)| (name.to_owned(), count)).into();
         let ended = [("sessions", sessions), ("rx_bytes", rx_bytes), ("tx_bytes", tx_bytes)];
         counters.ended = ended.map(|(name, count)| (name.to_owned(), count)).into();
-        let AuthStatus { pools, sources, audit, portal } = self.auth_status().await;
+        let AuthStatus { pools, sources, audit, portal, portal_refusals } = self.auth_status().await;
         let by_source = |count: fn(&SourceHealth) -> u64| {
             sources.iter().map(|source| (source.name.to_string(), count(source))).collect()
         };
@@ -197,6 +266,8 @@ impl Handler for Administration {
         if let Some(audit) = &audit {
             counters.audit = [("lost".to_owned(), audit.lost)].into();
         }
+        let refusals = portal_refusals.into_iter().map(|refused| (refused.name.to_string(), refused.count));
+        counters.portal_refusals = refusals.collect();
         counters.relays =
             self.admission.relayed().counts().map(|(name, count)| (name.to_owned(), count)).into();
         let counters = counters.after(&self.before);
@@ -223,7 +294,7 @@ impl Handler for Administration {
                 .map(|AuditHealth { failure, .. }| Audit { failure: failure.map(|why| why.to_string()) }),
             portal: portal
                 .map(|portal| Portal { relays: self.admission.relayed().count() as u64, ..portal.into() }),
-            firewall: self.firewall.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            firewall: self.machine.firewall.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             settings: self.in_force.lock().unwrap_or_else(PoisonError::into_inner).report(),
             drain: snapshot.drain.map(Drain::from),
             counters,
@@ -237,21 +308,35 @@ impl Handler for Administration {
         })
     }
 
-    async fn kick(&self, target: String) -> Result<usize, String> {
+    async fn kick(&self, target: String) -> Result<Kicked, String> {
         let which = match session_id(&target) {
             Some(session) => Selector::Session(session),
             None => Selector::User(UserName::new(target).map_err(|error| error.to_string())?),
         };
         let (code, text) = (Code::Kicked, Code::Kicked.explanation().into());
         let ended = self.core.end(vec![ToEnd { which, code, text }]).await;
-        ended.map(|counts| counts.iter().sum()).map_err(|error| error.to_string())
+        let ended = ended.map_err(|error| error.to_string())?;
+        Ok(Kicked { sessions: ended.sum(), is_kept: ended.is_stored })
     }
 
     async fn reload(&self) -> Result<String, String> {
         self.parent.reload().await
     }
 
-    async fn drain(&self, within: Option<Duration>) -> Result<(), String> {
+    async fn fleet(&self) -> Result<Vec<FleetGateway>, String> {
+        if self.static_info.fleet.is_none() {
+            return Err(
+                "this gateway is of no fleet: [fleet] in server.toml makes it one of a fleet".to_owned()
+            );
+        }
+        let gateways = self.of_store(GatewaysQuery).await?;
+        Ok(gateways.into_iter().map(FleetGateway::from).collect())
+    }
+
+    async fn drain(&self, within: Option<Duration>, fleet_safe: bool) -> Result<(), String> {
+        if fleet_safe {
+            self.permit_drain().await?;
+        }
         self.core.drain(DrainRequest::Begin { within }).await.map_err(|error| error.to_string())
     }
 

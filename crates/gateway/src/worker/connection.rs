@@ -28,6 +28,7 @@ use vpnd_proto::gateway::Claim;
 use vpnd_proto::session::{ConnectionId, DeviceId};
 
 use crate::worker::auth_client::AuthClient;
+use crate::worker::core::attach::Attaching;
 use crate::worker::core::{Core, CoreRequest, OUTBOX, Outgoing};
 use crate::worker::quic::acceptor::{Acceptor, Permit};
 use login_log::LoggedIn;
@@ -183,7 +184,7 @@ impl ControlServer {
         let (outbox, outgoing) = mpsc::channel(OUTBOX);
         let accepted = match first {
             Message::Login(login) => {
-                // Password checks take long, so logins have permits of their own and leave these to
+                // Password checks take long, so logins have separate permits and leave these to
                 // attaches.
                 drop(permit);
                 let accepted = self.log_in(id, connection, &mut reader, &mut writer, login, outbox);
@@ -356,7 +357,8 @@ impl ControlServer {
         let Attach { token, offer, session, device, .. } = attach;
         let claim = Claim { session, token, device: verify_device(connection, &device)? };
         let certificate = certificate(connection).and_then(|shown| CertificateNumber::of(&shown));
-        let request = CoreRequest::Attach { connection: id, outbox, claim, certificate, offer, secret };
+        let attaching = Box::new(Attaching::new(id, claim, certificate, offer, secret));
+        let request = CoreRequest::Attach { attaching, outbox };
         self.core.send(request).await.map_err(|_| Failure::Stopped)
     }
 

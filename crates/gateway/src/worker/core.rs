@@ -4,11 +4,12 @@
 //! the clock, and carries out the core's effects, in order: a client is sent an epoch only after
 //! every shard can open it and the store holds its token (PROTOCOL §5.1).
 //!
-//! INVARIANT: nobody else changes a session. Nothing here hashes passwords or waits for a peer.
+//! INVARIANT: no other task changes a session. Nothing here hashes passwords or waits for a peer.
 
 mod access;
 mod accounting;
 mod announce;
+pub(crate) mod attach;
 pub(crate) mod drain;
 mod effects;
 mod ended;
@@ -22,7 +23,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{MissedTickBehavior, interval};
 use vpnd_crypto::EpochSecret;
 use vpnd_proto::control::{Code, Message, Offer, UserName};
-use vpnd_proto::gateway::{Claim, Gateway};
+use vpnd_proto::gateway::Gateway;
 use vpnd_proto::plane::{Activity, Event};
 use vpnd_proto::policy::PolicyError;
 use vpnd_proto::session::{ConnectionId, DeviceId, SessionId};
@@ -31,13 +32,16 @@ use crate::worker::handover::{HandoverError, Successor};
 use crate::worker::registry::{AdmittedSession, Registry};
 use crate::worker::wireguard::WireGuard;
 use accounting::Batch;
-pub(crate) use accounting::ToEnd;
+pub(crate) use accounting::{EndedCounts, ToEnd};
 use announce::Outboxes;
+use attach::{Attaching, Changes, Found};
 use drain::{Drain, DrainRequest};
 pub(crate) use ended::Ended;
+pub(crate) use fleet::Reported;
 pub(crate) use snapshot::CoreSnapshot;
 use vpnd_config::ServerConfig;
-use vpnd_ipc::gateway::wireguard::PeerChange;
+use vpnd_ipc::gateway::auth::{GatewayState, TakenAway};
+use vpnd_ipc::gateway::wireguard::{DeviceAt, PeerChange};
 use vpnd_pki::revocation_list::{CertificateNumber, RevocationList};
 use vpnd_shard::Shards;
 use vpnd_sys::clock::now;
@@ -47,7 +51,7 @@ use wireguard::{Unreleased, next_input};
 const REVOKED: &str = "your certificate was revoked by the authority that signed it";
 /// Interval at which each session's traffic is collected from the shards.
 const ACTIVITY_INTERVAL: Duration = Duration::from_secs(1);
-/// Requests and events that are carried out together, with one trip to the disk, if so many wait.
+/// Requests and events that are carried out together, with one trip to the disk, at most this many.
 const BATCH: usize = 256;
 /// Messages that wait for one connection's task at most. The task gives a client that does not read
 /// up after [`crate::worker::connection::READ_TIMEOUT`], within which fewer come: a `Wake` each
@@ -71,14 +75,15 @@ pub(crate) enum CoreRequest {
         offer: Offer,
         secret: EpochSecret,
     },
-    /// A connection claims a session, and has proved its device.
     Attach {
-        connection: ConnectionId,
+        attaching: Box<Attaching>,
         outbox: mpsc::Sender<Outgoing>,
-        claim: Claim,
-        certificate: Option<CertificateNumber>,
-        offer: Offer,
-        secret: EpochSecret,
+    },
+    /// The store's answer about a claim, and the changes until it was asked.
+    LookedUp {
+        attaching: Box<Attaching>,
+        found: Found,
+        as_of: Changes,
     },
     /// A later message of a connection.
     Message {
@@ -89,7 +94,7 @@ pub(crate) enum CoreRequest {
     /// End sessions; answered with how many there were of each.
     End {
         which: Vec<ToEnd>,
-        reply: oneshot::Sender<Vec<usize>>,
+        reply: oneshot::Sender<EndedCounts>,
     },
     /// Users are in these groups from now on; answered with the number of their sessions.
     Regroup {
@@ -103,6 +108,10 @@ pub(crate) enum CoreRequest {
         reply: oneshot::Sender<usize>,
     },
     Status(oneshot::Sender<CoreSnapshot>),
+    /// The report to the fleet's other gateways.
+    Reported(oneshot::Sender<Reported>),
+    /// The gateways of the fleet, by their last reports.
+    Fleet(Vec<GatewayState>),
     /// The traffic of these sessions, as far as shards have reported it and they are there.
     Traffic {
         sessions: Vec<SessionId>,
@@ -119,14 +128,15 @@ pub(crate) enum CoreRequest {
         to: Box<Successor>,
         reply: oneshot::Sender<Result<HandoverSummary, HandoverError>>,
     },
-    /// Drop these sessions, which another gateway has taken over, if they are here since these
-    /// generations or earlier ones.
+    /// Drop these sessions, which another gateway has taken over, unless they have come back.
     Leave {
-        sessions: Vec<(SessionId, u64)>,
+        sessions: Vec<TakenAway>,
         reply: oneshot::Sender<()>,
     },
     /// Peers of WireGuard have come, gone or changed.
     Peers(Vec<PeerChange>),
+    /// Begin handshakes with these devices, unless they have sessions here.
+    BeginPeers(Vec<DeviceAt>),
     /// Tell the clients, keep their sessions for the next start, and stop.
     Shutdown,
 }
@@ -144,7 +154,7 @@ pub(crate) enum Outgoing {
 #[derive(Debug)]
 pub(crate) struct HandoverSummary {
     pub sessions: usize,
-    /// That process's version.
+    /// The version of that process.
     pub version: String,
     /// Time from the stop of the shards until the other process was ready.
     pub paused_for: Duration,
@@ -185,6 +195,8 @@ impl Core {
             batch: Batch::default(),
             ended: Ended::default(),
             drain,
+            changes: Changes::default(),
+            requests: requests.downgrade(),
             handed_over: false,
         };
         let core = Self { requests, draining };
@@ -223,7 +235,7 @@ impl Core {
     }
 
     /// Ends sessions; returns how many there were of each.
-    pub(crate) async fn end(&self, which: Vec<ToEnd>) -> Result<Vec<usize>, Stopped> {
+    pub(crate) async fn end(&self, which: Vec<ToEnd>) -> Result<EndedCounts, Stopped> {
         self.ask(|reply| CoreRequest::End { which, reply }).await
     }
 
@@ -267,6 +279,9 @@ struct CoreTask {
     batch: Batch,
     ended: Ended,
     drain: Drain,
+    changes: Changes,
+    /// For what comes back to this task.
+    requests: mpsc::WeakSender<CoreRequest>,
     /// The sessions are another process's.
     handed_over: bool,
 }
@@ -331,6 +346,7 @@ impl CoreTask {
     /// Returns whether there may be more.
     async fn handle(&mut self, request: Option<CoreRequest>) -> bool {
         let Some(request) = request else { return false };
+        self.changes.note(&request);
         match request {
             CoreRequest::Login { connection, outbox, device, admission, certificate, offer, secret } => {
                 self.outboxes.open(connection, outbox);
@@ -341,19 +357,17 @@ impl CoreTask {
                 self.log_in(connection, device, &admission, &offer, secret);
                 self.registry.shown(admission.session, certificate);
             }
-            CoreRequest::Attach { connection, outbox, claim, certificate, offer, secret } => {
-                self.outboxes.open(connection, outbox);
-                self.attach(connection, &claim, certificate, &offer, secret).await;
+            CoreRequest::Attach { attaching, outbox } => {
+                self.outboxes.open(attaching.connection, outbox);
+                self.attach(attaching);
             }
+            CoreRequest::LookedUp { attaching, found, as_of } => self.looked_up(attaching, found, as_of),
             CoreRequest::Message { connection, message } => self.handle_message(connection, &message),
             CoreRequest::Lost(connection) => {
                 self.outboxes.lost(connection);
                 self.gateway.connection_lost(connection);
             }
-            CoreRequest::End { which, reply } => {
-                let counts = which.into_iter().map(|to_end| self.end_with_batch(to_end)).collect();
-                self.reply_when_done(reply, counts);
-            }
+            CoreRequest::End { which, reply } => self.end_and_reply(which, reply),
             CoreRequest::Regroup { users, reply } => {
                 let count = self.regroup(users);
                 self.reply_when_done(reply, count);
@@ -368,6 +382,10 @@ impl CoreTask {
             CoreRequest::Status(reply) => {
                 let _ = reply.send(self.snapshot().await);
             }
+            CoreRequest::Reported(reply) => {
+                let _ = reply.send(self.reported());
+            }
+            CoreRequest::Fleet(gateways) => self.know_fleet(&gateways),
             CoreRequest::Traffic { sessions, reply } => {
                 let _ = reply.send(self.traffic(sessions));
             }
@@ -388,54 +406,10 @@ impl CoreTask {
                 self.reply_when_done(reply, ());
             }
             CoreRequest::Peers(changes) => self.change_peers(changes),
+            CoreRequest::BeginPeers(found) => self.begin_peers(found),
             CoreRequest::Shutdown => return false,
         }
         true
-    }
-
-    async fn attach(
-        &mut self,
-        connection: ConnectionId,
-        claim: &Claim,
-        certificate: Option<CertificateNumber>,
-        offer: &Offer,
-        secret: EpochSecret,
-    ) {
-        if self.is_revoked(connection, certificate.as_ref()) {
-            return;
-        }
-        match self.registry.restore(claim).await {
-            Ok(Some(record)) => {
-                let (session, addresses) = (record.id, record.addresses);
-                if !self.gateway.restore(now(), record) {
-                    self.registry.supersede(session, addresses);
-                }
-            }
-            Ok(None) => {}
-            Err(error) => {
-                tracing::error!(%error, "a session could not be looked up in the store");
-                // It may be good, and go on later.
-                if self.registry.hosts().is_some() {
-                    return self.outboxes.refuse_for_now(connection);
-                }
-            }
-        }
-        if !self.gateway.accepts(now(), claim) && self.has_left(claim.session).await {
-            return self.outboxes.refuse_for_now(connection);
-        }
-        // A refusal is among the effects.
-        if self.gateway.attach(now(), connection, claim, offer, secret).is_ok() {
-            self.registry.shown(claim.session, certificate);
-        }
-    }
-
-    /// Refuses a connection that has shown a certificate which was revoked meanwhile.
-    fn is_revoked(&mut self, connection: ConnectionId, certificate: Option<&CertificateNumber>) -> bool {
-        let revoked = certificate.is_some_and(|certificate| self.revoked.names(certificate));
-        if revoked {
-            self.outboxes.refuse(connection, Code::Certificate, REVOKED);
-        }
-        revoked
     }
 
     /// Stops the shards and hands all sessions over. Control connections stay behind; their clients
@@ -443,7 +417,7 @@ impl CoreTask {
     async fn hand_over(&mut self, to: Successor) -> Result<HandoverSummary, HandoverError> {
         self.carry_out().await;
         if let Some(hosts) = self.registry.hosts().cloned() {
-            // What is to be withdrawn the successor does not know.
+            // The successor does not know which routes are to be withdrawn.
             let _ = tokio::time::timeout(SETTLE_TIMEOUT, hosts.settled()).await;
         }
         self.collect_activity().await;

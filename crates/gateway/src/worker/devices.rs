@@ -38,7 +38,7 @@ pub(super) fn adopt(
     Ok((queues, group))
 }
 
-/// What each shard begins with.
+/// The devices and sockets that each shard begins with.
 pub(super) fn shard_specs(
     sockets: Vec<ShardSocket>,
     queues: Vec<TunQueue>,

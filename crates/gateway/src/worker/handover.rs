@@ -8,7 +8,7 @@
 //!
 //! INVARIANT: the old worker alone decides. Until it has sent `Go` it can take everything back, for
 //! the new one seals and opens nothing before it receives that; afterwards the old one never does
-//! again. So no counter is used by both. Keys go from one worker to the other and to nobody else;
+//! again. So no counter is used by both. Keys go only from one worker to the other;
 //! the frames that hold them are erased.
 
 use std::net::IpAddr;
@@ -99,7 +99,7 @@ pub struct TransferredSession {
     /// The source of its user.
     #[n(3)]
     source: SourceName,
-    /// As it was granted.
+    /// The time that was granted.
     #[n(4)]
     span: Span,
     #[n(5)]
@@ -156,8 +156,8 @@ impl Successor {
     ) -> Result<String, HandoverError> {
         let taken = tokio::time::timeout(TAKEOVER_TIMEOUT, self.send_sessions(sessions, registry));
         let version = taken.await.map_err(|_| HandoverError::Slow)??;
-        // Nothing that could fail comes after this message was sent; if sending fails, nobody has
-        // received it.
+        // Nothing that could fail comes after this message was sent; if sending fails, the other
+        // worker has not received it.
         self.0.send(&FromPredecessor::Go, &[]).await?;
         Ok(version)
     }
@@ -167,7 +167,8 @@ impl Successor {
         sessions: Vec<HandedSession>,
         registry: &Registry,
     ) -> Result<String, HandoverError> {
-        // The registry has each of them. A client whose session is left out attaches anew.
+        // The registry has each of them. A client whose session is left out logs in or attaches
+        // again.
         let mut sessions = sessions.into_iter().filter_map(|session| {
             let Member { groups, source, span, factors, is_walled, generation, .. } =
                 registry.member(session.id).cloned()?;
@@ -216,15 +217,15 @@ impl Predecessor {
         let begin = channel.receive::<FromPredecessor>().await?;
         let begin = begin.ok_or_else(|| anyhow!("the gateway that runs hands nothing over"))?;
         let FromPredecessor::Begin { format, devices, revocations, counters } = begin.message else {
-            bail!("the gateway that runs began with something else than its devices");
+            bail!("the running gateway did not begin with its devices");
         };
         if format != FORMAT {
-            let why = format!(
+            let reason = format!(
                 "its sessions would come in format {format}, and this version supports {FORMAT}; restart it instead"
             );
             // Whether it is received or not, nothing is taken over.
-            let _ = channel.send(&FromSuccessor::Refused(why.clone()), &[]).await;
-            bail!(why);
+            let _ = channel.send(&FromSuccessor::Refused(reason.clone()), &[]).await;
+            bail!(reason);
         }
         Ok((Self { channel, revocations, counters: *counters }, devices, begin.descriptors))
     }
@@ -245,7 +246,7 @@ impl Predecessor {
         let sessions = taken?;
         match self.receive().await? {
             FromPredecessor::Go => Ok(sessions),
-            _ => bail!("the running gateway sent something else than the last message of a hand-over"),
+            _ => bail!("the running gateway did not send the last message of a hand-over"),
         }
     }
 

@@ -50,11 +50,17 @@ impl Hosts {
     /// A session with these addresses is here since this generation.
     pub(crate) fn announce(&self, addresses: Addresses, generation: u64) {
         let mut state = self.0.state();
+        let mut is_news = false;
         for address in addresses.iter() {
-            let known = state.wanted.entry(address).or_insert(generation);
-            *known = generation.max(*known);
+            let known = state.wanted.get(&address);
+            if known.is_none_or(|known| *known < generation) {
+                state.wanted.insert(address, generation);
+                is_news = true;
+            }
         }
-        self.0.changed.notify_one();
+        if is_news {
+            self.0.changed.notify_one();
+        }
     }
 
     /// It is here no longer. A later session may have the addresses by now.

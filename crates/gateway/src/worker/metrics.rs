@@ -2,7 +2,7 @@
 //! else.
 //!
 //! Invariants: a request changes nothing; connections, their time and what they may send are
-//! bounded, and connections that send nothing keep nobody out. There is no check of the client: the
+//! bounded, and connections that send nothing keep none out. There is no check of the client: the
 //! configuration refuses an address that others can reach unless the administrator insists. This
 //! module must not know where the status comes from.
 

@@ -1,47 +1,63 @@
-//! What the pages of the help desk show of the worker, sent to the auth process while somebody
+//! The worker's data for pages of the help desk, sent to the auth process while a user
 //! looks at them.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use minicbor::bytes::ByteArray;
-use vpnd_proto::control::{Text, UserName};
+use vpnd_proto::control::Text;
 
 use crate::worker::administration::Administration;
+use vpnd_config::access_profile::WALLED;
 use vpnd_ipc::admin::Handler as _;
 use vpnd_ipc::admin::status::{Session, Status};
-use vpnd_ipc::gateway::auth::{Count, MAX_WRITES, Observed, SessionUse, WorkerState};
+use vpnd_ipc::gateway::auth::{Count, MAX_SESSION_USES, Observed, SessionUse, WorkerState};
 use vpnd_ipc::requests::NoReply;
 
-/// Interval at which the auth process is asked whether somebody looks.
+/// Interval at which the auth process is asked whether such a page is open.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Reports until the daemon goes down.
 pub(super) async fn report(administration: Arc<Administration>) {
-    let mut observed = None;
+    let mut parts = Vec::new();
     loop {
-        let was_reported = observed.is_some();
-        let wanted = match administration.auth.request(Observed(observed.take())).await {
+        let part = parts.pop();
+        let is_report = part.is_some();
+        let wanted = match administration.auth.request(Observed(part)).await {
             Ok(wanted) => wanted,
             Err(NoReply::Gone(_)) => return,
             Err(why) => {
                 tracing::error!(%why, "the pages of the help desk have no figures");
-                None
+                parts.clear();
+                false
             }
         };
-        match wanted {
-            // A page waits for it.
-            Some(users) if !was_reported => {
-                observed = administration.status().await.ok().map(|status| state(&status, &users));
-            }
-            _ => tokio::time::sleep(INTERVAL).await,
+        if wanted && !is_report {
+            parts = administration.status().await.map(|status| report_of(&status)).unwrap_or_default();
+            parts.reverse();
+        }
+        if parts.is_empty() {
+            tokio::time::sleep(INTERVAL).await;
         }
     }
 }
 
-/// The part of the status that is shown, with the sessions of these users.
-fn state(status: &Status, users: &[UserName]) -> WorkerState {
-    let of_users = status.sessions.iter().filter(|session| users.iter().any(|user| **user == *session.user));
+/// The parts of a report.
+fn report_of(status: &Status) -> Vec<WorkerState> {
+    let sessions: Vec<SessionUse> = status.sessions.iter().filter_map(session_use).collect();
+    let mut parts: Vec<WorkerState> =
+        sessions.chunks(MAX_SESSION_USES).map(|sessions| state(status, sessions.to_vec())).collect();
+    if parts.is_empty() {
+        parts.push(state(status, Vec::new()));
+    }
+    if let Some(last) = parts.last_mut() {
+        last.is_last = true;
+    }
+    parts
+}
+
+/// The part of the status that is shown, with these sessions.
+fn state(status: &Status, sessions: Vec<SessionUse>) -> WorkerState {
     WorkerState {
         version: Text::cut(&status.version),
         uptime_s: status.uptime_s,
@@ -53,17 +69,19 @@ fn state(status: &Status, users: &[UserName]) -> WorkerState {
             .filter(|(_, count)| **count > 0)
             .map(|(reason, count)| Count { name: Text::cut(reason), count: *count })
             .collect(),
-        sessions: of_users.filter_map(session_use).take(MAX_WRITES).collect(),
+        sessions,
+        is_last: false,
     }
 }
 
 fn session_use(session: &Session) -> Option<SessionUse> {
-    let device = u128::from_str_radix(&session.device, 16).ok()?;
+    let id = u128::from_str_radix(&session.id, 16).ok()?;
     Some(SessionUse {
-        user: UserName::new(session.user.as_str()).ok()?,
-        device: ByteArray::from(device.to_be_bytes()),
+        session: ByteArray::from(id.to_be_bytes()),
         rx_bytes: session.rx_bytes,
         tx_bytes: session.tx_bytes,
+        outer: session.outer.first().map(|outer| outer.ip()),
+        walled: session.profile.as_deref() == Some(WALLED),
     })
 }
 
@@ -72,15 +90,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_sessions_of_those_who_are_looked_at_are_reported() {
+    fn all_sessions_are_reported_in_parts_that_fit_into_a_frame() {
         let mut status = vpnd_ipc::admin::testing::status();
-        status.sessions[0].user = "ann".to_owned();
-        status.sessions[0].device = "0a".repeat(16);
+        let session = Session { profile: Some(WALLED.to_owned()), ..status.sessions[0].clone() };
+        let numbered = |number: usize| Session { id: format!("{number:032x}"), ..session.clone() };
+        status.sessions = (0..MAX_SESSION_USES + 2).map(numbered).collect();
         status.counters.drops = [("replayed".to_owned(), 3), ("send".to_owned(), 0)].into();
-        assert!(state(&status, &[]).sessions.is_empty());
-        let reported = state(&status, &[UserName::new("ann").unwrap()]);
-        let anns = status.sessions.iter().filter(|session| session.user == "ann").count();
-        assert_eq!((reported.sessions.len(), reported.sessions[0].device), (anns, [10; 16].into()));
-        assert_eq!(reported.drops, [Count { name: Text::cut("replayed"), count: 3 }]);
+        let parts = report_of(&status);
+        let lengths: Vec<_> = parts.iter().map(|part| (part.sessions.len(), part.is_last)).collect();
+        assert_eq!(lengths, [(MAX_SESSION_USES, false), (2, true)]);
+        let last = &parts[1].sessions[1];
+        assert_eq!(u128::from_be_bytes(*last.session), MAX_SESSION_USES as u128 + 1);
+        assert!(last.walled && last.outer == session.outer.first().map(|outer| outer.ip()));
+        assert_eq!(parts[1].drops, [Count { name: Text::cut("replayed"), count: 3 }]);
+        let longest = minicbor::to_vec(Observed(Some(parts[0].clone()))).unwrap().len();
+        assert!(longest < vpnd_ipc::gateway::auth::MAX_FRAME / 2, "{longest}");
+        status.sessions.clear();
+        assert!(report_of(&status)[0].is_last, "no session is a report, too");
     }
 }

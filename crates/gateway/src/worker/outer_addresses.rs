@@ -31,7 +31,7 @@ pub(super) struct OuterAddresses {
 /// Where the lanes of a session's client are.
 struct Lanes {
     allowance: Allowance,
-    /// As the audit file has them.
+    /// The addresses that the audit file has.
     written: BTreeMap<u8, Endpoint>,
     /// Lanes that are elsewhere since.
     late: BTreeMap<u8, Endpoint>,
@@ -57,7 +57,7 @@ impl OuterAddresses {
         write
     }
 
-    /// What has room now; expected about once a second.
+    /// The writes for which there is room now; called about once a second.
     pub(super) fn late(&mut self, now: Time) -> Vec<Write> {
         let mut writes = Vec::new();
         self.behind.retain(|session| {

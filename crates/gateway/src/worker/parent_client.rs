@@ -114,7 +114,7 @@ impl ParentClient {
 
     /// It has.
     pub(super) fn released(&self) {
-        // An answer to the worker before this one is nobody's.
+        // An answer to the worker before this one is dropped.
         let _ = self.requests.reply_to_oldest::<Release>(());
     }
 
@@ -125,7 +125,7 @@ impl ParentClient {
 
     /// It is, or not.
     pub(super) fn hosts_set(&self, is_set: bool) {
-        // An answer to the worker before this one is nobody's.
+        // An answer to the worker before this one is dropped.
         let _ = self.requests.reply_to_oldest::<SetHosts>(is_set);
     }
 

@@ -13,7 +13,7 @@ use vpnd_config::rate::{GroupRates, RateLimits};
 #[derive(Debug, Default)]
 pub(super) struct RateTable {
     limits: RateLimits,
-    /// Of the profiles that have some.
+    /// Rates of the profiles that have some.
     profiles: Vec<GroupRates>,
     /// All that have or had a limit for their sessions together, by number.
     sharers: Vec<Sharer>,
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(of(&table, &["staff", "guests"]), (10, Some(0)), "by the order of the file");
         assert_eq!(of(&table, &["admins", "staff"]), (0, Some(1)));
         assert_eq!(of(&table, &["admins"]), (30, None), "nothing is shared");
-        // Guests are gone, and somebody new comes first.
+        // Guests are gone, and a new group comes first.
         let groups = vec![group("pupils", 3_000, 1), group("staff", 4_000, 2)];
         assert_eq!(table.set(limits(6, groups), [].iter()), [0, 4_000, 0, 3_000].map(rates), "numbers stay");
         assert_eq!(of(&table, &["staff"]), (2, Some(1)));

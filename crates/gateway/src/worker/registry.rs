@@ -1,6 +1,6 @@
 //! Sessions in the store: the control plane's writes, sent to the auth process in order.
 //!
-//! INVARIANT: a write that failed is reported to whoever waits for it; nothing is acknowledged on
+//! INVARIANT: a write that failed is reported to the waiting caller; nothing is acknowledged on
 //! the strength of it.
 
 mod rules;
@@ -28,7 +28,7 @@ use vpnd_config::access_profile::Who;
 use vpnd_config::factor::Factors;
 use vpnd_config::rate::RateLimits;
 use vpnd_config::{ServerConfig, WireGuardProfile};
-use vpnd_ipc::gateway::auth::{Account, Granted, SourceName, Traffic};
+use vpnd_ipc::gateway::auth::{Account, Granted, SourceName, StoredSession, Traffic};
 use vpnd_ipc::requests::NoReply;
 use vpnd_pki::revocation_list::{CertificateNumber, RevocationList};
 use vpnd_sys::clock::now;
@@ -63,6 +63,8 @@ pub struct AdmittedSession {
     pub is_walled: bool,
     /// In a fleet, that of its beginning; else 0.
     pub generation: u64,
+    /// Sessions of the user at other gateways.
+    pub elsewhere: usize,
 }
 
 impl From<Granted> for AdmittedSession {
@@ -77,6 +79,7 @@ impl From<Granted> for AdmittedSession {
             idle_timeout: granted.idle_timeout_s.map(|idle_s| Duration::from_secs(idle_s.into())),
             is_walled: false,
             generation: granted.generation,
+            elsewhere: usize::try_from(granted.elsewhere).unwrap_or(usize::MAX / 2),
         }
     }
 }
@@ -113,7 +116,7 @@ pub struct Member {
     pub generation: u64,
 }
 
-/// When a session began, and when it ends at the latest: seconds of the steady clock.
+/// When a session began, and the latest time of its end: seconds of the steady clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Span {
     #[n(0)]
@@ -123,7 +126,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// When the session ends in a profile whose sessions last so long. A profile never makes it
+    /// When the session ends in a profile whose sessions last this long. A profile never makes it
     /// longer than was granted.
     fn end_s(self, lifetime: Option<Duration>) -> u64 {
         let end_s = lifetime.map(|lifetime| self.started_s.saturating_add(lifetime.as_secs()));
@@ -166,12 +169,12 @@ impl Registry {
         })
     }
 
-    /// The same, which has the addresses of ended sessions released.
+    /// Sets who releases the addresses of ended sessions.
     pub fn releasing(self, releases: Releases) -> Self {
         Self { releases, ..self }
     }
 
-    /// The same, where some clients' datagrams are relayed.
+    /// Sets the relays of some clients' datagrams.
     pub fn relayed(self, relayed: &Relayed) -> Self {
         Self { relayed: relayed.clone(), ..self }
     }
@@ -204,6 +207,7 @@ impl Registry {
         }
         let deadline = self.rules.deadline(&member);
         let (principal, limits) = self.add(admission.session, member);
+        self.announce(admission.session);
         Authenticated {
             session: admission.session,
             user: account.name.clone(),
@@ -213,6 +217,7 @@ impl Registry {
             addresses: *addresses,
             deadline,
             idle_timeout: admission.idle_timeout,
+            elsewhere: admission.elsewhere,
         }
     }
 
@@ -233,11 +238,15 @@ impl Registry {
 
     fn add(&mut self, session: SessionId, member: Member) -> (Principal, SessionLimits) {
         let (principal, limits) = (self.rules.principal(&member), self.rules.limits(Some(&member)));
-        if let Some(hosts) = &self.hosts {
-            hosts.announce(member.addresses, member.generation);
-        }
         self.known.insert(session, member);
         (principal, limits)
+    }
+
+    /// Announces a session's addresses, where the gateway is one of a fleet.
+    fn announce(&self, session: SessionId) {
+        if let (Some(hosts), Some(member)) = (&self.hosts, self.known.get(&session)) {
+            hosts.announce(member.addresses, member.generation);
+        }
     }
 
     /// These access profiles hold from now on, for all sessions of `gateway`.
@@ -262,18 +271,18 @@ impl Registry {
         self.forget(session);
     }
 
-    /// A session of an earlier run of the gateway, or of another one of its fleet, if the store has it
-    /// and it is not known yet.
-    pub async fn restore(&mut self, claim: &Claim) -> Result<Option<SessionRecord>, NoReply> {
-        let session = claim.session;
-        if self.known.contains_key(&session) {
-            return Ok(None);
-        }
-        let stored = match &self.hosts {
-            Some(_) => self.writes.claimed(claim).await?,
-            None => self.writes.stored(session).await?,
-        };
-        let Some(stored) = stored else { return Ok(None) };
+    /// Looks a claim up that is of no session known here: one of an earlier run of the gateway, or of
+    /// another one of its fleet, which then moves here.
+    pub fn look_up(
+        &self,
+        claim: &Claim,
+    ) -> impl Future<Output = Result<Option<StoredSession>, NoReply>> + Send + use<> {
+        self.writes.look_up(claim.clone(), self.hosts.is_some())
+    }
+
+    /// A session that was looked up is here from now on. Its addresses are announced once its client is
+    /// heard: until then another gateway may carry its packets.
+    pub fn restore(&mut self, session: SessionId, stored: StoredSession) -> SessionRecord {
         let user = stored.account.name.clone();
         let span = Span { started_s: stored.started_s, expires_s: stored.expires_s };
         let addresses = stored.addresses.into();
@@ -281,7 +290,7 @@ impl Registry {
         let member = Member { generation: stored.generation, ..member };
         let deadline = self.rules.deadline(&member);
         let (principal, limits) = self.add(session, member);
-        Ok(Some(SessionRecord {
+        SessionRecord {
             id: session,
             principal,
             limits,
@@ -293,12 +302,12 @@ impl Registry {
             idle_timeout: None,
             epoch: stored.epoch,
             tokens: stored.tokens.into_tokens(),
-        }))
+        }
     }
 
     /// Whether the store does not have the session for this gateway.
-    pub async fn is_missing(&self, session: SessionId) -> bool {
-        self.writes.is_missing(session).await
+    pub fn is_missing(&self, session: SessionId) -> impl Future<Output = bool> + Send + use<> {
+        self.writes.is_missing(session)
     }
 
     /// Users are in other groups now: profile, policy, rate limits and lifetime of these hold for
@@ -332,7 +341,9 @@ impl Registry {
     /// A session of another process goes on in this one. Whom policy takes it for, and its rate
     /// limits.
     pub fn take_over(&mut self, session: SessionId, member: Member) -> (Principal, SessionLimits) {
-        self.add(session, member)
+        let rules = self.add(session, member);
+        self.announce(session);
+        rules
     }
 
     /// These rate limits, and those of the access profiles, hold from now on, for all sessions of
@@ -366,8 +377,9 @@ impl Registry {
     pub fn heard_at(&mut self, session: SessionId, lane: u8, outer: Endpoint) {
         if self.known.contains_key(&session) {
             let remote = self.relayed.client(outer.remote);
-            // What carried it here is no address to reach it from.
+            // A relayed client can't be reached from the address that the relay uses.
             let local = outer.local.filter(|_| remote == outer.remote);
+            self.announce(session);
             self.writes.heard_at(session, lane, Endpoint { remote, local });
         }
     }

@@ -43,7 +43,7 @@ impl Relayed {
         state.relays.insert(canonical(here), Client { address: canonical(client), over: None });
     }
 
-    /// The relay at `here` is over, which has dropped so many datagrams.
+    /// The relay at `here` is over, and has dropped this many datagrams.
     pub(super) fn end(&self, here: SocketAddr, dropped: u64) {
         let mut state = self.0.write().unwrap_or_else(PoisonError::into_inner);
         state.dropped = state.dropped.saturating_add(dropped);
@@ -58,7 +58,7 @@ impl Relayed {
         self.over_tcp(address).unwrap_or(address)
     }
 
-    /// The same for a relay's address only.
+    /// The client's address, for a relay's address only.
     pub(super) fn over_tcp(&self, address: SocketAddr) -> Option<SocketAddr> {
         let address = canonical(address);
         // All others are spared the lock.

@@ -2,8 +2,8 @@
 //! did it: their sessions end, or go on by other rules.
 //!
 //! INVARIANT: a revocation counts as carried out only when the sessions have ended or have the new
-//! groups, so that whoever goes on from the last one, in this process or in the next, passes over
-//! none.
+//! groups, so that a worker that goes on from the last one, in this process or in the next, passes
+//! over none.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use vpnd_proto::gateway::Selector;
 use vpnd_proto::session::{DeviceId, SessionId};
 
 use crate::worker::auth_client::AuthClient;
-use crate::worker::core::{Core, Stopped, ToEnd};
+use crate::worker::core::{Core, EndedCounts, Stopped, ToEnd};
 use vpnd_config::revocation_cause::RevocationCause;
 use vpnd_ipc::gateway::auth::{self, MAX_WRITES, MissingQuery, RevocationQuery, Revoked, id};
 use vpnd_ipc::requests::NoReply;
@@ -42,10 +42,12 @@ impl Revocations {
 
 /// Carries out what the store has of revocations, as they come.
 pub(super) async fn carry_out_revocations(core: Core, auth: AuthClient, carried_out: Revocations) {
-    let mut before = None;
+    let (mut before, mut is_away) = (None, false);
     loop {
         let query = RevocationQuery { seen: carried_out.get(), history: before };
-        match auth.request(query).await {
+        let answer = auth.request(query).await;
+        is_away &= answer.is_err();
+        match answer {
             Ok(auth::Revocations { seen: last, history, went_back: true, .. }) => {
                 match end_missing(&core, &auth).await {
                     Ok(()) => {
@@ -65,7 +67,7 @@ pub(super) async fn carry_out_revocations(core: Core, auth: AuthClient, carried_
                 if carry_out(&core, found).await.is_err() {
                     return;
                 }
-                // Not before: whoever goes on from here must not pass over one.
+                // Not before: a worker that goes on from here must not pass over one.
                 carried_out.set(last);
                 // A reply has room for a part of what thousands of users need.
                 if may_be_more {
@@ -75,7 +77,9 @@ pub(super) async fn carry_out_revocations(core: Core, auth: AuthClient, carried_
             // The daemon is going down.
             Err(NoReply::Gone(_)) => return,
             Err(NoReply::Failed(error)) => {
-                tracing::error!(%error, "can't tell whether users were disabled");
+                if !std::mem::replace(&mut is_away, true) {
+                    tracing::error!(%error, "can't tell whether users were disabled");
+                }
             }
         }
         tokio::time::sleep(REVOCATION_INTERVAL).await;
@@ -102,7 +106,7 @@ async fn end_missing(core: &Core, auth: &AuthClient) -> Result<(), Unchecked> {
             code,
             text: text.into(),
         });
-        let ended = core.end(missing.collect()).await?.into_iter().sum::<usize>();
+        let ended = core.end(missing.collect()).await?.sum();
         if ended > 0 {
             tracing::warn!(sessions = ended, "sessions have ended that the user database lacks");
         }
@@ -113,7 +117,7 @@ async fn end_missing(core: &Core, auth: &AuthClient) -> Result<(), Unchecked> {
 /// Carries them out in their order. Those of one kind that follow one another are one step: a
 /// change of groups looks at all sessions, and shards are asked about sessions that end.
 async fn carry_out(core: &Core, found: Vec<Revoked>) -> Result<(), Stopped> {
-    // Of these two, one is empty.
+    // One of these two is empty.
     let (mut regrouped, mut ended) = (Vec::new(), Vec::new());
     for mut revoked in found {
         match (revoked.cause, revoked.groups.take()) {
@@ -148,7 +152,8 @@ async fn regroup(core: &Core, users: Vec<(UserName, Vec<String>)>) -> Result<(),
 async fn end(core: &Core, found: Vec<Revoked>) -> Result<(), Stopped> {
     // Others have their turn in between.
     for part in found.chunks(ENDED_TOGETHER) {
-        let counts = core.end(part.iter().map(to_end).collect()).await?;
+        // The store has the revocation already.
+        let EndedCounts { counts, .. } = core.end(part.iter().map(to_end).collect()).await?;
         for (Revoked { name, cause, .. }, sessions) in part.iter().zip(counts) {
             tracing::info!(user = %name, ?cause, sessions, "revoked");
         }

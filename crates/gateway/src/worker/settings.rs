@@ -1,15 +1,18 @@
 //! From the gateway's configuration to the terms of the protocol's core.
 
 use vpnd_crypto::LabPermit;
-use vpnd_proto::control::{AsText, FEATURE_RENEWAL, FEATURES, List, Network, Renewal, Text};
+use vpnd_proto::control::{
+    AsText, FEATURE_RENEWAL, FEATURES, KILL_SWITCH_ON, KILL_SWITCH_PERSISTENT, List, Network, Renewal, Text,
+};
 use vpnd_proto::gateway::{Config, ProfileSettings};
 use vpnd_proto::session::{LocalSuite, Timers};
 
 use super::access::Access;
 use vpnd_config::pool::Pools;
+use vpnd_config::profile::KillSwitchMode;
 use vpnd_config::{AccessProfile, Push, ServerConfig, Timeouts};
 
-/// The core of a gateway with so many shards.
+/// The core of a gateway with this many shards.
 pub(super) fn core(
     config: &ServerConfig,
     access: &Access,
@@ -37,7 +40,7 @@ pub(super) fn renewal(config: &ServerConfig) -> Option<Renewal> {
     }
     let addresses = config.server.reached_at(Vec::new());
     let texts = addresses.iter().map(|address| Text::cut(&address.to_string()));
-    Some(Renewal { addresses: list(texts) })
+    Some(Renewal { addresses: list(texts), weights: None })
 }
 
 pub(super) fn admission(config: &ServerConfig) -> vpnd_proto::admission::Limits {
@@ -47,7 +50,7 @@ pub(super) fn admission(config: &ServerConfig) -> vpnd_proto::admission::Limits 
     }
 }
 
-/// What the core needs of an access profile.
+/// The settings of an access profile for the core.
 pub(super) fn profile(config: &ServerConfig, profile: &AccessProfile, pools: &Pools) -> ProfileSettings {
     ProfileSettings {
         network: network(config, &profile.push, pools),
@@ -72,6 +75,11 @@ fn network(config: &ServerConfig, push: &Push, own: &Pools) -> Network {
         routes: list(push.networks(&config.tunnel).map(AsText)),
         dns: list(push.dns.iter().map(|server| AsText(*server))),
         search: list(push.search.iter().map(|name| Text::cut(name.as_str()))),
+        kill_switch: match push.kill_switch {
+            KillSwitchMode::Off => None,
+            KillSwitchMode::On => Some(KILL_SWITCH_ON),
+            KillSwitchMode::Persistent => Some(KILL_SWITCH_PERSISTENT),
+        },
     }
 }
 

@@ -1,5 +1,5 @@
-//! Stock WireGuard clients: their peers' state machines beside the sessions, and what carries out
-//! what these want.
+//! Stock WireGuard clients: their peers' state machines, apart from the sessions, and what carries
+//! out their outputs.
 //!
 //! Handshakes are made by the auth process, which has the static key; a peer without a session is
 //! admitted by it before it gets an answer, so that the first data find their session. This module
@@ -9,8 +9,9 @@
 //! are as few as the peers' state machines allow at once, whatever arrives.
 
 mod asking;
+mod beginning;
 mod counts;
-mod following;
+pub(super) mod following;
 mod refusals;
 mod turns;
 
@@ -50,7 +51,7 @@ use vpnd_shard::suites;
 use vpnd_sys::clock::now;
 use vpnd_sys::log_limit::LogLimit;
 
-/// Lines of the log about handshakes that were refused: so many at once, then one each interval.
+/// Limits the log's lines about handshakes that were refused.
 static REFUSALS: LogLimit = LogLimit::new(20, Duration::from_secs(5));
 
 /// An entry of the worker's queues for WireGuard.
@@ -59,7 +60,7 @@ pub(super) enum Input {
     Auth(Box<FromAuth>),
 }
 
-/// What an input leads to that others have to do.
+/// The result of an input that others have to carry out.
 pub(super) enum Decision {
     /// Make a session for this peer, and call [`WireGuard::join`] and [`WireGuard::answer`],
     /// or [`WireGuard::refused`].
@@ -134,11 +135,17 @@ impl WireGuard {
         }
         let list = PeerList::query(auth).await?;
         let backend = || suites::for_wireguard(suites, config.crypto.backend);
-        Ok(list.map(|list| Self::new(list, auth, shards as usize, backend(), socket)))
+        Ok(list.map(|list| {
+            let mut this = Self::new(list, auth, shards as usize, backend(), socket);
+            // In a fleet they may be another gateway's, until the parent names this machine's addresses.
+            if config.fleet.is_none() {
+                this.begin_all();
+            }
+            this
+        }))
     }
 
-    /// With these peers. Handshakes are begun with those that have been somewhere: what they had
-    /// agreed on with the gateway's process before this one is lost, and they do not know.
+    /// With these peers.
     fn new(
         list: PeerList,
         auth: &AuthClient,
@@ -172,12 +179,10 @@ impl WireGuard {
             relayed: Relayed::default(),
         };
         this.change(list.changes);
-        let known: Vec<_> = this.peers.ids().filter(|id| this.peers.endpoint(*id).is_some()).collect();
-        known.into_iter().for_each(|id| this.peers.on_no_session(now(), id));
         this
     }
 
-    /// The same with clients whose datagrams are relayed.
+    /// Sets the relays of some clients' datagrams.
     pub(super) fn relayed(self, relayed: &Relayed) -> Self {
         Self { relayed: relayed.clone(), ..self }
     }
@@ -476,7 +481,7 @@ impl WireGuard {
     fn send(&self, to: Endpoint, contents: &[u8]) {
         let transmit =
             Transmit { destination: to.remote, ecn: None, contents, segment_size: None, src_ip: to.local };
-        // What is lost is sent again.
+        // A lost datagram is sent again.
         let _ = self.socket.try_send(&transmit);
     }
 }

@@ -252,7 +252,7 @@ fn entry(content: &[u8], names: &[&str]) -> Result<Entry, Malformed> {
 fn attribute<'b>(list: &mut Reader<'b>) -> Result<Option<(&'b str, Reader<'b>)>, Malformed> {
     let Some((tag, content)) = list.next()? else { return Ok(None) };
     if tag != SEQUENCE {
-        return Err(Malformed("an attribute that is none"));
+        return Err(Malformed("a malformed attribute"));
     }
     let mut attribute = Reader::new(content);
     let name = text(attribute.expect(OCTET_STRING)?)?;
@@ -262,7 +262,7 @@ fn attribute<'b>(list: &mut Reader<'b>) -> Result<Option<(&'b str, Reader<'b>)>,
 fn value<'b>(values: &mut Reader<'b>) -> Result<Option<&'b [u8]>, Malformed> {
     match values.next()? {
         Some((OCTET_STRING, value)) => Ok(Some(value)),
-        Some(_) => Err(Malformed("a value that is none")),
+        Some(_) => Err(Malformed("a malformed value")),
         None => Ok(None),
     }
 }

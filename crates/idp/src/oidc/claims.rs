@@ -12,7 +12,9 @@ use super::jwt::Claims;
 use vpnd_config::factor::Factors;
 use vpnd_config::source::{Oidc, Source};
 use vpnd_config::user_name;
-use vpnd_ipc::gateway::idp::{AcceptAttributes, GroupName, Identity, ProviderLogin, SourceRefusal, Subject};
+use vpnd_ipc::gateway::idp::{
+    AcceptAttributes, GroupName, Identity, LoggedOut, ProviderLogin, ProviderSession, SourceRefusal, Subject,
+};
 use vpnd_proto::control::{List, UserName};
 
 /// The most that clocks may differ.
@@ -31,9 +33,9 @@ pub(crate) enum ClaimError {
     Audience,
     #[error("the token is not of this login: its nonce is another")]
     Nonce,
-    #[error("the token is over, or not good yet: compare the clocks")]
+    #[error("the token has expired or is not valid yet: compare the clocks")]
     Time,
-    #[error("the provider has asked for credentials longer ago than it was to")]
+    #[error("the user's last login at the provider is older than the gateway permits")]
     Age,
     #[error("the token has no {0}")]
     Missing(&'static str),
@@ -102,7 +104,7 @@ pub(crate) fn check_logout<'c>(
     claims: &'c Claims,
     settings: &Oidc,
     now_s: u64,
-) -> Result<(Subject, &'c str), ClaimError> {
+) -> Result<(LoggedOut, &'c str), ClaimError> {
     check_token(claims, settings, now_s)?;
     if claims.contains_key("exp") && time(claims, "exp").is_none_or(|expires_s| expires_s + SKEW_S <= now_s) {
         return Err(ClaimError::Time);
@@ -116,7 +118,11 @@ pub(crate) fn check_logout<'c>(
         return Err(ClaimError::Nonce);
     }
     let number = text(claims, "jti").filter(|number| !number.is_empty()).ok_or(ClaimError::Missing("jti"))?;
-    Ok((subject(claims, settings).ok_or(ClaimError::Missing("sub"))?, number))
+    let who = match claims.contains_key("sub") {
+        true => subject(claims, settings).map(LoggedOut::Subject),
+        false => session(claims, settings).map(LoggedOut::Session),
+    };
+    Ok((who.ok_or(ClaimError::Missing("sub or sid"))?, number))
 }
 
 /// Whether the user's claims are to be asked for, since a token lacks some.
@@ -149,7 +155,12 @@ pub(crate) fn login(
         accept: AcceptAttributes::default(),
         name: Some(name(claims, source, settings).ok_or(SourceRefusal::NoName)?),
     };
-    Ok(ProviderLogin { identity, factors: factors(claims, settings), auth_time_s: time(claims, "auth_time") })
+    Ok(ProviderLogin {
+        identity,
+        factors: factors(claims, settings),
+        auth_time_s: time(claims, "auth_time"),
+        session: session(claims, settings),
+    })
 }
 
 /// The user's permanent identity: a hash of issuer and subject, so that another provider in
@@ -157,12 +168,23 @@ pub(crate) fn login(
 pub(crate) fn subject(claims: &Claims, settings: &Oidc) -> Option<Subject> {
     let subject =
         text(claims, "sub").filter(|subject| !subject.is_empty() && subject.len() <= MAX_SUBJECT)?;
+    let hex = of_issuer(subject, settings).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    Subject::new(hex).ok()
+}
+
+/// The browser's session at the provider.
+fn session(claims: &Claims, settings: &Oidc) -> Option<ProviderSession> {
+    let session = text(claims, "sid").filter(|session| !session.is_empty())?;
+    Some(of_issuer(session, settings).into())
+}
+
+/// A hash of what only the issuer makes unique.
+fn of_issuer(text: &str, settings: &Oidc) -> [u8; 32] {
     let mut hash = Sha256::new();
     hash.update(settings.issuer.as_str());
     hash.update([0]);
-    hash.update(subject);
-    let hex = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    Subject::new(hex).ok()
+    hash.update(text);
+    hash.finalize().into()
 }
 
 fn name(claims: &Claims, source: &Source, settings: &Oidc) -> Option<UserName> {
@@ -328,15 +350,15 @@ mod tests {
     #[test]
     fn a_user_is_the_issuers_subject_with_a_name_of_the_source() {
         let source = source("max_groups = 3\n");
-        let of = |name: &str, value: Value| login(&claims(name, value), &source, settings(&source));
-        let ann = of("x", json!(1)).unwrap();
+        let login_of = |name: &str, value: Value| login(&claims(name, value), &source, settings(&source));
+        let ann = login_of("x", json!(1)).unwrap();
         let groups: Vec<&str> = ann.identity.groups.iter().map(|group| &**group).collect();
         assert_eq!(groups, ["all", "staff"]);
         assert_eq!(ann.identity.name.as_deref(), Some("ann@uni.example"));
-        let renamed = of("preferred_username", json!("ANNE@uni.example")).unwrap().identity;
+        let renamed = login_of("preferred_username", json!("ANNE@uni.example")).unwrap().identity;
         assert_eq!(renamed.name.as_deref(), Some("anne@uni.example"));
         assert_eq!(renamed.subject, ann.identity.subject);
-        let other = of("sub", json!("2")).unwrap().identity;
+        let other = login_of("sub", json!("2")).unwrap().identity;
         assert_ne!(other.subject, ann.identity.subject);
         let elsewhere =
             Oidc { issuer: "https://other.example".parse().unwrap(), ..settings(&source).clone() };
@@ -351,22 +373,22 @@ mod tests {
             ("preferred_username", json!("a;b"), SourceRefusal::NoName),
             ("groups", json!(["1", "2", "3", "4"]), SourceRefusal::TooManyGroups),
         ] {
-            assert_eq!(of(name, value.clone()), Err(refusal), "{name} {value}");
+            assert_eq!(login_of(name, value.clone()), Err(refusal), "{name} {value}");
         }
     }
 
     #[test]
     fn groups_that_are_left_out_are_not_no_groups() {
         let source = source("");
-        let of = |name: &str, value: Value| {
+        let outcome_of = |name: &str, value: Value| {
             let mut claims = claims("groups", Value::Null);
             claims.insert(name.to_owned(), value);
             (are_incomplete(&claims, settings(&source)), login(&claims, &source, settings(&source)))
         };
         let refused = (false, Err(SourceRefusal::TooManyGroups));
-        assert_eq!(of("_claim_names", json!({"groups": "src1"})), refused);
-        assert_eq!(of("hasgroups", json!(true)), refused);
-        let (is_incomplete, none) = of("_claim_names", json!({"address": "src1"}));
+        assert_eq!(outcome_of("_claim_names", json!({"groups": "src1"})), refused);
+        assert_eq!(outcome_of("hasgroups", json!(true)), refused);
+        let (is_incomplete, none) = outcome_of("_claim_names", json!({"address": "src1"}));
         assert!(is_incomplete && none.unwrap().identity.groups.is_empty());
     }
 
@@ -387,12 +409,12 @@ mod tests {
     #[test]
     fn factors_are_those_that_the_provider_names() {
         let source = source("mfa_acr = ['https://refeds.org/profile/mfa']\n");
-        let of = |name: &str, value: Value| factors(&claims(name, value), settings(&source)).to_string();
-        assert_eq!(of("amr", json!(["pwd", "otp"])), "otp");
-        assert_eq!(of("amr", json!(["mfa", "swk", 7])), "mfa");
-        assert_eq!(of("amr", json!("otp")), "");
-        assert_eq!(of("acr", json!("https://refeds.org/profile/mfa")), "mfa");
-        assert_eq!(of("acr", json!("https://refeds.org/profile/sfa")), "");
+        let text_of = |name: &str, value: Value| factors(&claims(name, value), settings(&source)).to_string();
+        assert_eq!(text_of("amr", json!(["pwd", "otp"])), "otp");
+        assert_eq!(text_of("amr", json!(["mfa", "swk", 7])), "mfa");
+        assert_eq!(text_of("amr", json!("otp")), "");
+        assert_eq!(text_of("acr", json!("https://refeds.org/profile/mfa")), "mfa");
+        assert_eq!(text_of("acr", json!("https://refeds.org/profile/sfa")), "");
     }
 
     #[test]
@@ -406,13 +428,13 @@ mod tests {
                 Value::Null => drop(claims.remove(name)),
                 value => drop(claims.insert(name.to_owned(), value)),
             }
-            check_logout(&claims, settings(&source), NOW)
-                .map(|(subject, number)| (subject, number.to_owned()))
+            check_logout(&claims, settings(&source), NOW).map(|(who, number)| (who, number.to_owned()))
         };
-        let (subject, number) = check("x", json!(1)).unwrap();
-        assert_eq!(Some(subject), super::subject(&claims("x", json!(1)), settings(&source)));
-        assert_eq!(number, "7");
-        assert!(check("exp", Value::Null).is_ok() && check("sid", json!("s")).is_ok());
+        let (who, number) = check("x", json!(1)).unwrap();
+        let subject = super::subject(&claims("x", json!(1)), settings(&source)).unwrap();
+        assert_eq!((who, number.as_str()), (LoggedOut::Subject(subject.clone()), "7"));
+        assert!(check("exp", Value::Null).is_ok());
+        assert_eq!(check("sid", json!("s")).unwrap().0, LoggedOut::Subject(subject), "the user, if named");
         for (name, value) in [
             ("iss", json!("https://another.example")),
             ("aud", json!("another")),
@@ -426,8 +448,30 @@ mod tests {
             ("jti", Value::Null),
             ("jti", json!("")),
             ("sub", Value::Null),
+            ("sub", json!("")),
         ] {
             assert!(check(name, value.clone()).is_err(), "{name}: {value}");
+        }
+    }
+
+    #[test]
+    fn a_logout_without_a_user_is_that_of_a_session_whose_login_was_here() {
+        let source = source("");
+        let without_user = |sid: Value| {
+            let mut claims = claims("sub", Value::Null);
+            claims.remove("nonce");
+            claims.insert("events".to_owned(), json!({ LOGOUT: {} }));
+            claims.insert("jti".to_owned(), json!("7"));
+            claims.insert("sid".to_owned(), sid);
+            check_logout(&claims, settings(&source), NOW).map(|(who, _)| who)
+        };
+        let session = |sid: Value| login(&claims("sid", sid), &source, settings(&source)).unwrap().session;
+        let of_login = session(json!("s")).unwrap();
+        assert_eq!(without_user(json!("s")), Ok(LoggedOut::Session(of_login)));
+        assert_ne!(session(json!("t")), Some(of_login));
+        for none in [json!(""), json!(7), Value::Null] {
+            assert_eq!(without_user(none.clone()), Err(ClaimError::Missing("sub or sid")));
+            assert_eq!(session(none), None);
         }
     }
 }

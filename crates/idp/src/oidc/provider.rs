@@ -104,6 +104,14 @@ fn read(metadata: Metadata, settings: &Oidc) -> Result<Description, ServerError>
     })
 }
 
+/// The addresses of the description of this issuer, for the fuzzer; `None` if it is none.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn addresses(bytes: &[u8], settings: &Oidc) -> Option<Vec<HttpsUrl>> {
+    let known = read(serde_json::from_slice(bytes).ok()?, settings).ok()?;
+    let needed = [known.authorization_endpoint, known.token_endpoint, known.jwks_uri];
+    Some(needed.into_iter().chain(known.userinfo_endpoint).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::{Value as Json, json};

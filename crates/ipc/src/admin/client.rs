@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use rustix::process::Pid;
 
-use crate::admin::{MAX_RESPONSE, Request, Response, Status};
+use crate::admin::{FleetGateway, Kicked, MAX_RESPONSE, Request, Response, Status};
 
 /// Longest wait for the gateway; it has a shorter one for itself.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
-/// The same for an upgrade.
+/// Timeout of an upgrade.
 const UPGRADE_TIMEOUT: Duration = Duration::from_secs(70);
 
 #[derive(Debug, thiserror::Error)]
@@ -76,10 +76,19 @@ impl Client {
         }
     }
 
-    /// Ends all sessions of a user, or the one with this id; returns how many there were.
-    pub fn kick(&mut self, target: &str) -> Result<usize, ClientError> {
+    /// The gateways of its fleet.
+    pub fn fleet(&mut self) -> Result<Vec<FleetGateway>, ClientError> {
+        match self.request(&Request::Fleet)? {
+            Response::Fleet(gateways) => Ok(gateways),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Ends all sessions of a user, or the one with this id.
+    pub fn kick(&mut self, target: &str) -> Result<Kicked, ClientError> {
         match self.request(&Request::Kick { target: target.to_owned() })? {
-            Response::Ended(sessions) => Ok(sessions),
+            Response::Ended(sessions) => Ok(Kicked { sessions, is_kept: true }),
+            Response::EndedForNow(sessions) => Ok(Kicked { sessions, is_kept: false }),
             other => Err(self.unexpected(&other)),
         }
     }
@@ -105,12 +114,13 @@ impl Client {
         }
     }
 
-    /// Lets nobody in any more; those that are left after `within_s` seconds are closed.
+    /// Lets no client in any more; those that are left after `within_s` seconds are closed. With
+    /// `fleet_safe` the gateway refuses if it is the fleet's last.
     ///
     /// # Errors
     /// [`ClientError`]
-    pub fn drain(&mut self, within_s: Option<u64>) -> Result<(), ClientError> {
-        self.done(&Request::Drain { within_s })
+    pub fn drain(&mut self, within_s: Option<u64>, fleet_safe: bool) -> Result<(), ClientError> {
+        self.done(&Request::Drain { within_s, fleet_safe })
     }
 
     /// Lets clients in again.
@@ -174,7 +184,8 @@ impl Client {
     fn unexpected(&self, response: &Response) -> ClientError {
         let kind = match response {
             Response::Status(_) => "a status",
-            Response::Ended(_) => "a number of sessions",
+            Response::Fleet(_) => "the gateways of a fleet",
+            Response::Ended(_) | Response::EndedForNow(_) => "a number of sessions",
             Response::Reloaded(_) => "a report of changes",
             Response::Upgraded(_) => "a report of an upgrade",
             Response::Done => "that it is done",

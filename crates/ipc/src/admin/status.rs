@@ -3,6 +3,7 @@
 //! INVARIANT: names of fields are an interface. A field that comes after 0.1 needs a default, so
 //! that an older daemon's answer parses.
 
+mod fleet;
 mod offloads;
 
 use std::collections::BTreeMap;
@@ -10,7 +11,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use minicbor::{Decode, Encode};
 use serde::{Deserialize, Serialize};
-use vpnd_proto::ecn::Unused;
+use vpnd_packet::ecn::Unused;
 use vpnd_proto::gateway;
 use vpnd_proto::plane::{self, DropReason};
 use vpnd_proto::pmtu::oversize::IPV6_MIN_MTU;
@@ -19,6 +20,7 @@ use vpnd_proto::time::Time;
 use vpnd_proto::wire::HEADER_LEN;
 use vpnd_proto::wireguard::Sealer;
 
+pub use fleet::{FleetGateway, FleetMember};
 pub use offloads::{Offloads, Tun, Udp};
 use vpnd_sys::sandbox::Protections;
 
@@ -59,7 +61,7 @@ pub struct Status {
     /// Its place in a fleet, if it has one.
     #[serde(default)]
     pub fleet: Option<FleetMember>,
-    /// Present if nobody is let in.
+    /// Present if no client is let in.
     pub drain: Option<Drain>,
     /// Events counted since the start, upgrades included.
     pub counters: Counters,
@@ -98,15 +100,6 @@ impl Process {
     pub fn new(name: &str, protections: &Protections) -> Self {
         Self { name: name.to_owned(), protections: protections.clone() }
     }
-}
-
-/// A gateway of a fleet.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FleetMember {
-    /// The fleet's id.
-    pub fleet: String,
-    /// The gateway's name.
-    pub name: String,
 }
 
 /// A gateway that is being drained.
@@ -183,7 +176,7 @@ pub struct Source {
     pub silent_s: Option<u64>,
     /// Present if its sessions are accounted for.
     pub accounting: Option<Accounting>,
-    /// Users with sessions whom it shows no more: so many at once that their sessions go on until
+    /// Users with sessions whom it shows no more: too many at once, so their sessions go on until
     /// `vpnd source confirm`.
     pub missing: u64,
 }
@@ -258,6 +251,10 @@ pub struct Counters {
     #[serde(default)]
     #[cbor(n(10), default)]
     pub relays: BTreeMap<String, u64>,
+    /// Refusals of the web pages: connections, forms, and logins by reason.
+    #[serde(default)]
+    #[cbor(n(11), default)]
+    pub portal_refusals: BTreeMap<String, u64>,
 }
 
 impl Counters {
@@ -276,6 +273,7 @@ impl Counters {
             (&mut self.ends, &before.ends),
             (&mut self.polling, &before.polling),
             (&mut self.relays, &before.relays),
+            (&mut self.portal_refusals, &before.portal_refusals),
         ];
         for (counts, before) in kinds {
             for (name, count) in before {
@@ -309,7 +307,7 @@ pub struct Session {
     pub over_tcp: bool,
     /// Whether it has a control connection; a WireGuard client has keys instead.
     pub connected: bool,
-    /// What its client speaks.
+    /// The protocol of its client.
     #[serde(default)]
     pub protocol: Protocol,
     /// Seconds since two devices with its one WireGuard configuration were noticed.
@@ -354,7 +352,7 @@ pub struct Session {
     /// The rate limit of all sessions of its user together, from the client, bytes of inner packets
     /// per second; 0 is none.
     pub user_rx_limit: u64,
-    /// The same to the client.
+    /// The limit to the client.
     pub user_tx_limit: u64,
     /// Whether it shares the limits of a group with the group's other sessions.
     pub group_limit: bool,
@@ -362,7 +360,7 @@ pub struct Session {
     pub profile: Option<String>,
 }
 
-/// What a client speaks.
+/// The protocol of a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Protocol {

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use super::Handler;
 use super::status::{
     Accounting, Audit, Counters, Drain, Firewall, Offloads, Pool, Portal, Process, Protocol, Session, Source,
     Status, Steering, Suite, Tun, Udp,
 };
+use super::{FleetGateway, Handler, Kicked};
 use vpnd_sys::sandbox::{Landlock, Protections};
 
-/// Answers with what it was given; `ann` and nobody else can be kicked, once.
+/// Answers with what it was given; only `ann` can be kicked, once.
 pub struct Fake {
     pub status: Mutex<Result<Status, String>>,
 }
@@ -28,19 +28,26 @@ impl Handler for Fake {
         self.status.lock().unwrap().clone()
     }
 
-    async fn kick(&self, target: String) -> Result<usize, String> {
+    async fn kick(&self, target: String) -> Result<Kicked, String> {
         let mut status = self.status.lock().unwrap();
         let sessions = &mut status.as_mut().map_err(|error| error.clone())?.sessions;
         let before = sessions.len();
         sessions.retain(|session| session.user != target && session.id != target);
-        Ok(before - sessions.len())
+        Ok(Kicked { sessions: before - sessions.len(), is_kept: true })
     }
 
     async fn reload(&self) -> Result<String, String> {
         Err("server.toml:3: unknown key 'prot'".to_owned())
     }
 
-    async fn drain(&self, within: Option<Duration>) -> Result<(), String> {
+    async fn fleet(&self) -> Result<Vec<FleetGateway>, String> {
+        Err("this gateway is of no fleet".to_owned())
+    }
+
+    async fn drain(&self, within: Option<Duration>, fleet_safe: bool) -> Result<(), String> {
+        if fleet_safe {
+            return Err("this gateway is of no fleet".to_owned());
+        }
         let mut status = self.status.lock().unwrap();
         let status = status.as_mut().map_err(|error| error.clone())?;
         let left_s = within.map(|within| within.as_secs());
@@ -117,6 +124,7 @@ pub fn status() -> Status {
             ends: count(&[("kicked", 1)]),
             polling: count(&[("expired", 0), ("found", 9), ("time_ms", 12), ("yielded", 0)]),
             relays: count(&[("begun", 5), ("dropped", 6)]),
+            portal_refusals: count(&[("form", 4), ("login_throttled", 8)]),
         },
         audit: Some(Audit { failure: None }),
         portal: Some(Portal { up: true, visits: 3, relays: 2, certificate_left_s: Some(2_000_000) }),

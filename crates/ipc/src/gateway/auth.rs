@@ -5,6 +5,7 @@
 
 mod as_status;
 mod browser;
+mod gateways;
 mod observation;
 mod sessions;
 
@@ -21,11 +22,16 @@ use vpnd_proto::plane::{Activity, Endpoint};
 use vpnd_proto::session::SessionId;
 
 pub use browser::{BrowserLogin, BrowserLoginReply};
-pub use observation::{Count, Observed, SessionUse, WorkerState};
+pub use gateways::{
+    DrainHere, GatewayReport, GatewayState, GatewaysQuery, MAX_ABSENCES, MAX_ADDRESSES, MAX_GATEWAYS,
+};
+pub use observation::{Count, MAX_SESSION_USES, Observed, SessionUse, WorkerState};
 pub use sessions::{Dropped, SessionClaim, SessionQuery, StoredSession, TakenAway};
 
 use super::refusal::Refused;
-use super::wireguard::{Admission, AdmitDevice, Handshake, HandshakeReply, PeerChanges, PeersQuery};
+use super::wireguard::{
+    Admission, AdmitDevice, DeviceAt, DevicesQuery, Handshake, HandshakeReply, PeerChanges, PeersQuery,
+};
 use vpnd_config::factor::Factors;
 use vpnd_config::revocation_cause::RevocationCause;
 
@@ -52,7 +58,7 @@ crate::requests! {
         Absences = 8, ConfirmAbsences => Option<u64>;
         Abandon = 9, Abandon => ();
         Carried = 10, Carried => ();
-        Observed = 20, Observed => Option<Vec<UserName>>;
+        Observed = 20, Observed => bool;
         WireGuardHandshake = 11, Handshake => HandshakeReply;
         WireGuardAdmit = 12, AdmitDevice => Admission;
         WireGuardPeers = 13, PeersQuery => Option<PeerChanges>;
@@ -60,6 +66,10 @@ crate::requests! {
         Missing = 15, MissingQuery => Vec<ByteArray<16>>;
         Claim = 16, SessionClaim => Option<StoredSession>;
         Dropped = 17, Dropped => Vec<TakenAway>;
+        GatewayReport = 18, GatewayReport => Vec<GatewayState>;
+        Gateways = 19, GatewaysQuery => Vec<GatewayState>;
+        DrainHere = 21, DrainHere => bool;
+        DevicesAt = 22, DevicesQuery => Vec<DeviceAt>;
     }
 }
 
@@ -103,7 +113,7 @@ pub struct Revocations {
     pub went_back: bool,
 }
 
-/// What a person has typed for the login with this number: a one-time code, or the answer to a
+/// A person's input for the login with this number: a one-time code, or the answer to a
 /// challenge.
 #[derive(Debug, Encode, Decode)]
 pub struct TypedAnswer {
@@ -111,7 +121,7 @@ pub struct TypedAnswer {
     pub login: u64,
     #[n(1)]
     pub answer: ChallengeAnswer,
-    /// As the login had it.
+    /// The device of the login.
     #[n(2)]
     pub device: ByteArray<16>,
 }
@@ -131,7 +141,7 @@ pub struct Carried(#[n(0)] pub Vec<ByteArray<16>>);
 pub struct ApprovalQuery {
     #[n(0)]
     pub login: u64,
-    /// As the login had it.
+    /// The device of the login.
     #[n(1)]
     pub device: ByteArray<16>,
 }
@@ -166,7 +176,7 @@ pub struct LoginRequest {
     pub source: IpAddr,
     #[n(5)]
     pub device: ByteArray<16>,
-    /// Of a login in a browser; user and password do not count then.
+    /// The grant of a login in a browser; user and password do not count then.
     #[n(6)]
     pub grant: Option<Grant>,
 }
@@ -272,7 +282,7 @@ impl From<&Tokens> for TokenHashes {
 }
 
 impl TokenHashes {
-    /// As the protocol's core has them.
+    /// The tokens in the form of the protocol's core.
     pub fn into_tokens(self) -> Tokens {
         let hash = |bytes: ByteArray<32>| TokenHash::from_bytes(bytes.into());
         Tokens::restore(hash(self.settled), self.fresh.map(hash))
@@ -321,6 +331,9 @@ pub struct AuthStatus {
     /// Where web pages are switched on.
     #[n(3)]
     pub portal: Option<PortalHealth>,
+    /// Refusals there since this process began, by name.
+    #[n(4)]
+    pub portal_refusals: Vec<Count>,
 }
 
 /// State of the portal.
@@ -385,7 +398,7 @@ pub struct SourceHealth {
     pub missing: u64,
 }
 
-/// What became of the records of a source's sessions.
+/// Counts of the records of a source's sessions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Encode, Decode)]
 pub struct AccountingHealth {
     /// Records that a server has.
@@ -412,7 +425,7 @@ pub struct Account {
     pub name: UserName,
     #[n(1)]
     pub groups: Vec<String>,
-    /// Who vouches for the user.
+    /// The source that vouches for the user.
     #[n(2)]
     pub source: SourceName,
 }
@@ -426,7 +439,7 @@ pub struct Granted {
     pub session: ByteArray<16>,
     #[n(2)]
     pub addresses: Leased,
-    /// When it ends at the latest, whatever a later reload makes of the profile's lifetime.
+    /// The latest time of its end, whatever a later reload makes of the profile's lifetime.
     #[n(3)]
     pub expires_s: u64,
     #[n(4)]
@@ -445,6 +458,9 @@ pub struct Granted {
     /// In a fleet, that of its beginning; else 0.
     #[n(9)]
     pub generation: u64,
+    /// Sessions of the user at other gateways that count for the user's limit.
+    #[n(10)]
+    pub elsewhere: u64,
 }
 
 #[derive(Clone, Copy, Debug, Encode, Decode)]

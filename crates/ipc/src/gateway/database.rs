@@ -1,7 +1,7 @@
 //! A gateway's user database: what a process needs to use it, and the requests for connections,
 //! which no such process may make by itself.
 //!
-//! The auth process sends [`Dial`] over a channel of its own, and the privileged parent answers
+//! The auth process sends [`Dial`] over a separate channel, and the privileged parent answers
 //! each by [`Dialled`], with the connection's descriptor if there is one.
 
 use minicbor::bytes::{ByteArray, ByteVec};
@@ -25,7 +25,7 @@ pub struct DatabaseLaunch {
     certificate: Option<ByteVec>,
     #[n(3)]
     key: Option<SecretBytes>,
-    /// The same for all processes of one start.
+    /// Names the start; all its processes have it.
     #[n(4)]
     pub instance: Option<ByteArray<16>>,
 }

@@ -25,8 +25,8 @@ pub use dynamic_authorization::{
     DynamicAction, DynamicRequest, DynamicResult, ErrorCause, SessionAttributes,
 };
 pub use provider::{
-    Code, LoginAddress, LogoutToken, ProviderLogin, ProviderLogout, Random, ReadLogout, RedeemCode, Redeemed,
-    RefreshLogin, RefreshToken, RefreshedLogin, Url,
+    Code, LoggedOut, LoginAddress, LogoutToken, ProviderLogin, ProviderLogout, ProviderSession, Random,
+    ReadLogout, RedeemCode, Redeemed, RefreshLogin, RefreshToken, RefreshedLogin, Url,
 };
 
 /// The longest frame in either direction, bytes.
@@ -38,7 +38,7 @@ pub const MAX_STATE: usize = 253;
 
 /// A group's name.
 pub type GroupName = Text<128>;
-/// By what a source tells a user from others for ever.
+/// Identifies a user of a source; never changes.
 pub type Subject = Text<128>;
 
 /// The idp process's first message; with descriptors: its end of the channel to the auth process,
@@ -79,7 +79,7 @@ crate::requests! {
 pub struct LoginCheck {
     #[n(0)]
     pub source: SourceName,
-    /// As the source is to have it.
+    /// The name in the source's form.
     #[n(1)]
     pub user: UserName,
     #[n(2)]
@@ -110,7 +110,7 @@ pub struct LoginAnswer {
 pub struct UserRecheck {
     #[n(0)]
     pub source: SourceName,
-    /// As the source is to have it.
+    /// The name in the source's form.
     #[n(1)]
     pub user: UserName,
 }
@@ -149,7 +149,7 @@ pub enum Verdict {
     Accepted(#[n(0)] Identity),
     #[n(1)]
     Refused(#[n(0)] SourceRefusal),
-    /// The user has this entry, and is refused all the same.
+    /// The user has this entry, and is still refused.
     #[n(2)]
     RefusedEntry(#[n(0)] SourceRefusal, #[n(1)] Subject),
     /// Not without an answer to this, by [`LoginAnswer`].
@@ -165,7 +165,7 @@ pub struct Identity {
     /// Sorted, each once.
     #[n(1)]
     pub groups: List<GroupName, MAX_GROUPS>,
-    /// Of a RADIUS server.
+    /// Attributes of a RADIUS server.
     #[n(2)]
     pub accept: AcceptAttributes,
     /// The user's name by the entry, which may have several that are accepted at a login; `None` if
@@ -194,7 +194,7 @@ pub enum SourceRefusal {
     /// More groups than are configured to be taken.
     #[n(5)]
     TooManyGroups,
-    /// What a provider has sent proves no login that was begun here.
+    /// The provider's answer proves no login that was begun here.
     #[n(6)]
     NotProved,
     /// A provider names no user that can be one here.

@@ -9,6 +9,8 @@ pub mod connect;
 pub mod desk;
 pub mod devices;
 pub mod invitations;
+pub mod refusals;
+pub mod turns;
 pub mod visits;
 
 use std::fmt;
@@ -25,14 +27,17 @@ pub use super::idp::{Code, LogoutToken, Url};
 use super::refusal::Refused;
 use crate::messages::{Common, SecretBytes};
 use connect::{AnswerToClient, CodeEnd, ConnectEnd, ConnectPage, ConnectQuery, TypedCode};
+use desk::sessions::{ListSessions, ListedSessions};
 use desk::{
-    AskWhois, ChangeUser, DeskQuery, DeskState, ExportAudit, ExportedPart, FindUsers, FoundUsers, Link,
-    ListSessions, ListedSessions, Replied, ShowUser, ShownUser, Whois,
+    AskWhois, ChangeUser, DeskQuery, DeskState, ExportAudit, ExportedPart, FindUsers, FoundUsers, Made,
+    Replied, ShowUser, ShownUser, Whois,
 };
 use devices::{
     AddDevice, DeviceChange, DevicesQuery, OwnDevices, OwnProfile, ProfileQuery, RemoveDevice, RenewDevice,
 };
 use invitations::{AcceptInvitation, InvitationStep, OpenInvitation};
+use refusals::PortalRefusals;
+use turns::{SourceNumber, TurnQuery};
 use visits::{BrowserKind, EndVisit, MAX_VISITS, OwnVisit};
 
 /// The longest frame in either direction, bytes.
@@ -184,10 +189,12 @@ crate::requests! {
         AddDevice = 14, AddDevice => DeviceChange;
         EndVisit = 15, EndVisit => OwnChange;
         Profile = 16, ProfileQuery => OwnProfile;
+        Turn = 17, TurnQuery => SourceNumber;
+        RemoveCodes = 18, RemoveCodes => OwnChange;
         Desk = 40, DeskQuery => Replied<DeskState>;
         FindUsers = 41, FindUsers => Replied<FoundUsers>;
         ShowUser = 42, ShowUser => Replied<ShownUser>;
-        ChangeUser = 43, ChangeUser => Replied<Option<Link>>;
+        ChangeUser = 43, ChangeUser => Replied<Option<Made>>;
         Whois = 44, AskWhois => Replied<Whois>;
         ListSessions = 47, ListSessions => Replied<ListedSessions>;
         ExportAudit = 48, ExportAudit => Replied<ExportedPart>;
@@ -197,6 +204,7 @@ crate::requests! {
         AnswerToClient = 33, AnswerToClient => ConnectEnd;
         LoggedOut = 34, LoggedOutAtProvider => bool;
         TypeCode = 35, TypedCode => CodeEnd;
+        Refused = 49, PortalRefusals => ();
     }
 }
 
@@ -217,7 +225,7 @@ pub struct Browser {
     pub token: Token,
     #[n(1)]
     pub address: IpAddr,
-    /// As it says.
+    /// The browser's own statement.
     #[cbor(n(2), default)]
     pub kind: BrowserKind,
 }
@@ -243,6 +251,9 @@ pub struct StartAtProvider {
     /// Whether the provider is to ask for credentials if it has not just done so.
     #[n(2)]
     pub again: bool,
+    /// Whether the person goes there although the device may not reach it.
+    #[n(3)]
+    pub anyway: bool,
 }
 
 /// Where the login goes on.
@@ -258,6 +269,9 @@ pub enum ProviderStart {
     },
     #[n(1)]
     Refused(#[n(0)] Refused),
+    /// The browser is on a device whose session is over, which may reach these pages alone.
+    #[n(2)]
+    Walled,
 }
 
 /// The browser that began a login at a provider has come back.
@@ -267,7 +281,7 @@ pub struct FinishAtProvider {
     pub source: SourceName,
     #[n(1)]
     pub browser: Browser,
-    /// As it came.
+    /// The state as the browser sent it.
     #[n(2)]
     pub state: Text<64>,
     /// `None` if the provider has refused the login.
@@ -288,7 +302,7 @@ pub struct LoggedOutAtProvider {
     pub address: IpAddr,
 }
 
-/// What a person has typed for the login of this browser: a one-time code, or the answer to a
+/// A person's input for the login of this browser: a one-time code, or the answer to a
 /// challenge.
 #[derive(Debug, Encode, Decode)]
 pub struct PortalAnswer {
@@ -303,7 +317,7 @@ pub struct PortalAnswer {
 #[derive(Debug, Encode, Decode)]
 pub struct PortalApproval(#[n(0)] pub Browser);
 
-/// What there is to show to this browser's user; no reply if it has none.
+/// Asks for the data of this browser's user; no reply if it has none.
 #[derive(Debug, Encode, Decode)]
 pub struct OverviewQuery(#[n(0)] pub Browser);
 
@@ -351,6 +365,10 @@ pub struct TakeCodes {
     pub code: SecretText<16>,
 }
 
+/// Ask the browser's user for one-time codes no longer.
+#[derive(Debug, Encode, Decode)]
+pub struct RemoveCodes(#[n(0)] pub Browser);
+
 /// A secret of one-time codes, in both forms that apps take.
 #[derive(Debug, Encode, Decode)]
 pub enum CodesOffer {
@@ -362,12 +380,15 @@ pub enum CodesOffer {
         /// To be typed.
         #[n(1)]
         secret: SecretText<64>,
+        /// Whether the user has codes and may do without.
+        #[n(2)]
+        removable: bool,
     },
     #[n(1)]
     Not(#[n(0)] OwnChange),
 }
 
-/// What has become of a change of the user's own credentials.
+/// The outcome of a change of the user's own credentials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
 pub enum OwnChange {
     #[n(0)]
@@ -378,9 +399,9 @@ pub enum OwnChange {
     /// The login is too old for this.
     #[n(2)]
     LogInAgain,
-    /// The user is another source's.
+    /// The user's source or access profile does not permit it.
     #[n(3)]
-    NotLocal,
+    NotPermitted,
     /// A person may not choose this password, or the code is none of the secret.
     #[n(4)]
     Unusable,
@@ -416,12 +437,12 @@ pub struct Overview {
     pub user: UserName,
     #[n(1)]
     pub source: SourceName,
-    /// When the visit ends at the latest, seconds from now.
+    /// The latest end of the visit, seconds from now.
     #[n(2)]
     pub left_s: u64,
     #[n(3)]
     pub sessions: List<OwnSession, MAX_SESSIONS>,
-    /// Whether the user has one-time codes; `None` if that is another source's business.
+    /// Whether the user has one-time codes; `None` if the user's source does not let users set them up.
     #[n(4)]
     pub codes: Option<bool>,
     /// Whether the pages of the help desk are open to the user here.
@@ -430,6 +451,9 @@ pub struct Overview {
     /// Where the user is logged in to these pages, the newest first.
     #[n(6)]
     pub visits: List<OwnVisit, MAX_VISITS>,
+    /// Whether the user's password is changed here.
+    #[n(7)]
+    pub password: bool,
 }
 
 /// A session of the user who looks.
@@ -437,7 +461,7 @@ pub struct Overview {
 pub struct OwnSession {
     #[n(0)]
     pub device: ByteArray<16>,
-    /// How long it has lasted, seconds.
+    /// Its age, seconds.
     #[n(1)]
     pub age_s: u64,
     /// Inner addresses.
@@ -448,7 +472,7 @@ pub struct OwnSession {
     pub from: Option<IpAddr>,
 }
 
-/// What has become of a change.
+/// The outcome of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
 #[cbor(index_only)]
 pub enum Change {

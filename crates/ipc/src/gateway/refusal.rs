@@ -67,17 +67,17 @@ refusals! {
         Some("a second factor is demanded that this client can't show: it needs a newer version of vpnd");
     /// Everything was right, more than the password, and no access profile is for the user.
     NoProfile = 8, NoProfile, "no_profile", None, None;
-    /// As for the rest, and the user's access profile requires a one-time code besides.
+    /// All else is right, but the user's access profile requires a one-time code in addition.
     NeedsCode = 9, Factor, "missing_factor", None,
         Some("your account needs one-time codes for this access, and has none yet; ask the administrator to set them up");
-    /// As for the rest, and the user's access profile requires a client certificate besides.
+    /// All else is right, but the user's access profile requires a client certificate in addition.
     NeedsCertificate = 10, Factor, "missing_factor", None,
         Some("your account needs a client certificate for this access; ask the administrator for one, and name it in the client's profile");
-    /// As for the rest, and the user's access profile requires an approval on another device
-    /// besides.
+    /// All else is right, but the user's access profile requires an approval on another device
+    /// in addition.
     NeedsApproval = 11, Factor, "missing_factor", None,
         Some("your account needs an approval on another device for this access; ask the administrator to set that up");
-    /// As for the rest, and the user's access profile requires any second factor.
+    /// All else is right, but the user's access profile requires any second factor.
     NeedsFactor = 12, Factor, "missing_factor", None,
         Some("your account needs a second factor for this access, such as one-time codes; ask the administrator to set one up");
     /// The user was let in, but there is no inner address.
@@ -99,9 +99,9 @@ refusals! {
         Some("accounts of this kind log in on the web page of the VPN");
     /// The identity provider has shown who it is, and the user is disabled here.
     Disabled = 20, Disabled, "refused", None, None;
-    /// As [`Refusal::NeedsBrowser`], and the client can open one.
+    /// [`Refusal::NeedsBrowser`] for a client that can open one.
     StartInBrowser = 21, Browser, "refused", None, None;
-    /// What a login in a browser has brought is used already, too old or another device's.
+    /// The grant of a login in a browser is used already, too old or another device's.
     GrantVoid = 22, Credentials, "refused", None,
         Some("the login in the browser has ended, or was for another device or user; connect again");
     /// No web page has an address that a client can be sent to.
@@ -112,11 +112,14 @@ refusals! {
         Some("the gateway's user database can't be reached; sessions go on, try again in a minute");
     /// The user was asked for credentials too long ago for the access profile.
     OldLogin = 25, Factor, "missing_factor", None,
-        Some("your login is too old for this access: connect again, and log in anew");
+        Some("your login is too old for this access: connect and log in again");
     /// The person has not answered on the web page yet, to whom the client shows a short code.
     Pending = 26, Pending, "pending", Some(5), None;
     /// The person has said no there.
     DeviceRefused = 27, Credentials, "refused", None, Some("the login was refused on the web page");
+    /// The identity provider has shown who it is, with more groups than are taken.
+    TooManyGroups = 28, Credentials, "refused", None,
+        Some("your account is in more groups than this gateway takes; tell the administrator");
 }
 
 impl Refusal {
@@ -130,7 +133,7 @@ impl Refusal {
         self.row().counter
     }
 
-    /// The same with a time to wait that is known only now.
+    /// This refusal with a time to wait that is known only now.
     pub const fn retry_after_s(self, retry_after_s: Option<u64>) -> Refused {
         Refused { refusal: self, retry_after_s }
     }

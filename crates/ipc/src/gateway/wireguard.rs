@@ -109,9 +109,9 @@ pub struct AdmitDevice {
 pub enum Admission {
     /// A session, to be kept as one that a login is entitled to.
     #[n(0)]
-    Granted(#[n(0)] DeviceGrant),
+    Granted(#[n(0)] Box<DeviceGrant>),
     /// Its sessions are over until it is renewed, and there is no portal that it may reach: it is the
-    /// user's device all the same.
+    /// user's device nevertheless.
     #[n(1)]
     Walled,
     #[n(2)]
@@ -158,6 +158,29 @@ pub struct PeerChanges {
     pub changed: Vec<PeerChange>,
 }
 
+/// In a fleet: the devices after this one that have talked last to one of these addresses,
+/// [`MAX_PEER_CHANGES`] at most, by their keys.
+#[derive(Debug, Encode, Decode)]
+pub struct DevicesQuery {
+    /// The gateway's, [`MAX_OWN_ADDRESSES`] at most.
+    #[n(0)]
+    pub addresses: Vec<IpAddr>,
+    #[n(1)]
+    pub after: Option<ByteArray<32>>,
+}
+
+/// Where a device was heard from last, and the gateway's address that it talks to.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct DeviceAt {
+    #[n(0)]
+    pub key: ByteArray<32>,
+    #[n(1)]
+    pub outer: Endpoint,
+}
+
+/// Addresses of a machine that the parent names to the worker, at most.
+pub const MAX_OWN_ADDRESSES: usize = 256;
+
 /// A peer as it is now.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct PeerChange {
@@ -168,7 +191,7 @@ pub struct PeerChange {
     pub peer: Option<Peer>,
 }
 
-/// What the worker needs to know of a peer.
+/// The worker's data of a peer.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Peer {
     /// The id of the device that it is.
@@ -351,20 +374,20 @@ mod tests {
     fn a_handshake_passes_through_messages() {
         let key = |byte| StaticKey::new(Secret::new([byte; 32]));
         let random = |byte| -> vpnd_proto::session::Random { Box::new(move |bytes| bytes.fill(byte)) };
-        let mut here = Handshakes::new(key(1), random(1));
-        let mut there = Handshakes::new(key(2), random(2));
-        here.add(there.public(), Known::default()).expect("a key");
-        there.add(here.public(), Known::default()).expect("a key");
-        let (own, other) = (here.public(), there.public());
-        let Reply::Initiated(message, _) = ask(&mut here, &Request::Initiate(other)) else { panic!() };
-        let Reply::Responded(responded) = ask(&mut there, &Request::Respond(message)) else { panic!() };
+        let mut initiator = Handshakes::new(key(1), random(1));
+        let mut responder = Handshakes::new(key(2), random(2));
+        initiator.add(responder.public(), Known::default()).expect("a key");
+        responder.add(initiator.public(), Known::default()).expect("a key");
+        let (own, other) = (initiator.public(), responder.public());
+        let Reply::Initiated(message, _) = ask(&mut initiator, &Request::Initiate(other)) else { panic!() };
+        let Reply::Responded(responded) = ask(&mut responder, &Request::Respond(message)) else { panic!() };
         assert_eq!(responded.peer, own);
-        let Reply::Finished(keys) = ask(&mut here, &Request::Finish(other, responded.response)) else {
+        let Reply::Finished(keys) = ask(&mut initiator, &Request::Finish(other, responded.response)) else {
             panic!()
         };
         assert_eq!(keys.send.expose(), responded.keys.receive.expose());
         assert_eq!(keys.receive.expose(), responded.keys.send.expose());
-        let again = ask(&mut there, &Request::Respond(message));
+        let again = ask(&mut responder, &Request::Respond(message));
         assert!(matches!(again, Reply::Refused(handshakes::Refused::Replayed(key)) if key == own));
     }
 

@@ -11,7 +11,7 @@ use super::Frame;
 pub(crate) struct ConnectPage<'p> {
     pub(crate) frame: Frame<'p>,
     pub(crate) form: String,
-    /// As the client says it.
+    /// The client's own statement.
     pub(crate) name: &'p str,
     pub(crate) from: IpAddr,
     pub(crate) user: &'p str,
@@ -33,7 +33,7 @@ pub(crate) struct CodePage<'p> {
 pub(crate) struct ByCodePage<'p> {
     pub(crate) frame: Frame<'p>,
     pub(crate) form: String,
-    /// As the client says it.
+    /// The client's own statement.
     pub(crate) name: &'p str,
     pub(crate) from: IpAddr,
     /// When it has begun to ask.

@@ -1,14 +1,18 @@
 //! Pages of the help desk and of administrators.
 
+pub(crate) mod sessions;
+
 use askama::Template;
 
 use super::Frame;
 use super::devices::ShownDevice;
 use vpnd_ipc::gateway::auth::{PoolUsage, SourceHealth};
 use vpnd_ipc::gateway::portal::desk::{
-    AuditRecord, DeskState, FoundUser, FoundUsers, RefusedLogin, Role, ShownUser, UserState, Whois,
+    AuditRecord, DeskState, FoundUser, FoundUsers, LOCAL, ListedFinding, RefusedLogin, Role, ShownUser,
+    UserState, Whois,
 };
 use vpnd_ipc::gateway::portal::devices::OwnDevice;
+use vpnd_ipc::health::Verdict;
 use vpnd_proto::control::Text;
 use vpnd_sys::date::{Expiry, rfc3339};
 
@@ -22,8 +26,11 @@ pub(crate) struct DeskPage<'p> {
     form: String,
     role: &'static str,
     profiles: Vec<Line>,
+    /// Verdicts with findings that are not good.
+    findings: Vec<(&'static str, &'p ListedFinding)>,
     health: Vec<Line>,
     drops: Vec<Line>,
+    refused: Vec<Line>,
     /// Whether the person may add users.
     adds: bool,
 }
@@ -32,10 +39,10 @@ pub(crate) struct DeskPage<'p> {
 #[template(path = "desk_search.html")]
 pub(crate) struct SearchPage<'p> {
     frame: Frame<'p>,
-    /// As it was typed.
+    /// The search as it was typed.
     text: &'p str,
     users: Vec<Found<'p>>,
-    /// How many are not shown, and the query of the next page.
+    /// The number that is not shown, and the query of the next page.
     more: Option<(String, String)>,
 }
 
@@ -61,8 +68,9 @@ pub(crate) struct UserPage<'p> {
     /// Why nothing can be changed, if that is so.
     locked: Option<&'static str>,
     is_enabled: bool,
-    has_codes: bool,
-    is_guest: bool,
+    /// The meaning of a reset of the user's one-time codes, if there are any.
+    reset_codes: Option<&'static str>,
+    can_be_extended: bool,
     can_be_invited: bool,
 }
 
@@ -78,14 +86,14 @@ pub(crate) struct LinkPage<'p> {
 #[template(path = "desk_whois.html")]
 pub(crate) struct WhoisPage<'p> {
     frame: Frame<'p>,
-    /// As it was typed.
+    /// The address as it was typed.
     address: &'p str,
     found: Vec<Vec<Line>>,
     notes: &'p [Text<512>],
 }
 
 impl<'p> DeskPage<'p> {
-    pub(crate) fn new(frame: Frame<'p>, form: String, state: &DeskState) -> Self {
+    pub(crate) fn new(frame: Frame<'p>, form: String, state: &'p DeskState) -> Self {
         let texts = &frame.texts.desk;
         let profiles = state.profiles.iter().map(|count| {
             let name = count.profile.as_ref().map_or(texts.no_profile, |name| name);
@@ -106,7 +114,7 @@ impl<'p> DeskPage<'p> {
         };
         let worker = state.worker.as_ref();
         let drops = worker.iter().flat_map(|worker| worker.drops.iter());
-        let drops = drops.map(|drop| (drop.name.to_string(), drop.count.to_string())).collect();
+        let drops = drops.map(|drop| (texts.counts.of_drops(&drop.name), drop.count.to_string())).collect();
         let mut health: Vec<Line> = worker
             .map(|worker| {
                 let days = worker.certificate_left_s / 86_400;
@@ -132,8 +140,14 @@ impl<'p> DeskPage<'p> {
             (texts.records.to_owned(), said)
         }));
         health.extend(state.portal.map(|portal| (texts.visits.to_owned(), portal.visits.to_string())));
+        let refused = state.refused.iter();
+        let refused = refused
+            .map(|refused| (texts.counts.of_refusals(&refused.name), refused.count.to_string()))
+            .collect();
+        let bad = state.findings.iter().filter(|finding| finding.verdict > Verdict::Good);
+        let findings = bad.map(|finding| ((texts.verdict)(finding.verdict), finding)).collect();
         let (role, adds) = ((texts.role)(state.role), state.role == Role::Administrator);
-        Self { role, form, profiles: profiles.collect(), health, drops, adds, frame }
+        Self { role, form, profiles: profiles.collect(), findings, health, drops, refused, adds, frame }
     }
 }
 
@@ -159,7 +173,7 @@ impl<'p> UserPage<'p> {
         let texts = &frame.texts.desk;
         let traffic = |device: &OwnDevice| {
             let of_device = shown.traffic.iter().find(|traffic| traffic.device == device.device)?;
-            Some((texts.traffic)(of_device.bytes, of_device.rates))
+            Some((texts.traffic)(of_device.throughput.bytes, of_device.throughput.rates))
         };
         let devices = shown.devices.devices.iter();
         let devices = devices.map(|device| (ShownDevice::new(&frame, device), traffic(device)));
@@ -172,8 +186,12 @@ impl<'p> UserPage<'p> {
             devices: devices.collect(),
             locked: shown.locked.map(texts.why_not),
             is_enabled: shown.user.state != UserState::Disabled,
-            has_codes: shown.codes == Some(true),
-            is_guest: shown.expires_s.is_some(),
+            reset_codes: (shown.codes == Some(true)).then_some(if *shown.user.source == *LOCAL {
+                texts.reset_codes_text
+            } else {
+                texts.reset_codes_of_source_text
+            }),
+            can_be_extended: shown.can_be_extended,
             can_be_invited: shown.can_be_invited,
             frame,
         }
@@ -246,6 +264,7 @@ fn record_lines(frame: &Frame<'_>, record: &AuditRecord) -> Vec<Line> {
         (texts.ports, ports),
         (all.from, known(given(&record.outer))),
         (texts.device, known(given(&record.device))),
+        (texts.gateway, given(&record.gateway)),
     ];
     lines.into_iter().filter_map(|(name, text)| Some((name.to_owned(), text?))).collect()
 }

@@ -4,6 +4,7 @@ use askama::Template;
 
 use super::Frame;
 use crate::browser::hex;
+use vpnd_ipc::gateway::portal::Provider;
 use vpnd_ipc::gateway::portal::devices::{OwnDevice, OwnDevices};
 
 #[derive(Template)]
@@ -19,13 +20,15 @@ pub(crate) struct DevicesPage<'p> {
 pub(super) struct ShownDevice {
     pub(super) device: String,
     pub(super) kind: &'static str,
-    /// That of a WireGuard device.
+    /// The name of a WireGuard device.
     pub(super) name: Option<String>,
     pub(super) key: Option<String>,
     pub(super) addresses: String,
     pub(super) from: String,
     pub(super) state: String,
+    pub(super) added: Option<String>,
     pub(super) renewed: Option<String>,
+    pub(super) seen: Option<String>,
     pub(super) has_session: bool,
     pub(super) is_walled: bool,
 }
@@ -35,7 +38,7 @@ pub(super) struct ShownDevice {
 pub(crate) struct AddDevicePage<'p> {
     pub(crate) frame: Frame<'p>,
     pub(crate) form: String,
-    /// As they were typed before.
+    /// The fields as they were typed before.
     pub(crate) name: &'p str,
     pub(crate) problem: Option<&'p str>,
     /// Whether the user may add WireGuard devices.
@@ -44,6 +47,16 @@ pub(crate) struct AddDevicePage<'p> {
     pub(crate) profile: bool,
     /// Whether that client comes first.
     pub(crate) is_linux: bool,
+}
+
+/// The way to a login page that a device whose session is over may not reach.
+#[derive(Template)]
+#[template(path = "walled.html")]
+pub(crate) struct WalledPage<'p> {
+    pub(crate) frame: Frame<'p>,
+    pub(crate) provider: &'p Provider,
+    /// Query with which the login goes on from here.
+    pub(crate) query: String,
 }
 
 #[derive(Template)]
@@ -70,6 +83,7 @@ impl ShownDevice {
         let state = match (device.session_age_s, wireguard) {
             // With the session in which it reaches this page, perhaps.
             _ if is_walled => own.has_to_be_renewed.to_owned(),
+            (Some(_), Some(wireguard)) if wireguard.in_two_places => own.in_two_places.to_owned(),
             (Some(age_s), _) => format!("{} ({})", own.connected, (texts.ago)(age_s)),
             (None, Some(wireguard)) => format!("{}. {}", own.not_connected, (own.left)(wireguard.left_s)),
             (None, None) => own.not_connected.to_owned(),
@@ -80,9 +94,21 @@ impl ShownDevice {
             name: wireguard.map(|wireguard| name(&wireguard.name)),
             key: wireguard.map(|wireguard| wireguard.key.to_string()),
             addresses: device.addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
-            from: device.from.map_or_else(|| texts.not_known.to_owned(), |from| from.to_string()),
+            from: match (device.from, &device.network) {
+                (Some(from), _) => from.to_string(),
+                (None, Some(network)) => network.to_string(),
+                (None, None) => texts.not_known.to_owned(),
+            },
             state,
-            renewed: wireguard.map(|wireguard| (texts.ago)(wireguard.renewed_age_s)),
+            added: device.added_age_s.map(texts.earlier),
+            seen: match device.unseen_s {
+                Some(0) if !is_walled => None,
+                Some(unseen_s) => Some((texts.earlier)(unseen_s)),
+                None => Some(own.never.to_owned()),
+            },
+            renewed: wireguard
+                .filter(|wireguard| Some(wireguard.renewed_age_s) != device.added_age_s)
+                .map(|wireguard| (texts.earlier)(wireguard.renewed_age_s)),
             has_session: device.session_age_s.is_some() && !is_walled,
             is_walled,
         }

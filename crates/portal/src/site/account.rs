@@ -1,5 +1,5 @@
-//! What users change of their own account: password and second factor of those of the gateway's
-//! store, and in which browsers they are logged in.
+//! Changes that users make to their account: the password of those of the gateway's store, one-time
+//! codes, and in which browsers they are logged in.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::{Bare, SecretField, Site, nothing, to};
 use crate::browser::{Visitor, form_of, unhex};
 use crate::pages::{CodesPage, PasswordPage, page};
 use vpnd_ipc::gateway::portal::visits::EndVisit;
-use vpnd_ipc::gateway::portal::{ChangePassword, CodesOffer, OfferCodes, OwnChange, TakeCodes};
+use vpnd_ipc::gateway::portal::{ChangePassword, CodesOffer, OfferCodes, OwnChange, RemoveCodes, TakeCodes};
 use vpnd_ipc::gateway::refusal::{Refusal, Refused};
 use vpnd_proto::control::{SecretText, Text};
 
@@ -59,7 +59,9 @@ pub(super) async fn change_password(
     let (Ok(present), Ok(new)) = (typed(&present), typed(&new)) else {
         return refused(texts.password_unusable);
     };
-    let Some(turn) = site.auth.login_turn(visitor.address) else { return refused(texts.too_many_logins) };
+    let Some(turn) = site.auth.store_turn(visitor.address).await else {
+        return refused(texts.too_many_logins);
+    };
     match site.auth.request_in_turn(ChangePassword { browser, present, new }, turn).await {
         Ok(OwnChange::Done) => to("/?password"),
         Ok(OwnChange::Unusable) => refused(texts.password_unusable),
@@ -88,9 +90,9 @@ async fn offer(site: &Site, visitor: &Visitor, status: StatusCode, problem: Opti
     let Some(browser) = visitor.browser() else { return to("/login") };
     let form = form_of(&browser.token);
     match site.auth.request(OfferCodes { browser, issuer: Text::cut(&site.name) }).await {
-        Ok(CodesOffer::Offer { address, secret }) => {
+        Ok(CodesOffer::Offer { address, secret, removable }) => {
             let offered = (address.expose(), secret.expose());
-            match CodesPage::new(site.frame(visitor), form, problem, offered) {
+            match CodesPage::new(site.frame(visitor), form, problem, offered, removable) {
                 Some(codes) => page(status, &codes),
                 None => site.failed(visitor),
             }
@@ -121,6 +123,21 @@ pub(super) async fn take_codes(
             let problem = visitor.texts.refused(why);
             offer(&site, &visitor, StatusCode::TOO_MANY_REQUESTS, Some(&problem)).await
         }
+        Ok(not) => not_changed(&site, &visitor, not),
+        Err(_) => site.failed(&visitor),
+    }
+}
+
+pub(super) async fn remove_codes(
+    State(site): State<Arc<Site>>,
+    visitor: Visitor,
+    Form(Bare { form }): Form<Bare>,
+) -> Response {
+    let (true, Some(browser)) = (visitor.has_sent(&form), visitor.browser()) else {
+        return site.not_ours(&visitor);
+    };
+    match site.auth.request(RemoveCodes(browser)).await {
+        Ok(OwnChange::Done) => to("/?codes-removed"),
         Ok(not) => not_changed(&site, &visitor, not),
         Err(_) => site.failed(&visitor),
     }
@@ -158,17 +175,19 @@ pub(super) async fn end_visit(
     }
 }
 
-/// What has no form to be tried again with.
+/// The page for a refusal without a form to try again.
 fn not_changed(site: &Site, visitor: &Visitor, not: OwnChange) -> Response {
     let texts = visitor.texts;
     match not {
         OwnChange::NoVisit => to("/login"),
-        OwnChange::LogInAgain => {
-            site.message(visitor, StatusCode::FORBIDDEN, texts.log_in_again, texts.log_in_again_text)
-        }
-        OwnChange::NotLocal => {
+        OwnChange::LogInAgain => site.log_in_again(visitor, texts.log_in_again_text),
+        OwnChange::NotPermitted => {
             site.message(visitor, StatusCode::NOT_FOUND, texts.not_found, texts.not_found_text)
         }
-        OwnChange::Done | OwnChange::Unusable | OwnChange::Refused(_) => site.failed(visitor),
+        OwnChange::Refused(why) => {
+            let text = texts.refused(why);
+            site.message(visitor, StatusCode::TOO_MANY_REQUESTS, texts.failed, &text)
+        }
+        OwnChange::Done | OwnChange::Unusable => site.failed(visitor),
     }
 }

@@ -19,10 +19,12 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::Site;
-use super::desk::{parameter, status};
-use crate::browser::{Visitor, unhex};
+use super::desk::{order, parameter, status};
+use crate::browser::{Visitor, unbase64, unhex};
+use vpnd_ipc::gateway::portal::MAX_SESSIONS;
+use vpnd_ipc::gateway::portal::desk::sessions::ListSessions;
 use vpnd_ipc::gateway::portal::desk::{
-    AskWhois, Caller, ChangeUser, Deed, DeskQuery, DeskRefusal, ExportAudit, FindUsers, ListSessions,
+    AccountChange, AskWhois, Caller, ChangeUser, Deed, DeskQuery, DeskRefusal, ExportAudit, FindUsers,
     NewAccount, Replied, ShowUser,
 };
 use vpnd_ipc::requests::NoReply;
@@ -34,15 +36,18 @@ const OPENAPI: &str = include_str!("../../assets/openapi.json");
 type Route = (&'static str, &'static str, fn() -> MethodRouter<Arc<Site>>);
 
 /// Methods and addresses.
-const ROUTES: [Route; 17] = [
+const ROUTES: [Route; 21] = [
     ("get", "/openapi.json", || get(openapi)),
     ("get", "/state", || get(state)),
     ("get", "/sessions", || get(sessions)),
     ("get", "/users", || get(users)),
     ("get", "/users/{name}", || get(user)),
+    ("get", "/users/{name}/devices", || get(devices)),
+    ("post", "/users/{name}/devices", || changing(add_device)),
     ("post", "/users/{name}/add", || changing(add)),
     ("post", "/users/{name}/remove", || changing(|_| Some(Deed::Remove))),
     ("post", "/users/{name}/groups", || changing(|asked| groups(asked).map(Deed::SetGroups))),
+    ("post", "/users/{name}/modify", || changing(modify)),
     ("post", "/users/{name}/kick", || changing(kick)),
     ("post", "/users/{name}/disable", || changing(|_| Some(Deed::Disable))),
     ("post", "/users/{name}/enable", || changing(|_| Some(Deed::Enable))),
@@ -50,6 +55,7 @@ const ROUTES: [Route; 17] = [
     ("post", "/users/{name}/extend", || changing(extend)),
     ("post", "/users/{name}/invite", || changing(|_| Some(Deed::Invite))),
     ("post", "/users/{name}/remove-device", || changing(remove_device)),
+    ("post", "/users/{name}/renew-device", || changing(renew_device)),
     ("post", "/whois", || post(whois)),
     ("post", "/audit/export", || post(export)),
 ];
@@ -61,17 +67,21 @@ pub(super) fn router() -> Router<Arc<Site>> {
 }
 
 /// All addresses, for tests of the whole site.
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
 pub(super) fn addresses() -> impl Iterator<Item = String> {
     ROUTES.iter().map(|(_, path, _)| format!("/api/v1{path}"))
 }
 
-/// What a change says besides its address.
+/// The body of a change.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Asked {
     reason: String,
     device: Option<String>,
+    public_key: Option<String>,
+    name: Option<String>,
+    #[serde(default)]
+    reset_clock: bool,
     expires: Option<String>,
     groups: Option<Vec<String>>,
     sponsor: Option<String>,
@@ -163,10 +173,8 @@ async fn sessions(
     RawQuery(query): RawQuery,
 ) -> Response {
     let Some(caller) = caller else { return refused(DeskRefusal::NoVisit) };
-    let Ok(after) = parameter(query.as_deref(), "after").map(Text::new).transpose() else {
-        return malformed();
-    };
-    shown(site.auth.request(ListSessions { caller, after }).await, |list| shown::sessions(&list))
+    let list = ListSessions { caller, order: order(query.as_deref()), most: MAX_SESSIONS as u64 };
+    shown(site.auth.request(list).await, |list| shown::sessions(&list))
 }
 
 async fn users(
@@ -177,14 +185,25 @@ async fn users(
     let Some(caller) = caller else { return refused(DeskRefusal::NoVisit) };
     let text = Text::new(parameter(query.as_deref(), "text").unwrap_or_default());
     let after = parameter(query.as_deref(), "after").map(Text::new).transpose();
-    let (Ok(text), Ok(after)) = (text, after) else { return malformed() };
-    shown(site.auth.request(FindUsers { caller, text, after }).await, |found| shown::users(&found))
+    let reason = parameter(query.as_deref(), "reason").map(Text::new).transpose();
+    let (Ok(text), Ok(after), Ok(reason)) = (text, after, reason) else { return malformed() };
+    shown(site.auth.request(FindUsers { caller, text, after, reason }).await, |found| shown::users(&found))
 }
 
 async fn user(State(site): State<Arc<Site>>, Program(caller): Program, Path(name): Path<String>) -> Response {
     let Some(caller) = caller else { return refused(DeskRefusal::NoVisit) };
     let Ok(user) = Text::new(name) else { return refused(DeskRefusal::NotThere) };
     shown(site.auth.request(ShowUser { caller, user }).await, |user| shown::user(&user))
+}
+
+async fn devices(
+    State(site): State<Arc<Site>>,
+    Program(caller): Program,
+    Path(name): Path<String>,
+) -> Response {
+    let Some(caller) = caller else { return refused(DeskRefusal::NoVisit) };
+    let Ok(user) = Text::new(name) else { return refused(DeskRefusal::NotThere) };
+    shown(site.auth.request(ShowUser { caller, user }).await, |user| shown::devices(&user))
 }
 
 async fn whois(State(site): State<Arc<Site>>, Program(caller): Program, body: Bytes) -> Response {
@@ -227,10 +246,7 @@ async fn change(
     else {
         return malformed();
     };
-    shown(
-        site.auth.request(ChangeUser { caller, user, deed, reason }).await,
-        |link| json!({ "invitation": link.as_ref().map(|link| link.expose()) }),
-    )
+    shown(site.auth.request(ChangeUser { caller, user, deed, reason }).await, shown::made)
 }
 
 /// The device, if one is named: `None` if that is none.
@@ -245,8 +261,19 @@ fn kick(asked: &Asked) -> Option<Deed> {
     device(asked).map(|device| Deed::Kick(device.map(Into::into)))
 }
 
+fn add_device(asked: &Asked) -> Option<Deed> {
+    let public_key = unbase64::<32>(asked.public_key.as_deref()?)?.into();
+    let name = Text::new(asked.name.as_deref().unwrap_or_default()).ok()?;
+    Some(Deed::AddDevice { public_key, name })
+}
+
 fn remove_device(asked: &Asked) -> Option<Deed> {
     device(asked).flatten().map(|device| Deed::RemoveDevice(device.into()))
+}
+
+fn renew_device(asked: &Asked) -> Option<Deed> {
+    let device = device(asked).flatten()?.into();
+    Some(Deed::RenewDevice { device, reset_clock: asked.reset_clock })
 }
 
 fn extend(asked: &Asked) -> Option<Deed> {
@@ -266,10 +293,18 @@ fn add(asked: &Asked) -> Option<Deed> {
     Some(Deed::Add(NewAccount { groups, expires, sponsor, note }))
 }
 
+fn modify(asked: &Asked) -> Option<Deed> {
+    let text = |text: &Option<String>| text.as_deref().map(Text::new).transpose().ok();
+    let note = asked.note.as_deref().map(Text::new).transpose().ok()?;
+    Some(Deed::Modify(AccountChange { expires: text(&asked.expires)?, sponsor: text(&asked.sponsor)?, note }))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pages::gallery;
     use std::collections::BTreeSet;
+    use vpnd_ipc::gateway::portal::desk::{ExportedPart, FoundUsers, Made};
 
     #[test]
     fn the_description_has_what_there_is() {
@@ -285,6 +320,64 @@ mod tests {
         let routes: BTreeSet<_> = ROUTES.iter().map(route).collect();
         assert_eq!(described, routes);
         assert_eq!(description["servers"][0]["url"], "/api/v1");
+    }
+
+    /// Whether a value has what its schema names and nothing else; the place where not.
+    fn compare(value: &Value, schema: &Value, all: &Value, at: &str) {
+        if let Some(place) = schema["$ref"].as_str() {
+            return compare(value, all.pointer(place.trim_start_matches('#')).expect(place), all, at);
+        }
+        let kind = match value {
+            Value::Null => "null",
+            Value::Bool(_) => "boolean",
+            Value::Number(_) => "integer",
+            Value::String(_) => "string",
+            Value::Array(_) => "array",
+            Value::Object(_) => "object",
+        };
+        let kinds = schema["type"].as_array().cloned().unwrap_or_else(|| vec![schema["type"].clone()]);
+        assert!(kinds.iter().any(|named| named == kind), "{at}: {kind}, not {}", schema["type"]);
+        if let Some(named) = schema["enum"].as_array() {
+            assert!(named.contains(value), "{at}: {value}");
+        }
+        for item in value.as_array().into_iter().flatten() {
+            compare(item, &schema["items"], all, &format!("{at}[]"));
+        }
+        let Some(fields) = value.as_object() else { return };
+        if schema["additionalProperties"].is_null() {
+            let described = schema["properties"].as_object().unwrap_or_else(|| panic!("{at}: no properties"));
+            assert_eq!(fields.keys().collect::<BTreeSet<_>>(), described.keys().collect(), "{at}");
+        }
+        for (name, field) in fields {
+            let of_field = schema["properties"].get(name).unwrap_or(&schema["additionalProperties"]);
+            compare(field, of_field, all, &format!("{at}.{name}"));
+        }
+    }
+
+    fn added() -> Made {
+        Made::Device { device: [1; 16].into(), configuration: Text::cut("[Interface]\n") }
+    }
+
+    #[test]
+    fn answers_are_as_the_description_says() {
+        let all: Value = serde_json::from_str(OPENAPI).unwrap();
+        let user = gallery::shown(None);
+        let found = FoundUsers { users: List::new(vec![user.user.clone()]).unwrap(), more: 1 };
+        let part = ExportedPart { records: gallery::whois().found, next: None };
+        for (method, path, answer) in [
+            ("get", "/state", shown::state(&gallery::state())),
+            ("get", "/sessions", shown::sessions(&gallery::sessions())),
+            ("get", "/users", shown::users(&found)),
+            ("get", "/users/{name}", shown::user(&user)),
+            ("get", "/users/{name}/devices", shown::devices(&user)),
+            ("post", "/users/{name}/devices", shown::made(Some(added()))),
+            ("post", "/users/{name}/invite", shown::made(None)),
+            ("post", "/whois", shown::whois(&gallery::whois())),
+            ("post", "/audit/export", shown::export(&part)),
+        ] {
+            let described = &all["paths"][path][method]["responses"]["200"];
+            compare(&answer, &described["content"]["application/json"]["schema"], &all, path);
+        }
     }
 
     #[test]
@@ -308,7 +401,17 @@ mod tests {
         let read = |text: &str| serde_json::from_str::<Asked>(text).ok();
         assert!(read("{}").is_none() && read(r#"{"reason": "x", "more": 1}"#).is_none());
         let asked = read(r#"{"reason": "x", "device": "zz"}"#).unwrap();
-        assert!(kick(&asked).is_none() && extend(&asked).is_none());
+        assert!(kick(&asked).is_none() && extend(&asked).is_none() && renew_device(&asked).is_none());
+        let asked = read(r#"{"reason": "x", "device": "0123456789abcdef0123456789abcdef"}"#).unwrap();
+        assert!(matches!(renew_device(&asked), Some(Deed::RenewDevice { reset_clock: false, .. })));
+        for key in ["", "AQ==", "not base64"] {
+            let asked = read(&json!({ "reason": "x", "public_key": key }).to_string()).unwrap();
+            assert!(add_device(&asked).is_none(), "{key}");
+        }
+        let key = "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=";
+        let asked = read(&json!({ "reason": "x", "public_key": key }).to_string()).unwrap();
+        let named = Deed::AddDevice { public_key: [1; 32].into(), name: Text::cut("") };
+        assert_eq!(add_device(&asked), Some(named));
         let asked = read(r#"{"reason": "x", "groups": ["a", "b"], "expires": "2030-01-31"}"#).unwrap();
         assert!(matches!(kick(&asked), Some(Deed::Kick(None))) && extend(&asked).is_some());
         let Some(Deed::Add(account)) = add(&asked) else { panic!("no account") };

@@ -15,7 +15,10 @@ use serde::Deserialize;
 
 use super::{Site, nothing, to, with_cookie};
 use crate::browser::{Visitor, cookie};
+use crate::pages::devices::WalledPage;
+use crate::pages::page;
 use vpnd_ipc::gateway::auth::SourceName;
+use vpnd_ipc::gateway::portal::turns::TurnQuery;
 use vpnd_ipc::gateway::portal::{
     Browser, Code, FinishAtProvider, LogOut, LoggedOutAtProvider, LoginStep, LogoutToken, ProviderStart,
     StartAtProvider,
@@ -29,8 +32,10 @@ static DROPPED: LogLimit = LogLimit::new(20, Duration::from_secs(10));
 
 /// The query of a login that follows another.
 const AGAIN: &str = "again";
+/// Query of a browser on a device that may not reach the provider.
+const ANYWAY: &str = "anyway";
 
-/// What a provider sends with a browser.
+/// The parameters that a provider sends with a browser.
 #[derive(Default)]
 struct Brought {
     state: Option<String>,
@@ -71,14 +76,20 @@ pub(super) async fn start(
     let Some(known) = site.providers.iter().find(|known| *known.source == *provider) else {
         return nothing(State(site), visitor).await;
     };
-    let again = query.as_deref() == Some(AGAIN);
-    let start = StartAtProvider { source: known.source.clone(), address: visitor.address, again };
+    let has = |word: &str| query.as_deref().is_some_and(|query| query.split('&').any(|part| part == word));
+    let (again, anyway) = (has(AGAIN), has(ANYWAY));
+    let start = StartAtProvider { source: known.source.clone(), address: visitor.address, again, anyway };
     match site.auth.request(start).await {
         Ok(ProviderStart::Go { url, token }) => {
             let response = (StatusCode::SEE_OTHER, [(LOCATION, url.to_string())]).into_response();
             with_cookie(response, &crate::browser::provider_cookie(&token))
         }
         Ok(ProviderStart::Refused(refused)) => site.refused(&visitor, "", refused),
+        Ok(ProviderStart::Walled) => {
+            let query = if again { format!("{AGAIN}&{ANYWAY}") } else { ANYWAY.to_owned() };
+            let frame = site.frame(&visitor);
+            page(StatusCode::OK, &WalledPage { frame, provider: known, query })
+        }
         Err(_) => site.failed(&visitor),
     }
 }
@@ -99,7 +110,7 @@ pub(super) async fn logged_out(
         return StatusCode::NOT_FOUND;
     };
     let Ok(token) = LogoutToken::new(logout_token) else { return StatusCode::BAD_REQUEST };
-    let Some(turn) = site.auth.logout_turn().await else {
+    let Some(turn) = site.auth.logout_turn(&known.source).await else {
         if DROPPED.admits() {
             tracing::warn!(
                 source = &*known.source,
@@ -128,9 +139,9 @@ pub(super) async fn finish(
     let Some(finish) = request(&visitor, &provider, &query.unwrap_or_default()) else {
         return not_confirmed();
     };
-    let Some(turn) = site.auth.login_turn(visitor.address) else {
-        let problem = Some(visitor.texts.too_many_logins.to_owned());
-        return site.login_form(&visitor, StatusCode::TOO_MANY_REQUESTS, "", problem);
+    let turn = match site.login_turn(&visitor, "", TurnQuery::Provider(finish.source.clone())).await {
+        Ok(turn) => turn,
+        Err(refused) => return refused,
     };
     let step = match site.auth.request_in_turn(finish, turn).await {
         Ok(step) => step,

@@ -55,7 +55,7 @@ pub(super) async fn arrive(
     let ticket = URL_SAFE_NO_PAD.decode(ticket).ok().and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
     match ticket {
         // The address with the ticket is not kept in the browser's history. A link of another page
-        // would have the person answer a question that somebody else has asked.
+        // would have the person answer a question that another person has asked.
         Some(ticket) if !visitor.is_led() => {
             with_cookie(to("/connect"), &connect_cookie(&Token(ticket.into())))
         }

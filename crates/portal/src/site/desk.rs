@@ -13,12 +13,17 @@ use serde::Deserialize;
 
 use super::{Site, nothing, to};
 use crate::browser::{Visitor, form_of, unhex};
+use crate::pages::desk::sessions::SessionsPage;
 use crate::pages::desk::{DeskPage, LinkPage, SearchPage, UserPage, WhoisPage};
 use crate::pages::page;
+use vpnd_ipc::gateway::portal::desk::sessions::{ListSessions, Order};
 use vpnd_ipc::gateway::portal::desk::{
-    AskWhois, Caller, ChangeUser, Deed, DeskQuery, DeskRefusal, FindUsers, NewAccount, ShowUser,
+    AskWhois, Caller, ChangeUser, Deed, DeskQuery, DeskRefusal, FindUsers, Made, NewAccount, ShowUser,
 };
 use vpnd_proto::control::{List, Text};
+
+/// Sessions of a page.
+const SESSIONS: u64 = 50;
 
 /// A change, or a question.
 #[derive(Deserialize)]
@@ -69,6 +74,32 @@ pub(super) async fn overview(State(site): State<Arc<Site>>, visitor: Visitor) ->
     }
 }
 
+pub(super) async fn sessions(
+    State(site): State<Arc<Site>>,
+    visitor: Visitor,
+    RawQuery(query): RawQuery,
+) -> Response {
+    let Some(browser) = visitor.browser() else { return to("/login") };
+    let order = order(query.as_deref());
+    let list = ListSessions { caller: Caller::Browser(browser), order: order.clone(), most: SESSIONS };
+    match site.auth.request(list).await {
+        Ok(Ok(list)) => {
+            let shown = SessionsPage::new(site.frame(&visitor), &order, &list, vpnd_sys::clock::wall_s());
+            page(StatusCode::OK, &shown)
+        }
+        Ok(Err(refusal)) => refused(site, visitor, refusal).await,
+        Err(_) => site.failed(&visitor),
+    }
+}
+
+/// The order of sessions for which a query asks. What is no place of a list is none.
+pub(super) fn order(query: Option<&str>) -> Order {
+    match parameter(query, "order").as_deref() {
+        Some("rate") => Order::ByRate,
+        _ => Order::ByUser(parameter(query, "after").and_then(|after| Text::new(after).ok())),
+    }
+}
+
 pub(super) async fn users(
     State(site): State<Arc<Site>>,
     visitor: Visitor,
@@ -80,12 +111,10 @@ pub(super) async fn users(
     }
     let text = parameter(query.as_deref(), "text").unwrap_or_default();
     let after = parameter(query.as_deref(), "after").and_then(|after| Text::new(after).ok());
+    let reason = parameter(query.as_deref(), "reason").and_then(|reason| Text::new(reason).ok());
     let Some(browser) = visitor.browser() else { return to("/login") };
-    match site
-        .auth
-        .request(FindUsers { caller: Caller::Browser(browser), text: Text::cut(&text), after })
-        .await
-    {
+    let find = FindUsers { caller: Caller::Browser(browser), text: Text::cut(&text), after, reason };
+    match site.auth.request(find).await {
         Ok(Ok(found)) => page(StatusCode::OK, &SearchPage::new(site.frame(&visitor), &text, &found)),
         Ok(Err(refusal)) => refused(site, visitor, refusal).await,
         Err(_) => site.failed(&visitor),
@@ -169,11 +198,11 @@ async fn change(
         return refused(site, visitor, DeskRefusal::NoReason).await;
     };
     match site.auth.request(ChangeUser { caller: Caller::Browser(browser), user: name, deed, reason }).await {
-        Ok(Ok(Some(link))) => {
+        Ok(Ok(Some(Made::Link(link)))) => {
             let frame = site.frame(&visitor);
             page(StatusCode::OK, &LinkPage { frame, name: &user, link: link.expose() })
         }
-        Ok(Ok(None)) => {
+        Ok(Ok(Some(Made::Device { .. }) | None)) => {
             let name = form_urlencoded::byte_serialize(user.as_bytes()).collect::<String>();
             let place = HeaderValue::from_str(&format!("/desk/user?name={name}&done=1"));
             let place = place.unwrap_or(HeaderValue::from_static("/desk"));
@@ -221,14 +250,17 @@ pub(super) fn status(refusal: DeskRefusal) -> StatusCode {
     match refusal {
         DeskRefusal::NoVisit => StatusCode::UNAUTHORIZED,
         DeskRefusal::NotThere => StatusCode::NOT_FOUND,
-        DeskRefusal::Taken => StatusCode::CONFLICT,
+        DeskRefusal::Taken | DeskRefusal::Full => StatusCode::CONFLICT,
         DeskRefusal::TooOften => StatusCode::TOO_MANY_REQUESTS,
-        DeskRefusal::NoReason | DeskRefusal::Unusable => StatusCode::UNPROCESSABLE_ENTITY,
+        DeskRefusal::NoReason | DeskRefusal::Unusable | DeskRefusal::NoWireGuard => {
+            StatusCode::UNPROCESSABLE_ENTITY
+        }
         DeskRefusal::NotRecorded => StatusCode::SERVICE_UNAVAILABLE,
         DeskRefusal::NoRole
         | DeskRefusal::Elsewhere
         | DeskRefusal::LogInAgain
         | DeskRefusal::Own
-        | DeskRefusal::Senior => StatusCode::FORBIDDEN,
+        | DeskRefusal::Senior
+        | DeskRefusal::NoGuest => StatusCode::FORBIDDEN,
     }
 }

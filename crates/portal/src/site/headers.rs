@@ -56,8 +56,8 @@ pub(crate) async fn complete(mut response: Response) -> Response {
 /// For the answer to who has logged out: the browser keeps nothing that it was shown. Cookies are not
 /// named here, for that would be those of every host of the same domain.
 pub(super) fn cleared(mut response: Response) -> Response {
-    let what = HeaderValue::from_static("\"cache\", \"storage\"");
-    response.headers_mut().insert(HeaderName::from_static("clear-site-data"), what);
+    let value = HeaderValue::from_static("\"cache\", \"storage\"");
+    response.headers_mut().insert(HeaderName::from_static("clear-site-data"), value);
     response
 }
 

@@ -1,6 +1,6 @@
-//! The page of an invitation: a user chooses a password and a second factor.
+//! The page of an invitation: a user chooses a password, if it is kept here, and a second factor.
 //!
-//! INVARIANT: the link's token is in the address alone, and goes to nobody else: pages have no
+//! INVARIANT: the link's token is in the address alone, and goes nowhere else: pages have no
 //! referrer and nothing from elsewhere.
 
 use std::sync::Arc;
@@ -20,7 +20,9 @@ use vpnd_proto::control::{SecretText, Text};
 pub(super) struct Choice {
     #[serde(default)]
     form: String,
+    #[serde(default)]
     new: SecretField,
+    #[serde(default)]
     again: SecretField,
     secret: SecretField,
     code: SecretField,
@@ -44,7 +46,7 @@ async fn form(
     before: Option<SecretText<64>>,
     problem: Option<&str>,
 ) -> Response {
-    let Some(turn) = site.auth.login_turn(visitor.address) else {
+    let Some(turn) = site.auth.store_turn(visitor.address).await else {
         let texts = visitor.texts;
         return site.message(visitor, StatusCode::TOO_MANY_REQUESTS, texts.failed, texts.too_many_logins);
     };
@@ -54,9 +56,9 @@ async fn form(
     };
     let open = OpenInvitation { invitation, address: visitor.address, issuer: Text::cut(&site.name), before };
     match site.auth.request_in_turn(open, turn).await {
-        Ok(InvitationStep::Open { user, address, secret }) => {
-            let offered = (address.expose(), secret.expose());
-            let shown = InvitationPage::new(site.frame(visitor), form_of(&token), problem, &user, offered);
+        Ok(InvitationStep::Open { user, address, secret, password }) => {
+            let (offered, whose) = ((address.expose(), secret.expose()), (&*user, password));
+            let shown = InvitationPage::new(site.frame(visitor), form_of(&token), problem, whose, offered);
             let Some(shown) = shown else { return site.failed(visitor) };
             let response = page(status, &shown);
             if is_new { with_cookie(response, &cookie(&token)) } else { response }
@@ -90,7 +92,7 @@ pub(super) async fn accept(
         return again_with(texts.password_unusable).await;
     };
     let Ok(code) = SecretText::new(code.0.as_str()) else { return again_with(texts.code_wrong).await };
-    let Some(turn) = site.auth.login_turn(visitor.address) else {
+    let Some(turn) = site.auth.store_turn(visitor.address).await else {
         return again_with(texts.too_many_logins).await;
     };
     let accept = AcceptInvitation {

@@ -1,3 +1,6 @@
+mod routes;
+mod turns;
+
 use std::collections::BTreeSet;
 
 use axum::body::{Body, to_bytes};
@@ -7,21 +10,30 @@ use tower_service::Service as _;
 use vpnd_ipc::channel::{self, Channel};
 use vpnd_ipc::gateway::portal::connect::{ConnectEnd, ConnectPage};
 use vpnd_ipc::gateway::portal::devices::{DeviceChange, OwnDevices, OwnProfile};
+use vpnd_ipc::gateway::portal::turns::STORE;
 use vpnd_ipc::gateway::portal::{MAX_FRAME, PortalRequest, Token};
 use vpnd_ipc::request::{Numbered, Reason, encoded};
 use vpnd_proto::control::{List, Text};
 
+use super::reading::addresses;
 use super::*;
 use crate::browser::{Peer, form_about, hex};
 
 const PORT: u16 = 40_123;
 const TOKEN: [u8; 32] = [7; 32];
 
-/// Answers as the auth process does where a page with a policy of its own comes of it.
+/// Answers as the auth process does where that gives a page with a separate policy.
 async fn answer(channel: Channel) {
+    answer_noting(channel, |_| ()).await;
+}
+
+/// Does the same, and notes each request before.
+async fn answer_noting(channel: Channel, note: impl Fn(&PortalRequest)) {
     while let Ok(Some(received)) = channel.receive::<Numbered<PortalRequest>>().await {
         let Numbered { number, content } = received.alone().unwrap();
+        note(&content);
         let content = match content {
+            PortalRequest::Turn(_) => encoded(&Ok(STORE)),
             PortalRequest::Approval(_) => encoded(&Ok(None::<LoginStep>)),
             PortalRequest::AddDevice(_) => encoded(&Ok(DeviceChange::Added(Text::cut("[Interface]\n")))),
             PortalRequest::Devices(_) => {
@@ -56,12 +68,25 @@ fn site() -> Router {
     router(Arc::new(Site::new(auth, "VPN".to_owned(), None, Vec::new())))
 }
 
+/// The fields of all forms, but for the proof that one is ours.
+fn body_without_form() -> String {
+    let key = "BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc%3D";
+    let device = hex(&[7; 16]);
+    let of_people = "user=ann&password=x&present=x&new=correct+horse&again=correct+horse&reason=why";
+    let of_things = "name=phone&answer=yes&code=1&secret=x&expires=2030-01-31&until=2030-01-31&address=192.0.2.9&at=&visit=1";
+    format!("{of_people}&{of_things}&public_key={key}&device={device}&logout_token=x.y.z")
+}
+
+/// All fields of a form of this page, as the browser with [`TOKEN`] has it.
+fn full_body(page: &str) -> String {
+    let [token, ticket] = [TOKEN, [8; 32]].map(|bytes| Token(bytes.into()));
+    let form = if page == "/connect" { form_about(&token, &ticket) } else { form_of(&token) };
+    format!("form={form}&{}", body_without_form())
+}
+
 /// A request of a browser that has logged in, or not, with a form that is as good as can be.
 fn request(method: Method, path: &str, logged_in: bool) -> Request<Body> {
-    let [token, ticket] = [TOKEN, [8; 32]].map(|bytes| Token(bytes.into()));
-    let form = if path == "/connect" { form_about(&token, &ticket) } else { form_of(&token) };
-    let key = "BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc%3D";
-    let body = format!("form={form}&name=phone&public_key={key}&answer=yes");
+    let body = full_body(path);
     let mut request = Request::builder().method(method).uri(path);
     if logged_in {
         let cookies = format!("__Host-vpnd={}; __Host-vpnd-connect={}", hex(&TOKEN), hex(&[8; 32]));
@@ -71,20 +96,6 @@ fn request(method: Method, path: &str, logged_in: bool) -> Request<Body> {
         request.header(CONTENT_TYPE, "application/x-www-form-urlencoded").body(Body::from(body)).unwrap();
     request.extensions_mut().insert(Peer([192, 0, 2, 1].into()));
     request
-}
-
-/// Every address that there is, with something in the place of each variable, and one that there is
-/// not.
-fn addresses() -> BTreeSet<String> {
-    let pages = ROUTES.iter().map(|(path, _)| (*path).to_owned());
-    let all = pages.chain(api::addresses()).chain(["/nothing".to_owned()]);
-    all.map(|path| {
-        path.split('/')
-            .map(|part| if part.starts_with('{') { "x" } else { part })
-            .collect::<Vec<_>>()
-            .join("/")
-    })
-    .collect()
 }
 
 /// The one value of a header.

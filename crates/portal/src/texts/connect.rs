@@ -1,4 +1,4 @@
-//! What the pages about logins of clients say, in each language.
+//! Texts of the pages about logins of clients, in each language.
 
 /// The texts of a language.
 pub(crate) struct ConnectTexts {
@@ -36,28 +36,28 @@ pub(super) const ENGLISH: ConnectTexts = ConnectTexts {
     asks: "A device asks to connect to the VPN with your account:",
     device: "It calls itself",
     at: "Its address",
-    only_if: "Agree only if you have just started the VPN on this computer. If somebody has sent you here, refuse.",
+    only_if: "Agree only if you have just started the VPN on this computer. If another person has sent you here, refuse.",
     yes: "Yes, connect it",
     no: "No",
     over: "This link has ended",
-    over_text: "It is good once and for ten minutes. Start the VPN on your computer again.",
+    over_text: "It works once and for ten minutes. Start the VPN on your computer again.",
     type_code: "Connect a device by its code",
     type_code_text: "Type the code that the VPN shows on your other device. It has eight letters.",
     code: "Code",
-    code_wrong: "No device waits with this code. It is good once and for ten minutes: compare it, or start the VPN on your device again.",
+    code_wrong: "No device waits with this code. It works once and for ten minutes: compare it, or start the VPN on your device again.",
     no_codes: "Devices do not connect by a code here",
     no_codes_text: "Your administrator has not allowed that. Start the VPN on a computer with a browser.",
     by_code: "Let this device in as you?",
     by_code_text: "The device with the code that you have typed asks to connect to the VPN with your account. Compare this with the screen of your device:",
     asked: "It has asked",
-    elsewhere: "The device is not in the network of this browser. That is right only if you use it from afar. The address of this browser is",
-    granted: "If you agree, whoever sits at that device reaches all that you may reach by the VPN, in your name, until its session ends.",
-    nobody_else: "If somebody has sent you the code, or asks you to type it, refuse: nobody else needs this from you.",
+    elsewhere: "The device is not in the network of this browser. That is right only if you use that device remotely. The address of this browser is",
+    granted: "If you agree, the person at that device reaches all that you may reach by the VPN, in your name, until its session ends.",
+    nobody_else: "If another person has sent you the code, or asks you to type it, refuse: no one else needs this from you.",
     compared: "I have just started the VPN on that device myself, and its screen shows this name and this address.",
     agreed: "Your device connects now",
     agreed_text: "That takes some seconds. You can close this page.",
     refused: "The device is refused",
-    refused_text: "It does not connect. If somebody else has given you the code, tell your help desk.",
+    refused_text: "It does not connect. If another person has given you the code, tell your help desk.",
 };
 
 pub(super) const GERMAN: ConnectTexts = ConnectTexts {

@@ -1,6 +1,8 @@
 //! The catalogue's part about the help desk.
 
+use super::counts::{self, CountTexts};
 use vpnd_ipc::gateway::portal::desk::{DeskRefusal, Role, UserState};
+use vpnd_ipc::health::Verdict;
 
 /// The texts of a language.
 pub(crate) struct DeskTexts {
@@ -8,6 +10,7 @@ pub(crate) struct DeskTexts {
     pub(crate) desk_text: &'static str,
     pub(crate) search: &'static str,
     pub(crate) search_label: &'static str,
+    pub(crate) search_reason: &'static str,
     pub(crate) results: &'static str,
     pub(crate) none_found: &'static str,
     pub(crate) more: fn(u64) -> String,
@@ -41,6 +44,8 @@ pub(crate) struct DeskTexts {
     pub(crate) enable_text: &'static str,
     pub(crate) reset_codes: &'static str,
     pub(crate) reset_codes_text: &'static str,
+    /// For a user of another source.
+    pub(crate) reset_codes_of_source_text: &'static str,
     pub(crate) invite: &'static str,
     pub(crate) invite_text: &'static str,
     pub(crate) link_text: &'static str,
@@ -71,6 +76,17 @@ pub(crate) struct DeskTexts {
     pub(crate) users: &'static str,
     pub(crate) sessions_by_profile: &'static str,
     pub(crate) no_sessions: &'static str,
+    pub(crate) live_sessions: &'static str,
+    pub(crate) state_at: &'static str,
+    pub(crate) refresh: &'static str,
+    pub(crate) by_user: &'static str,
+    pub(crate) by_rate: &'static str,
+    pub(crate) from_network: &'static str,
+    /// Sessions of a profile.
+    pub(crate) sessions_with: fn(u64) -> String,
+    pub(crate) health: &'static str,
+    pub(crate) all_well: &'static str,
+    pub(crate) verdict: fn(Verdict) -> &'static str,
     pub(crate) pools: &'static str,
     pub(crate) in_use: fn(u64, u64) -> String,
     pub(crate) answers: &'static str,
@@ -86,6 +102,8 @@ pub(crate) struct DeskTexts {
     pub(crate) certificate_of_pages: &'static str,
     pub(crate) good_for: fn(u64) -> String,
     pub(crate) drops: &'static str,
+    pub(crate) refused_by_pages: &'static str,
+    pub(crate) counts: CountTexts,
     pub(crate) traffic_of: &'static str,
     /// Bytes received and sent, and the same each second.
     pub(crate) traffic: fn([u64; 2], Option<[u64; 2]>) -> String,
@@ -110,8 +128,9 @@ pub(super) const ENGLISH: DeskTexts = DeskTexts {
     desk_text: "Users, their devices and sessions, and the state of the gateway.",
     search: "Search",
     search_label: "Part of a user name, or an address",
+    search_reason: "Reason, for an address: the question is recorded",
     results: "Users",
-    none_found: "Nobody was found.",
+    none_found: "No user was found.",
     more: |more| format!("Next page: {more} more"),
     source: "Source",
     state: "State",
@@ -121,7 +140,7 @@ pub(super) const ENGLISH: DeskTexts = DeskTexts {
     factors: "Logs in with",
     password_alone: "password alone",
     codes: "password and one-time code",
-    certificate: "a certificate besides",
+    certificate: "and a certificate",
     of_source: "as the source asks",
     expires: "Expires",
     never: "never",
@@ -142,10 +161,11 @@ pub(super) const ENGLISH: DeskTexts = DeskTexts {
     enable: "Enable",
     enable_text: "The user may log in again.",
     reset_codes: "Reset the second factor",
-    reset_codes_text: "Verify who asks for this: until the user sets up another app, the password alone lets in. Where a code is required, use \"Invite\" instead.",
+    reset_codes_text: "Verify who asks for this: until the user sets up another app, the password alone is enough. Where a code is required, use \"Invite\" instead.",
+    reset_codes_of_source_text: "Verify who asks for this: what the source asks for is enough then. The user sets up another app on these pages where the source lets users do so; else 'vpnd user modify' gives other codes.",
     invite: "Invite",
-    invite_text: "Makes a link by which the user chooses another password and second factor. Whoever has it can do so: give it to nobody else.",
-    link_text: "Send this link to the user. It is good once and for seven days, unless the user's sessions are ended meanwhile, and this page shows it only now.",
+    invite_text: "Makes a link by which the user chooses another second factor, and a local user another password. Anyone who has it can do so: send it to the user only.",
+    link_text: "Send this link to the user. It works once and for seven days, unless the user's sessions are ended meanwhile, and this page shows it only now.",
     add: "Add a user",
     add_summary: "A new user who is in no directory",
     add_text: "The next page has a link by which the user chooses password and second factor. Groups with a role here are given by 'vpnd user' alone.",
@@ -173,6 +193,21 @@ pub(super) const ENGLISH: DeskTexts = DeskTexts {
     users: "Users",
     sessions_by_profile: "Sessions by access profile",
     no_sessions: "There are no sessions.",
+    live_sessions: "Live sessions",
+    state_at: "State at",
+    refresh: "Refresh",
+    by_user: "Sort by user",
+    by_rate: "Sort by throughput, highest first",
+    from_network: "From the network",
+    sessions_with: |sessions| format!("{sessions} sessions"),
+    health: "Health",
+    all_well: "No problem is known.",
+    verdict: |verdict| match verdict {
+        Verdict::Good => "Good",
+        Verdict::Unknown => "Not known",
+        Verdict::Warning => "Warning",
+        Verdict::Problem => "Problem",
+    },
     pools: "Addresses",
     in_use: |taken, total| format!("{taken} of {total} in use"),
     answers: "answers",
@@ -187,7 +222,9 @@ pub(super) const ENGLISH: DeskTexts = DeskTexts {
     certificate_of: "Certificate of the gateway",
     certificate_of_pages: "Certificate of these pages",
     good_for: |days| format!("good for {days} days"),
-    drops: "Dropped packets",
+    drops: "Dropped packets since the gateway's start",
+    refused_by_pages: "Refused by these pages",
+    counts: counts::ENGLISH,
     traffic_of: "Traffic",
     traffic: |[rx, tx], rates| {
         let now = rates.map(|[rx, tx]| format!("; now {}/s and {}/s", bytes(rx), bytes(tx)));
@@ -220,6 +257,9 @@ pub(super) const ENGLISH: DeskTexts = DeskTexts {
         }
         DeskRefusal::NotRecorded => "Nothing can be recorded now, so nothing was done.",
         DeskRefusal::Taken => "There is a user of that name.",
+        DeskRefusal::NoGuest => "This user is no guest with a sponsor. Ask an administrator.",
+        DeskRefusal::NoWireGuard => "This user may have no WireGuard devices.",
+        DeskRefusal::Full => "There is no room for another device. Remove one.",
     },
 };
 
@@ -228,6 +268,7 @@ pub(super) const GERMAN: DeskTexts = DeskTexts {
     desk_text: "Benutzer, ihre Geräte und Sitzungen und der Zustand des Gateways.",
     search: "Suchen",
     search_label: "Teil eines Benutzernamens oder eine Adresse",
+    search_reason: "Grund, bei einer Adresse: Die Frage wird festgehalten",
     results: "Benutzer",
     none_found: "Niemand wurde gefunden.",
     more: |more| format!("Nächste Seite: {more} weitere"),
@@ -261,8 +302,9 @@ pub(super) const GERMAN: DeskTexts = DeskTexts {
     enable_text: "Der Benutzer kann sich wieder anmelden.",
     reset_codes: "Zweiten Faktor zurücksetzen",
     reset_codes_text: "Prüfen Sie, wer darum bittet: Bis der Benutzer eine andere App einrichtet, genügt das Passwort. Wo ein Code verlangt wird, verwenden Sie stattdessen „Einladen“.",
+    reset_codes_of_source_text: "Prüfen Sie, wer darum bittet: Danach genügt, was die Quelle verlangt. Der Benutzer richtet hier eine andere App ein, wenn die Quelle das zulässt; sonst vergibt 'vpnd user modify' andere Codes.",
     invite: "Einladen",
-    invite_text: "Erzeugt einen Link, mit dem der Benutzer ein anderes Passwort und einen anderen zweiten Faktor wählt. Wer ihn hat, kann das: Geben Sie ihn niemand anderem.",
+    invite_text: "Erzeugt einen Link, mit dem der Benutzer einen anderen zweiten Faktor wählt, ein lokaler auch ein anderes Passwort. Wer ihn hat, kann das: Geben Sie ihn niemand anderem.",
     link_text: "Schicken Sie dem Benutzer diesen Link. Er gilt einmal und sieben Tage lang, solange die Sitzungen des Benutzers nicht beendet werden, und nur jetzt zeigt ihn diese Seite.",
     add: "Benutzer hinzufügen",
     add_summary: "Wer in keinem Verzeichnis steht",
@@ -291,6 +333,21 @@ pub(super) const GERMAN: DeskTexts = DeskTexts {
     users: "Benutzer",
     sessions_by_profile: "Sitzungen nach Zugangsprofil",
     no_sessions: "Es gibt keine Sitzungen.",
+    live_sessions: "Laufende Sitzungen",
+    state_at: "Stand von",
+    refresh: "Aktualisieren",
+    by_user: "Nach Benutzer ordnen",
+    by_rate: "Nach Durchsatz ordnen, höchster zuerst",
+    from_network: "Aus dem Netz",
+    sessions_with: |sessions| format!("{sessions} Sitzungen"),
+    health: "Zustand",
+    all_well: "Kein Problem ist bekannt.",
+    verdict: |verdict| match verdict {
+        Verdict::Good => "Gut",
+        Verdict::Unknown => "Nicht bekannt",
+        Verdict::Warning => "Warnung",
+        Verdict::Problem => "Problem",
+    },
     pools: "Adressen",
     in_use: |taken, total| format!("{taken} von {total} vergeben"),
     answers: "antwortet",
@@ -305,7 +362,9 @@ pub(super) const GERMAN: DeskTexts = DeskTexts {
     certificate_of: "Zertifikat des Gateways",
     certificate_of_pages: "Zertifikat dieser Seiten",
     good_for: |days| format!("noch {days} Tage gültig"),
-    drops: "Verworfene Pakete",
+    drops: "Verworfene Pakete seit dem Start des Gateways",
+    refused_by_pages: "Von diesen Seiten abgelehnt",
+    counts: counts::GERMAN,
     traffic_of: "Verkehr",
     traffic: |[rx, tx], rates| {
         let now = rates.map(|[rx, tx]| format!("; jetzt {}/s und {}/s", bytes(rx), bytes(tx)));
@@ -342,5 +401,10 @@ pub(super) const GERMAN: DeskTexts = DeskTexts {
         }
         DeskRefusal::NotRecorded => "Zurzeit kann nichts festgehalten werden, also wurde nichts getan.",
         DeskRefusal::Taken => "Einen Benutzer dieses Namens gibt es schon.",
+        DeskRefusal::NoGuest => {
+            "Dieser Benutzer ist kein Gast, für den jemand bürgt. Bitten Sie einen Administrator."
+        }
+        DeskRefusal::NoWireGuard => "Dieser Benutzer darf keine WireGuard-Geräte haben.",
+        DeskRefusal::Full => "Es ist kein Platz für ein weiteres Gerät. Entfernen Sie eines.",
     },
 };

@@ -1,4 +1,4 @@
-//! What pages say of the browsers in which a user is logged in.
+//! Texts about the browsers in which a user is logged in.
 
 use vpnd_ipc::gateway::portal::visits::{BrowserKind, Program, System};
 

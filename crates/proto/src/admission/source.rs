@@ -26,6 +26,17 @@ impl From<IpAddr> for Source {
     }
 }
 
+impl From<Source> for IpAddr {
+    /// The host's first address.
+    fn from(source: Source) -> Self {
+        if source.v6 {
+            Self::from(std::net::Ipv6Addr::from_bits(u128::from(source.bits) << 64))
+        } else {
+            Self::from(std::net::Ipv4Addr::from_bits((source.bits >> 32) as u32))
+        }
+    }
+}
+
 /// A network or a single host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Network {

@@ -30,6 +30,9 @@ pub(super) struct Epochs {
     pub(super) current: Option<Epoch>,
     pub(super) pending: Option<Epoch>,
     pub(super) retiring: Option<Epoch>,
+    /// The last one ended since nothing was sent, and none has failed since: the next packet makes
+    /// another.
+    pub(super) is_at_rest: bool,
 }
 
 impl Epochs {
@@ -92,8 +95,10 @@ impl Client {
             return;
         };
         if let Some(before) = self.connection.replace(connection) {
-            let code = if attempt.is_move { Code::Bye } else { Code::Superseded };
-            if attempt.is_move {
+            // A login elsewhere leaves the old session behind; an attach takes it along.
+            let is_over = attempt.is_move && attempt.is_login;
+            let code = if is_over { Code::Bye } else { Code::Superseded };
+            if is_over {
                 self.actions.push_back(Action::Send { connection: before, message: Message::Bye });
             }
             self.actions.push_back(Action::Disconnect { connection: before, code });
@@ -207,6 +212,7 @@ impl Client {
         self.timers.set(Reason::Rekey, confirmed.began + timers.rekey_after);
         self.timers.set(Reason::Expire, confirmed.began + timers.reject_after + timers.retire_after);
         self.epochs.retiring = self.epochs.current.replace(confirmed);
+        self.epochs.is_at_rest = false;
         if self.epochs.retiring.is_some() {
             self.timers.set(Reason::Retire, now + timers.retire_after);
         }
@@ -241,6 +247,14 @@ impl Client {
         if let Some(number) = self.epochs.current.as_ref().map(|epoch| epoch.number) {
             self.erase(number);
         }
+    }
+
+    /// The epoch was idle, and is over.
+    pub(super) fn rest(&mut self) {
+        let is_wanted = self.attempt.is_some() || self.epochs.pending.is_some();
+        let waits = self.timers.get(Reason::Reconnect).is_some();
+        self.epochs.is_at_rest = self.is_up() && !is_wanted && !waits;
+        self.erase_current();
     }
 
     pub(super) fn erase_pending(&mut self) {

@@ -20,7 +20,7 @@ const FIRST_WAITS: [Duration; 2] = [Duration::from_millis(250), Duration::from_m
 /// After this time without an answer to the first probe after silence, an attach is tried while
 /// probing goes on: a gateway that restarted has lost the keys, and will never answer a probe.
 const DOUBT: Duration = Duration::from_millis(500);
-/// The same time after a change of network, when the way to the gateway's address is more likely to
+/// The time after a change of network, when the way to the gateway's address is more likely to
 /// be gone: an attach finds another of its addresses.
 const DOUBT_AFTER_MOVE: Duration = Duration::from_millis(250);
 /// The longest time between two probes of a lane on which nothing comes while others receive.
@@ -34,6 +34,11 @@ const PATIENT_ROUNDS: u32 = 10;
 /// The number of rounds with different numbers.
 const SERIALS: u16 = PATH_PROBE >> 4;
 
+/// Rounds of probes that go unanswered before lanes are opened at other ports.
+const REOPEN_AFTER: u32 = 3;
+/// Rounds where the lanes had been silent before, and for a lane that was asked already.
+const REOPEN_AFTER_SILENCE: u32 = 2;
+
 const _: () = assert!(MAX_CLIENT_LANES <= 16, "a lane fits into four bits");
 
 /// The purpose of a probe.
@@ -45,6 +50,10 @@ enum Cause {
     Silence,
     /// The machine's network changed.
     Roaming,
+    /// Some lanes are quiet while others receive.
+    Lanes,
+    /// Packets have flowed, and none does any more.
+    Rest,
 }
 
 /// Probes under way.
@@ -58,6 +67,8 @@ struct Probing {
     /// Whether any lane has.
     answered: bool,
     rounds: u32,
+    /// The rounds after which lanes that have not answered are opened at other ports.
+    reopen_after: u32,
 }
 
 /// When a lane was probed because nothing came on it while others received.
@@ -131,8 +142,9 @@ impl Liveness {
     }
 
     /// The next lane on which nothing has come for `at_first` while others received packets, for
-    /// longer if it was probed since. It counts as probed from now on.
-    fn quiet_lane(&mut self, now: Time, at_first: Duration) -> Option<usize> {
+    /// longer if it was probed since; and whether that went unanswered. It counts as probed from now
+    /// on.
+    fn quiet_lane(&mut self, now: Time, at_first: Duration) -> Option<(usize, bool)> {
         if now - self.total().last_rx_packet >= at_first {
             return None;
         }
@@ -142,8 +154,9 @@ impl Liveness {
                 asked.wait = at_first;
             }
             if now - seen.last_rx.max(asked.at) >= asked.wait {
+                let is_unanswered = asked.at > seen.last_rx;
                 *asked = Asked { at: now, wait: (asked.wait * 2).min(QUIET_LANE_MAX) };
-                return Some(lane);
+                return Some((lane, is_unanswered));
             }
         }
         None
@@ -155,10 +168,23 @@ impl Liveness {
         serial
     }
 
+    /// The lanes on which nothing has come for `time`, as far as reported.
+    pub(super) fn silent_lanes(&self, now: Time, time: Duration) -> u16 {
+        let lanes = self.lanes.iter().enumerate();
+        let silent = lanes.filter(|(_, lane)| now - lane.last_rx >= time);
+        silent.fold(0, |silent, (lane, _)| silent | 1 << lane)
+    }
+
     fn begin(&mut self, cause: Cause) {
+        let all = ((1u32 << self.lanes.len()) - 1) as u16;
+        self.begin_on(all, cause, REOPEN_AFTER_SILENCE);
+    }
+
+    fn begin_on(&mut self, waiting: u16, cause: Cause, reopen_after: u32) {
         let serial = self.serial();
-        let waiting = ((1u32 << self.lanes.len()) - 1) as u16;
-        self.probing = Some(Probing { cause, serial, waiting, answered: false, rounds: 0 });
+        // Lanes are quiet while others receive, which is an answer.
+        let answered = cause == Cause::Lanes;
+        self.probing = Some(Probing { cause, serial, waiting, answered, rounds: 0, reopen_after });
     }
 }
 
@@ -172,9 +198,12 @@ impl Client {
 
     /// A new epoch is to be confirmed.
     pub(super) fn probe_epoch(&mut self, now: Time) {
+        let was_in_doubt = core::mem::take(&mut self.liveness.in_doubt);
         self.liveness.silent_since = None;
-        self.liveness.in_doubt = false;
         self.liveness.begin(Cause::Epoch);
+        if let (false, Some(probing)) = (was_in_doubt, &mut self.liveness.probing) {
+            probing.reopen_after = REOPEN_AFTER;
+        }
         self.probe_again(now);
     }
 
@@ -186,10 +215,19 @@ impl Client {
 
     pub(super) fn check_silence(&mut self, now: Time) {
         let silence = self.liveness.silence(now);
-        // Probes for one lane go on while others answer, for ever if nothing passes there.
+        // Probes for one lane go on while others answer, without end if nothing passes there.
         let is_asked = self.liveness.probing.as_ref().is_some_and(|probing| !probing.answered);
         if silence >= self.in_force.silence && !is_asked && self.epochs.is_alive() {
             self.liveness.begin(Cause::Silence);
+            self.probe_again(now);
+        }
+    }
+
+    /// Packets have flowed, and none does any more. Asks once whether the way is still open: a peer
+    /// that waits for what is lost on its way here sends nothing.
+    pub fn check_way(&mut self, now: Time) {
+        if self.liveness.probing.is_none() && self.epochs.is_alive() {
+            self.liveness.begin(Cause::Rest);
             self.probe_again(now);
         }
     }
@@ -201,11 +239,20 @@ impl Client {
             return;
         }
         let Some(slot) = self.session.as_ref().map(|session| session.slot) else { return };
-        while let Some(lane) = self.liveness.quiet_lane(now, self.in_force.silence) {
+        let mut unanswered = 0;
+        while let Some((lane, is_unanswered)) = self.liveness.quiet_lane(now, self.in_force.silence) {
+            if is_unanswered {
+                unanswered |= 1 << lane;
+                continue;
+            }
             // The answer is not awaited: it only counts as received traffic.
             let id = self.liveness.serial() << 4 | lane as u16;
             let command = Command::Probe { slot, id, size: PROBE_LEN };
             self.actions.push_back(super::Action::Command { shard: lane, command });
+        }
+        if unanswered != 0 {
+            self.liveness.begin_on(unanswered, Cause::Lanes, REOPEN_AFTER_SILENCE);
+            self.probe_again(now);
         }
     }
 
@@ -248,7 +295,7 @@ impl Client {
             (Cause::Epoch, round) if (round as usize) < FIRST_WAITS.len() => FIRST_WAITS[round as usize],
             (Cause::Roaming, 0) => DOUBT_AFTER_MOVE.min(timers.roam_within),
             (Cause::Roaming, 1) => timers.roam_within,
-            (Cause::Silence, 0) => DOUBT.min(timers.probe_interval),
+            (Cause::Silence | Cause::Lanes, 0) => DOUBT.min(timers.probe_interval),
             (_, round) if round < PATIENT_ROUNDS => timers.probe_interval,
             _ => timers.probe_interval * PATIENT_ROUNDS,
         };
@@ -256,8 +303,20 @@ impl Client {
         let in_doubt = probing.cause != Cause::Epoch && probing.rounds == 2 && !probing.answered;
         let has_moved = probing.cause == Cause::Roaming;
         let (serial, waiting) = (probing.serial, probing.waiting);
-        self.timers.set(Reason::Probe, now + wait);
+        // A gateway that has granted an epoch is there, too.
+        let is_there = probing.answered || probing.cause == Cause::Epoch;
+        let reopens = is_there && probing.rounds > probing.reopen_after;
+        if probing.cause == Cause::Lanes && reopens {
+            // Answers at the other ports count as received traffic.
+            self.liveness.probing = None;
+            self.timers.cancel(Reason::Probe);
+        } else {
+            self.timers.set(Reason::Probe, now + wait);
+        }
         let Some(slot) = self.session.as_ref().map(|session| session.slot) else { return };
+        if reopens {
+            self.reopen(now, waiting);
+        }
         for lane in (0..self.config.lanes).filter(|lane| waiting & (1 << lane) != 0) {
             let command = Command::Probe { slot, id: serial << 4 | lane as u16, size: PROBE_LEN };
             self.actions.push_back(super::Action::Command { shard: lane, command });
@@ -280,6 +339,8 @@ impl Client {
         self.liveness.in_doubt = true;
         self.path.may_be_another();
         if self.epochs.pending.is_some() {
+            self.check_blocked();
+            self.epochs.is_at_rest = false;
             self.erase_pending();
             self.retry(now, Duration::ZERO);
         } else {

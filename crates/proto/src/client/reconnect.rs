@@ -27,7 +27,7 @@ pub(super) struct Attempt {
     pub(super) connection: ConnectionId,
     pub(super) offer: Offer,
     pub(super) is_login: bool,
-    /// A login at another gateway, while the session goes on.
+    /// It leads to another gateway, while the session goes on.
     pub(super) is_move: bool,
 }
 
@@ -65,6 +65,7 @@ impl Client {
     pub fn connect_failed(&mut self, now: Time, connection: ConnectionId) {
         let Some(attempt) = self.take_attempt(now, connection) else { return };
         if !self.stays(&attempt, None) {
+            self.epochs.is_at_rest = false;
             self.unanswered_at = Some(now);
             self.retry(now, Duration::ZERO);
         }

@@ -4,10 +4,11 @@
 use vpnd_crypto::{Backend, EpochSecret, Suite};
 
 use super::*;
-use crate::control::{Close, Established, List, Text, TimersMs, Update};
+use crate::control::{Close, Drain, Established, List, Text, TimersMs, Update};
 use crate::plane::Endpoint;
 use crate::wire::Index;
 
+mod lane_ports;
 mod logins;
 mod moving;
 mod renewal;
@@ -637,7 +638,7 @@ fn an_answer_after_a_long_silence_ends_the_wait_for_a_connection_but_not_one_tha
 #[test]
 fn a_gateway_that_is_heard_after_a_failed_attempt_is_within_reach() {
     type Heard = fn(&mut Client, Time);
-    let by: [Heard; 2] = [
+    let arrivals: [Heard; 2] = [
         |client, now| client.handle_activity(now, 0, Activity { last_rx: now, ..Activity::default() }),
         |client, now| {
             // The state after a suspend in which the attempt's time ran out.
@@ -647,7 +648,7 @@ fn a_gateway_that_is_heard_after_a_failed_attempt_is_within_reach() {
             client.handle_event(now, Event::ProbeReply { slot, lane: 0, id, size: 4 });
         },
     ];
-    for heard in by {
+    for heard in arrivals {
         let mut client = silent();
         client.handle_timeout(millis(1_600));
         let (connection, _) = connect(&mut client).expect("the attach in doubt");
@@ -690,21 +691,6 @@ fn keepalives_follow_the_lane_that_was_silent() {
     assert_eq!(kept(&mut client), [1]);
 }
 
-#[test]
-fn a_lane_on_which_nothing_comes_while_others_receive_is_probed_less_and_less() {
-    let (mut client, _) = up();
-    // Nothing has come on lane 1, ever.
-    let asked: Vec<_> = (250..=24_000)
-        .step_by(250)
-        .flat_map(|at| receive(&mut client, at, 0).into_iter().map(move |lane| (at, lane)))
-        .collect();
-    assert_eq!(asked, [(250, 1), (2_250, 1), (6_250, 1), (14_250, 1), (22_250, 1)]);
-    // After a packet it is asked as soon as at first.
-    assert_eq!(receive(&mut client, 24_250, 1), []);
-    assert_eq!(receive(&mut client, 25_000, 0), []);
-    assert_eq!(receive(&mut client, 25_250, 0), [1]);
-}
-
 /// A packet comes on a lane; the lanes that are probed then.
 fn receive(client: &mut Client, at: u64, lane: usize) -> Vec<usize> {
     let seen =
@@ -744,6 +730,27 @@ fn keys_are_erased_some_time_after_they_ceased_to_seal() {
         retired.iter().filter(|a| matches!(a, Action::Command { command: Command::Retire { .. }, .. }));
     assert_eq!(retired.count(), 2);
     assert!(!client.epochs.is_alive());
+}
+
+#[test]
+fn a_session_whose_keys_ended_because_it_was_idle_is_up_until_an_attach_fails() {
+    let (mut client, _) = up();
+    client.handle_timeout(millis(190_000));
+    assert!(!client.epochs.is_alive() && client.is_up() && client.is_within_reach());
+    let slot = client.session.as_ref().unwrap().slot;
+    client.handle_event(millis(200_000), Event::EpochWanted { slot });
+    let (connection, _) = connect(&mut client).unwrap();
+    assert!(client.is_up(), "the next packet makes others");
+    client.connect_failed(millis(203_000), connection);
+    assert!(!client.is_up());
+
+    // One that is looked for already is none that rests.
+    let (mut client, _) = up();
+    client.handle_event(millis(170_000), Event::EpochWanted { slot });
+    let (connection, _) = connect(&mut client).unwrap();
+    client.connect_failed(millis(173_000), connection);
+    client.handle_timeout(millis(190_000));
+    assert!(!client.is_up());
 }
 
 #[test]

@@ -133,7 +133,7 @@ codes! {
         "your account logs in through a browser: use 'vpnd connect --browser', or write browser = true into [user] of the profile";
     /// 21: the person has not answered on the web page yet.
     Pending = 21, "pending", Again,
-        "nobody has typed the code on the web page yet, or answered there";
+        "the code has not been typed and confirmed on the web page yet";
 }
 
 impl From<u16> for Code {

@@ -7,9 +7,9 @@ use minicbor::encode::Encode;
 use zeroize::{Zeroize, Zeroizing};
 
 use super::{
-    AsText, Attach, Challenge, ChallengeResponse, Close, End, Established, FEATURE_MORE_ROUTES, List, Login,
-    LoginAt, LoginStart, MAX_ROUTES, Message, MoreRoutes, Network, OneTimeCode, ROUTES_IN_MESSAGE, Refused,
-    Renewal, Update,
+    AsText, Attach, Challenge, ChallengeResponse, Close, Drain, End, Established, FEATURE_MORE_ROUTES, List,
+    Login, LoginAt, LoginStart, MAX_ROUTES, Message, MoreRoutes, Network, OneTimeCode, ROUTES_IN_MESSAGE,
+    Refused, Renewal, Update,
 };
 
 /// Longest message, in bytes, without its length.
@@ -91,7 +91,7 @@ fn write(message: &Message, body: &mut Vec<u8>) {
         Message::Update(fields) => item(20, &Update { network: fitting(&fields.network) }, body),
         Message::Wake => item(21, &Nothing, body),
         Message::Challenge(fields) => item(22, fields, body),
-        Message::Drain => item(23, &Nothing, body),
+        Message::Drain(fields) => item(23, fields, body),
         Message::Routes(fields) => item(24, fields, body),
         Message::Renewal(fields) => item(25, fields, body),
         Message::LoginAt(fields) => item(26, fields, body),
@@ -154,7 +154,7 @@ impl Message {
             20 => Self::Update(fields::<Update>(&mut d)?),
             21 => fields::<Nothing>(&mut d).map(|_| Self::Wake)?,
             22 => Self::Challenge(fields::<Challenge>(&mut d)?),
-            23 => fields::<Nothing>(&mut d).map(|_| Self::Drain)?,
+            23 => Self::Drain(fields::<Drain>(&mut d)?),
             24 => Self::Routes(fields::<MoreRoutes>(&mut d)?),
             25 => Self::Renewal(fields::<Renewal>(&mut d)?),
             26 => Self::LoginAt(fields::<LoginAt>(&mut d)?),
@@ -186,7 +186,7 @@ impl Message {
             | Self::Update(_)
             | Self::Wake
             | Self::Challenge(_)
-            | Self::Drain
+            | Self::Drain(_)
             | Self::Routes(_)
             | Self::Renewal(_)
             | Self::LoginAt(_) => Some(End::Gateway),

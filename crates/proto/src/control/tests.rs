@@ -47,6 +47,7 @@ fn network() -> Network {
         routes: List::new(vec![AsText("10.0.0.0/8".parse().unwrap())]).unwrap(),
         dns: List::new(vec![AsText("10.0.0.53".parse().unwrap())]).unwrap(),
         search: List::new(vec![Text::new("uni.example").unwrap()]).unwrap(),
+        kill_switch: None,
     }
 }
 
@@ -143,11 +144,17 @@ fn gateway_messages_have_the_published_bytes() {
     let later = Message::parse(&hex("82 16 a3 00 09 01 60 02 01"));
     let Ok(Message::Challenge(Challenge { kind, .. })) = later else { panic!("{later:?}") };
     assert_eq!(kind, ChallengeKind::Code, "a kind of a later version");
-    golden(&Message::Drain, "82 17 a0");
+    golden(&Message::Drain(Drain { is_shared: false }), "82 17 a1 00 f4");
+    golden(&Message::Drain(Drain { is_shared: true }), "82 17 a1 00 f5");
+    let earlier = Message::parse(&hex("82 17 a0"));
+    assert_eq!(earlier.unwrap(), Message::Drain(Drain { is_shared: false }));
     let routes = List::new(vec![AsText("10.0.0.0/8".parse().unwrap())]).unwrap();
     golden(&Message::Routes(MoreRoutes { routes }), "82 18 18 a1 00 81 6a 31302e302e302e302f38");
     let addresses = List::new(vec![Text::new("a:1").unwrap()]).unwrap();
-    golden(&Message::Renewal(Renewal { addresses }), "82 18 19 a1 00 81 63 613a31");
+    let mut renewal = Renewal { addresses, weights: None };
+    golden(&Message::Renewal(renewal.clone()), "82 18 19 a1 00 81 63 613a31");
+    renewal.weights = List::new(vec![95]).ok();
+    golden(&Message::Renewal(renewal), "82 18 19 a2 00 81 63 613a31 01 81 185f");
     let mut at = LoginAt { url: Text::new("https://a").unwrap(), time_s: 600, code: None };
     let fields = "00 69 68747470733a2f2f61 01 190258";
     golden(&Message::LoginAt(at.clone()), &format!("82 18 1a a2 {fields}"));
@@ -166,9 +173,9 @@ fn unknown_keys_are_ignored_and_absent_ones_have_their_defaults() {
     assert_eq!(Message::parse(&extended), Ok(Message::Close(close)));
     // Addresses together with authorities and routes, which a gateway might try to add.
     let renewal =
-        Message::parse(&hex("82 18 19 a3 00 81 63 613a31 01 81 43 010203 05 81 69 302e302e302e302f30"));
+        Message::parse(&hex("82 18 19 a3 00 81 63 613a31 04 81 43 010203 05 81 69 302e302e302e302f30"));
     let addresses = List::new(vec![Text::new("a:1").unwrap()]).unwrap();
-    assert_eq!(renewal, Ok(Message::Renewal(Renewal { addresses })));
+    assert_eq!(renewal, Ok(Message::Renewal(Renewal { addresses, weights: None })));
     let empty = Message::Update(Update { network: Network::default() });
     assert_eq!(Message::parse(&hex("82 14 a1 00 a0")), Ok(empty.clone()));
     assert_eq!(Message::parse(&hex("82 14 a1 00 a1 18c8 f6")), Ok(empty));
@@ -248,6 +255,14 @@ fn the_longest_message_fits() {
     assert_eq!(Message::parse(&bytes[4..]), Ok(message));
 }
 
+#[test]
+fn a_required_kill_switch_is_a_number_and_absent_without_one() {
+    let encoded = |kill_switch| minicbor::to_vec(Network { kill_switch, ..network() }).unwrap();
+    let (with, without) = (encoded(Some(KILL_SWITCH_PERSISTENT)), encoded(None));
+    assert_eq!((with[0], &with[1..]), (0xA7, [&without[1..], &[8, 2]].concat().as_slice()));
+    assert_eq!(minicbor::decode::<Network>(&with).unwrap().kill_switch, Some(2));
+}
+
 /// A message with this many routes, in which everything else is as long as it can be.
 fn longest(routes: usize) -> Message {
     let net: IpNet = "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff/128".parse().unwrap();
@@ -262,6 +277,7 @@ fn longest(routes: usize) -> Message {
         routes: List::new(vec![AsText(net); routes]).unwrap(),
         dns: List::new(vec![AsText(address); MAX_DNS]).unwrap(),
         search: List::new(vec![long; MAX_SEARCH]).unwrap(),
+        kill_switch: Some(u8::MAX),
     };
     Message::Established(Box::new(Established {
         session: SessionId([0xFF; 16]),
@@ -395,8 +411,8 @@ fn routes_without_a_network_or_beyond_the_limit_end_the_stream() {
     };
     let update = encode(&Message::Update(Update { network: network() })).to_vec();
     let granted = encode(&longest(0)).to_vec();
-    let others =
-        [Message::Wake, Message::Drain, Message::Unknown(99)].map(|message| encode(&message).to_vec());
+    let others = [Message::Wake, Message::Drain(Drain { is_shared: true }), Message::Unknown(99)]
+        .map(|message| encode(&message).to_vec());
     for other in others.into_iter().chain([routes(0)]) {
         assert_eq!(decoded(&[routes(1), other].concat()), Err(MessageError::Routes));
     }
@@ -467,7 +483,8 @@ fn any_network() -> impl Strategy<Value = Network> {
     let net = (any::<IpAddr>(), 0u8..=32).prop_map(|(address, prefix)| IpNet::new(address, prefix).unwrap());
     let addresses = any::<(Option<Ipv4Addr>, Option<Ipv6Addr>, Option<Ipv4Addr>, Option<Ipv6Addr>)>();
     let lists = (vec(net, 0..20), vec(any::<IpAddr>(), 0..=MAX_DNS), vec(text::<253>(), 0..4));
-    (addresses, any::<Option<u16>>(), lists).prop_map(|(addresses, mtu, (routes, dns, search))| Network {
+    let settings = any::<(Option<u16>, Option<u8>)>();
+    (addresses, settings, lists).prop_map(|(addresses, (mtu, kill_switch), (routes, dns, search))| Network {
         ipv4: addresses.0,
         ipv6: addresses.1,
         gateway_ipv4: addresses.2,
@@ -476,6 +493,7 @@ fn any_network() -> impl Strategy<Value = Network> {
         routes: List::new(routes.into_iter().map(AsText).collect()).unwrap(),
         dns: List::new(dns.into_iter().map(AsText).collect()).unwrap(),
         search: List::new(search).unwrap(),
+        kill_switch,
     })
 }
 
@@ -544,9 +562,13 @@ fn any_message() -> impl Strategy<Value = Message> {
         (0u8..4, text(), any::<u16>()).prop_map(|(kind, text, time_s)| {
             Message::Challenge(Challenge { kind: kind.into(), text, time_s })
         }),
-        Just(Message::Drain),
-        vec(text(), 0..=MAX_GATEWAY_ADDRESSES)
-            .prop_map(|addresses| { Message::Renewal(Renewal { addresses: List::new(addresses).unwrap() }) }),
+        any::<bool>().prop_map(|is_shared| Message::Drain(Drain { is_shared })),
+        (vec(text(), 0..=MAX_GATEWAY_ADDRESSES), vec(any::<u32>(), 0..=MAX_GATEWAY_ADDRESSES)).prop_map(
+            |(addresses, weights)| {
+                let (addresses, weights) = (List::new(addresses).unwrap(), List::new(weights).ok());
+                Message::Renewal(Renewal { addresses, weights })
+            }
+        ),
         (text(), any::<u16>(), proptest::option::of(any_short_code()))
             .prop_map(|(url, time_s, code)| Message::LoginAt(LoginAt { url, time_s, code })),
         (any::<u16>(), any::<[u8; 32]>(), device(), text(), software(), any::<bool>()).prop_map(
@@ -616,5 +638,26 @@ proptest! {
             bytes[at] = value;
         }
         let _ = Message::parse(&bytes);
+    }
+}
+
+#[test]
+fn weights_count_only_if_each_address_has_one() {
+    let weights_of = |addresses: usize, weights: &[u32]| {
+        let texts = (0..addresses).map(|number| Text::new(format!("a{number}:1")).unwrap()).collect();
+        let renewal =
+            Renewal { addresses: List::new(texts).unwrap(), weights: List::new(weights.to_vec()).ok() };
+        renewal.weighted().map(|weighted| weighted.map(|(_, weight)| weight).collect::<Vec<_>>())
+    };
+    assert_eq!(weights_of(2, &[u32::MAX, 0]), Some(vec![u32::MAX, 0]));
+    for (addresses, weights) in [(2, &[1][..]), (1, &[1, 2]), (1, &[])] {
+        assert_eq!(weights_of(addresses, weights), None, "{addresses} {weights:?}");
+    }
+    // 17 of them, one that is negative, and one beyond 32 bits.
+    for weights in
+        [format!("91 {}", "01 ".repeat(17)), "81 20".to_owned(), "81 1b 0000000100000000".to_owned()]
+    {
+        let message = hex(&format!("82 18 19 a2 00 81 63 613a31 01 {weights}"));
+        assert!(Message::parse(&message).is_err(), "{weights}");
     }
 }

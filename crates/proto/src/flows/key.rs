@@ -2,7 +2,7 @@
 
 use core::net::IpAddr;
 
-use crate::packet::{ICMP, ICMPV6, Packet, TCP, UDP, Version, be16, tcp_flag};
+use vpnd_packet::{ICMP, ICMPV6, Packet, TCP, UDP, Version, be16, tcp_flag};
 
 /// Length of the head of an ICMP message, behind which an error quotes the packet that it is about.
 const ICMP_HEAD: usize = 8;

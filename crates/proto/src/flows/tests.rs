@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::packet::UDP;
+use vpnd_packet::UDP;
 
 const START: Time = Time::from_nanos(u64::MAX / 4);
 

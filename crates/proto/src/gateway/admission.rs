@@ -36,6 +36,8 @@ pub struct Authenticated {
     /// Time without a packet of the client after which it ends, if that is shorter than the
     /// gateway's.
     pub idle_timeout: Option<Duration>,
+    /// Sessions of the user at other gateways, which count for the user's limit.
+    pub elsewhere: usize,
 }
 
 /// A client's proof of its session, in place of a password.
@@ -178,12 +180,12 @@ impl Gateway {
     }
 
     fn is_full_for(&self, who: &Authenticated) -> bool {
-        self.is_user_full(who) || self.table.len() >= self.config.max_sessions
+        self.is_user_full(who) || self.table.len() + self.elsewhere >= self.config.max_sessions
     }
 
     fn is_user_full(&self, who: &Authenticated) -> bool {
         let most = self.settings_of(&who.principal).map_or(0, |settings| settings.max_sessions_per_user);
-        !is_walled(&who.principal) && self.alike(who).count() >= most
+        !is_walled(&who.principal) && self.alike(who).count() + who.elsewhere >= most
     }
 
     /// The session that makes room for another one of this user. If they have as many as they may, it
@@ -217,7 +219,7 @@ impl Gateway {
     }
 
     /// A user at the limit loses a session whose device is away, rather than being locked out until
-    /// that one's lifetime is over, and devices that reach the portal alone keep nobody out.
+    /// that one's lifetime is over, and devices that reach the portal alone keep no device out.
     fn make_room(&mut self, who: &Authenticated) {
         if !self.is_full_for(who) {
             return;

@@ -5,14 +5,16 @@
 
 use super::session::Session;
 use super::{Effect, Gateway};
-use crate::control::{Code, Message};
+use crate::control::{Code, Drain, Message};
+use crate::session::SessionId;
 
 impl Gateway {
-    /// Refuses logins from now on, and notifies the connected clients, again at each call.
-    pub fn drain(&mut self) {
+    /// Refuses logins from now on, and notifies the connected clients, again at each call;
+    /// `is_shared` says whether other gateways go on with the sessions.
+    pub fn drain(&mut self, is_shared: bool) {
         self.draining = true;
         for connection in self.table.iter().filter_map(|session| session.connection) {
-            self.effects.push_back(Effect::Send { connection, message: Message::Drain });
+            self.effects.push_back(Effect::Send { connection, message: Message::Drain(Drain { is_shared }) });
         }
     }
 
@@ -25,6 +27,16 @@ impl Gateway {
     #[must_use]
     pub fn in_use(&self) -> usize {
         self.table.iter().filter(|session| !session.is_detached()).count()
+    }
+
+    /// Each session, and whether its client is away.
+    pub fn absences(&self) -> impl Iterator<Item = (SessionId, bool)> {
+        self.table.iter().map(|session| (session.record.id, session.is_detached()))
+    }
+
+    /// Other gateways have this many sessions, which count for the limit of all.
+    pub fn set_elsewhere(&mut self, sessions: usize) {
+        self.elsewhere = sessions;
     }
 
     /// Closes all connections with `code` and erases all keys; sessions stay in the store, to be

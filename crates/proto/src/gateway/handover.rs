@@ -29,6 +29,10 @@ use crate::rate::SessionLimits;
 use crate::session::{DeviceId, SessionId};
 use crate::time::Time;
 use crate::wire::{Index, MAX_CLIENT_LANES};
+use crate::wireguard::REJECT_AFTER_TIME;
+
+/// Time for a stock WireGuard client to come back: that after which its keys are erased anyway.
+const WIREGUARD_SILENCE: Duration = REJECT_AFTER_TIME.saturating_mul(3);
 
 /// The form of what is handed over. Another one is not understood.
 pub const FORMAT: u32 = 1;
@@ -309,8 +313,15 @@ fn hand_session(session: &Session, progress: &mut [BTreeMap<(Slot, u32), Progres
         retiring: epoch(&session.retiring),
         path_size: session.path_size,
         flows: session.flows.export().into(),
-        idle_timeout_ms: record.idle_timeout.map(|idle| idle.as_millis() as u64),
+        idle_timeout_ms: idle_timeout(session).map(|idle| idle.as_millis() as u64),
     }
+}
+
+/// The session's own limit for being idle. A stock WireGuard client comes back to a new session; one
+/// that does not has no keys, and would leave this one as it is.
+fn idle_timeout(session: &Session) -> Option<Duration> {
+    let silence = session.wireguard.map(|_| WIREGUARD_SILENCE);
+    session.record.idle_timeout.into_iter().chain(silence).min()
 }
 
 /// An epoch, unless a shard does not have it: then its keys end here, and the client attaches.

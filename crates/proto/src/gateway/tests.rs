@@ -10,7 +10,7 @@ use vpnd_crypto::{Backend, EpochSecret};
 use super::*;
 use crate::attach::{Token, Tokens};
 use crate::control::{
-    AsText, Established, FEATURE_MORE_ROUTES, List, Network, Offer, ROUTES_IN_MESSAGE, SuiteSpeed,
+    AsText, Drain, Established, FEATURE_MORE_ROUTES, List, Network, Offer, ROUTES_IN_MESSAGE, SuiteSpeed,
 };
 use crate::plane::{Access, Endpoint, EpochSpec};
 use crate::policy::{Policy, Principal, ProfileId};
@@ -74,6 +74,7 @@ fn who(user: &str, device: u8) -> Authenticated {
         addresses: Addresses { ipv4: Some([10, 0, 0, device].into()), ipv6: None },
         deadline: NOW + Duration::from_secs(1000),
         idle_timeout: None,
+        elsewhere: 0,
     }
 }
 
@@ -352,6 +353,29 @@ fn walled_devices_keep_nobody_out_of_a_full_gateway() {
     assert_eq!((users, gateway.sessions().count()), (2, 2));
     let refused = gateway.login(NOW, ConnectionId(3), who("sue", 6), &offer(1), secret());
     assert_eq!(refused, Err(Code::TooMany), "none of these makes room");
+}
+
+#[test]
+fn sessions_at_other_gateways_count_for_the_limits() {
+    let mut gateway = gateway(config(1));
+    let of_ada = |device, elsewhere| Authenticated { elsewhere, ..who("ada", device) };
+    let log_in = |gateway: &mut Gateway, connection, who| {
+        gateway.login(NOW, ConnectionId(connection), who, &offer(1), secret()).map(drop)
+    };
+    assert_eq!(log_in(&mut gateway, 1, of_ada(1, 2)), Err(Code::TooMany), "of two that she may have");
+    assert_eq!(log_in(&mut gateway, 2, of_ada(1, 1)), Ok(()));
+    assert_eq!(log_in(&mut gateway, 3, of_ada(2, 1)), Err(Code::TooMany));
+    gateway.connection_lost(ConnectionId(2));
+    gateway.handle_timeout(NOW + Duration::from_secs(900));
+    let later = NOW + Duration::from_secs(900);
+    let second = gateway.login(later, ConnectionId(4), of_ada(2, 1), &offer(1), secret());
+    assert!(second.is_ok(), "one that is away here makes room");
+    assert_eq!(gateway.sessions().count(), 1);
+    // Three are allowed in all.
+    gateway.set_elsewhere(2);
+    assert_eq!(log_in(&mut gateway, 5, who("bob", 3)), Err(Code::TooMany));
+    gateway.set_elsewhere(1);
+    assert_eq!(log_in(&mut gateway, 6, who("bob", 3)), Ok(()));
 }
 
 #[test]

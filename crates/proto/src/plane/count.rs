@@ -5,7 +5,7 @@
 //! [`Dropped`] has counted the packet; one whose error is a [`DropReason`] has not. So no packet is
 //! counted twice on its way through functions that pass an error on.
 
-use crate::ecn::Unused;
+use vpnd_packet::ecn::Unused;
 
 /// Declares the reasons once: the enum, the list of all, and their names.
 macro_rules! drop_reasons {

@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use super::{DropReason, Role, SessionSpec, Slot};
 use crate::flows::{Flows, Opener, known};
-use crate::packet::Packet;
 use crate::policy::{Destination, Policy, Principal, Verdict};
 use crate::route::{RouteTable, RouteTaken};
 use crate::time::Time;
+use vpnd_packet::Packet;
 
 use super::session::Session;
 
@@ -23,6 +23,8 @@ pub(super) enum NextHop {
     Tun,
     /// Another client.
     Client(Slot),
+    /// None: its sender is sent to another web site.
+    Redirect,
 }
 
 /// Whether a packet's flow is to be remembered.
@@ -123,7 +125,8 @@ impl Forwarding {
             }
         };
         if decision.verdict == Verdict::Deny {
-            return Err(DropReason::Policy);
+            let redirects = self.policy.redirects(&source.principal, packet);
+            return if redirects { Ok(NextHop::Redirect) } else { Err(DropReason::Policy) };
         }
         if decision.opens {
             source.flows.enter(now, Opener::Client, packet);

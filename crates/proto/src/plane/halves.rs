@@ -15,10 +15,10 @@ use super::receive::Arrival;
 use super::reports::Reports;
 use super::session::Session;
 use super::{DropReason, Opened, Plane};
-use crate::ecn::Ecn;
 use crate::pmtu::oversize::IPV6_MIN_MTU;
 use crate::time::Time;
 use crate::wire::{Header, Index};
+use vpnd_packet::ecn::Ecn;
 
 /// First byte of a half; the second says which.
 pub(super) const HALF: u8 = 0x13;
@@ -170,7 +170,7 @@ impl Session {
             Some(NextHop::Tun) => Opened::Joined { to: None, packet },
             Some(NextHop::Client(to)) => Opened::Joined { to: Some(to), packet },
             // There is no message to its sender, for its bytes are not in the datagram.
-            None => Opened::Consumed,
+            Some(NextHop::Redirect) | None => Opened::Consumed,
         })
     }
 }

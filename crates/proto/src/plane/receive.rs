@@ -11,12 +11,12 @@ use super::session::Session;
 use super::shared_path::AVOID_BATCHES;
 use super::{DropReason, Dropped, Endpoint, Plane, Role, Slot, find};
 use crate::control::{FEATURE_ECN, FEATURE_HALVES, FEATURE_PARTIAL_CHECKSUM};
-use crate::ecn::Ecn;
 use crate::inband::Inband;
-use crate::packet::{Checked, Packet, decrement_hop_limit, set_ecn};
 use crate::time::Time;
 use crate::wire::{HEADER_LEN, Header, Index};
 use crate::wireguard::TransportHeader;
+use vpnd_packet::ecn::Ecn;
+use vpnd_packet::{Checked, Packet, decrement_hop_limit, set_ecn};
 
 /// An opened datagram: its contents, and where they go.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +41,14 @@ pub enum Opened {
     /// already. Its sender may be sent an ICMP error ([`Plane::may_send_error`]). It stands at
     /// [`HEADER_LEN`].
     Expired {
+        /// The session that it came from.
+        slot: Slot,
+        /// Length of the packet in bytes.
+        len: usize,
+    },
+    /// A request for a web page, to be answered with [`Plane::redirect`]. It stands at
+    /// [`HEADER_LEN`].
+    Redirect {
         /// The session that it came from.
         slot: Slot,
         /// Length of the packet in bytes.
@@ -266,6 +274,7 @@ impl Session {
         Ok(match next_hop {
             Some(NextHop::Tun) => Opened::Tun(packet),
             Some(NextHop::Client(to)) => Opened::Forward { to, len },
+            Some(NextHop::Redirect) => Opened::Redirect { slot: self.slot, len },
             None => Opened::Expired { slot: self.slot, len },
         })
     }

@@ -22,17 +22,17 @@ use super::path::Path;
 use super::reports::Reports;
 use super::{Endpoint, Role};
 use crate::control::{FEATURE_ECN, FEATURE_PATH_CONFIRM};
-use crate::ecn;
 use crate::flows::Flows;
 use crate::inband;
 use crate::lane::{OpenRefused, ReceiveLane, SendLane};
-use crate::packet::SourceFilter;
 use crate::policy::Principal;
 use crate::rate::{Segments, Way};
 use crate::time::Time;
 use crate::wire::{Header, Index};
 use form::Form;
 pub use sender::{NoSender, Outer, PacketQueue, Sealed, Sender};
+use vpnd_packet::SourceFilter;
+use vpnd_packet::ecn;
 
 /// Shortest time between two moves of a lane. A peer that hops on purpose must not flood the
 /// control plane.

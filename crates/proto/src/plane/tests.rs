@@ -6,11 +6,11 @@ use vpnd_crypto::{Backend, EpochSecret, Suite};
 
 use super::*;
 use crate::control::{FEATURE_ECN, FEATURES};
-use crate::ecn::{Ecn, Unused};
-use crate::packet::PARTIAL_CHECKSUM;
 use crate::policy::{Principal, Verdict};
 use crate::rate::Segments;
 use crate::wire::{HEADER_LEN, Header};
+use vpnd_packet::PARTIAL_CHECKSUM;
+use vpnd_packet::ecn::{Ecn, Unused};
 
 mod accounting;
 mod features;
@@ -179,7 +179,7 @@ fn seal(plane: &mut Plane, now: Time, slot: Slot, plaintext: &[u8]) -> Result<Ve
 fn packet(from: u8, to: u8) -> Vec<u8> {
     let mut packet = vec![0x45, 0, 0, 32, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, from, 10, 0, 0, to];
     packet.extend([0x10, 0, 0x20, 0, 0, 12, 0, 0, 1, 2, 3, 4]);
-    let sum = crate::checksum::ipv4_header(&packet[..20]);
+    let sum = vpnd_packet::checksum::ipv4_header(&packet[..20]);
     packet[10..12].copy_from_slice(&sum.to_be_bytes());
     packet
 }
@@ -303,7 +303,7 @@ fn clients_reach_each_other_only_if_policy_says_so() {
 /// With another time to live, and the checksum for it.
 fn with_hops(mut packet: Vec<u8>, left: u8) -> Vec<u8> {
     packet[8] = left;
-    let sum = crate::checksum::ipv4_header(&packet[..20]);
+    let sum = vpnd_packet::checksum::ipv4_header(&packet[..20]);
     packet[10..12].copy_from_slice(&sum.to_be_bytes());
     packet
 }
@@ -556,7 +556,7 @@ fn what_a_clients_kernel_says_on_a_link_stays_there() {
                 let mut packet = packet(10, 200);
                 packet[12..16].copy_from_slice(&v4.octets());
                 packet[10..12].fill(0);
-                let sum = crate::checksum::ipv4_header(&packet[..20]);
+                let sum = vpnd_packet::checksum::ipv4_header(&packet[..20]);
                 packet[10..12].copy_from_slice(&sum.to_be_bytes());
                 packet
             }
@@ -753,7 +753,7 @@ fn a_peer_without_the_feature_gets_complete_checksums() {
         panic!("the packet is good")
     };
     let packet = checked.packet(&datagram);
-    assert!(!packet.is_partial() && crate::checksum::verify(&packet));
+    assert!(!packet.is_partial() && vpnd_packet::checksum::verify(&packet));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Clamping the maximum segment size that TCP peers announce to each other.
 
-use crate::checksum;
-use crate::packet::{
+use vpnd_packet::checksum;
+use vpnd_packet::{
     IPV4_HEADER, IPV6_HEADER, Packet, PacketError, TCP_HEADER, Version, be16, put16, tcp_flag,
 };
 
@@ -69,7 +69,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::packet::PARTIAL_CHECKSUM;
+    use vpnd_packet::PARTIAL_CHECKSUM;
 
     /// A SYN with `options`, with a right checksum.
     fn syn(v6: bool, flags: u8, options: &[u8]) -> Vec<u8> {
@@ -86,7 +86,7 @@ mod tests {
         bytes.extend([1, 2, 0, 80, 0, 0, 0, 1, 0, 0, 0, 0, (len / 4) << 4, flags, 0xFF, 0xFF, 0, 0, 0, 0]);
         bytes.extend(options);
         let version = if v6 { Version::V6 } else { Version::V4 };
-        checksum::fill(&mut bytes, version, crate::packet::TCP, at);
+        checksum::fill(&mut bytes, version, vpnd_packet::TCP, at);
         bytes
     }
 

@@ -6,9 +6,9 @@
 //! its kernel takes no packet from a device that bears its own address, and translators undo what
 //! they did to the quoted packet either way.
 
-use crate::checksum;
-use crate::icmp;
-use crate::packet::{IPV4_HEADER, Packet, PacketError, Version, be16, put16};
+use vpnd_packet::checksum;
+use vpnd_packet::icmp;
+use vpnd_packet::{IPV4_HEADER, Packet, PacketError, Version, be16, put16};
 
 /// The smallest MTU of an IPv6 link (RFC 8200 §5).
 pub const IPV6_MIN_MTU: u16 = 1280;
@@ -120,9 +120,9 @@ fn keep_copied_options(options: &mut [u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checksum::Sum;
-    use crate::icmp::MAX_MESSAGE;
-    use crate::packet::{ICMP, ICMPV6, IPV6_HEADER, UDP};
+    use vpnd_packet::checksum::Sum;
+    use vpnd_packet::icmp::MAX_MESSAGE;
+    use vpnd_packet::{ICMP, ICMPV6, IPV6_HEADER, UDP};
 
     fn v4(dont_fragment: bool, protocol: u8, payload: usize) -> Vec<u8> {
         let total = (IPV4_HEADER + payload) as u16;

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use super::names::{GroupId, Names, UserId};
 use super::{Direction, Known, PolicyError, Principal, Protocol, RuleSpec, Selector, Verdict};
 use crate::flows::{Earlier, FlowKey, is_error as is_error_of};
-use crate::packet::{ICMP, ICMPV6, Packet, TCP, UDP, Version};
+use vpnd_packet::{ICMP, ICMPV6, Packet, TCP, UDP, Version};
 
 /// The properties of a packet that rules compare.
 pub(super) struct Flow<'a> {

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use super::reach::Reach;
 use super::rule::{Flow, Matched, Rule, as_first, is_error, remember_flows};
 use super::{Direction, Known, MAX_RULES, Names, PolicyError, Principal, RuleSpec, Verdict};
-use crate::packet::Packet;
+use vpnd_packet::Packet;
 
 /// Port of name servers.
 const DNS: u16 = 53;

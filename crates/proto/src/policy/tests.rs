@@ -2,8 +2,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::flows::{FlowKey, Flows, Opener, known};
-use crate::packet::{ICMP, TCP, UDP, tcp_flag};
 use crate::time::Time;
+use vpnd_packet::{ICMP, TCP, UDP, tcp_flag};
 
 mod fragments;
 mod profiles;

@@ -116,7 +116,7 @@ impl World {
                 let who = self.authenticate(device);
                 self.hub.core.login(self.now, id, who, &offer, exported)
             }
-            Purpose::Attach { session, token } => {
+            Purpose::Attach { session, token } | Purpose::Transfer { session, token } => {
                 let claim = Claim { session, token, device: self.devices[device].id };
                 self.hub.core.attach(self.now, id, &claim, &offer, exported)
             }
@@ -151,6 +151,7 @@ impl World {
             addresses: node.lease,
             deadline: self.now + self.hub.lifetime,
             idle_timeout: None,
+            elsewhere: 0,
         }
     }
 

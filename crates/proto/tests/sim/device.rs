@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rand::RngExt;
+use vpnd_packet::Packet;
+use vpnd_packet::ecn::Ecn;
 use vpnd_proto::client::{Action, Client, Config};
 use vpnd_proto::control::{Code, Network, Text, UserName};
-use vpnd_proto::ecn::Ecn;
 use vpnd_proto::gateway::Addresses;
-use vpnd_proto::packet::Packet;
 use vpnd_proto::plane::{Activity, Command, Endpoint, Opened, Origin, Outgoing, Plane, Role, Slot};
 use vpnd_proto::policy::Policy;
 use vpnd_proto::session::{ConnectionId, DeviceId, SessionId, Timers};
@@ -277,7 +277,7 @@ impl World {
             Action::Configure(network) => self.devices[device].configured = Some(network),
             Action::PathMtu(mtu) => self.devices[device].mtu = mtu,
             // Its datagrams travel singly.
-            Action::Renew(_) | Action::BatchesLost(_) => {}
+            Action::Renew(_) | Action::BatchesLost(_) | Action::Reopen(_) | Action::LanesBlocked => {}
             Action::Send { connection, message } => {
                 if let Some(number) = self.channel_of(device, connection) {
                     self.send_to_hub(number, message);
@@ -386,6 +386,7 @@ impl World {
             Ok(
                 Opened::Forward { .. }
                 | Opened::Expired { .. }
+                | Opened::Redirect { .. }
                 | Opened::Joined { to: Some(_), .. }
                 | Opened::BatchProbe { .. }
                 | Opened::BatchesLost(_),

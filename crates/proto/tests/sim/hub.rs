@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use vpnd_crypto::{Backend, Suite};
+use vpnd_packet::Packet;
+use vpnd_packet::ecn::Ecn;
 use vpnd_proto::control::{Code, Network};
-use vpnd_proto::ecn::Ecn;
 use vpnd_proto::gateway::{Config, Effect, Gateway, ProfileSettings, SessionRecord};
-use vpnd_proto::packet::Packet;
 use vpnd_proto::plane::{Command, Endpoint, NoSender, Opened, Origin, Outgoing, Plane, Role, Sender, Slot};
 use vpnd_proto::policy::{Policy, Principal};
 use vpnd_proto::rate::SessionLimits;
@@ -278,7 +278,10 @@ impl World {
             Ok(Opened::BatchProbe { slot, id, size }) => {
                 self.hub_originates(shard, Outgoing::Batch { slot, id, size, replies: true });
             }
-            Ok(Opened::Expired { .. } | Opened::BatchesLost(_) | Opened::Consumed) | Err(_) => {}
+            Ok(
+                Opened::Expired { .. } | Opened::Redirect { .. } | Opened::BatchesLost(_) | Opened::Consumed,
+            )
+            | Err(_) => {}
         }
         self.settle_hub();
     }

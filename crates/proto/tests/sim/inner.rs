@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use vpnd_proto::checksum;
+use vpnd_packet::checksum;
 
 const UDP: u8 = 17;
 const PORT: u16 = 9;

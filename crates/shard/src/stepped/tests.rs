@@ -7,7 +7,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use vpnd_proto::offload::VirtioHeader;
+use vpnd_packet::offload::VirtioHeader;
 use vpnd_proto::plane::{DropReason, SessionSpec, Slot};
 use vpnd_proto::policy::Principal;
 use zerocopy::IntoBytes;
@@ -96,7 +96,7 @@ impl DatagramSocket for Mute {
 /// An IPv4 packet of protocol 17 behind `header`, for 10.86.0.`host`.
 fn packet(header: VirtioHeader, host: u8) -> Vec<u8> {
     let mut bytes = vec![0x45, 0, 0, 128, 0, 1, 0x40, 0, 64, 17, 0, 0, 10, 200, 0, 9, 10, 86, 0, host];
-    let checksum = vpnd_proto::checksum::ipv4_header(&bytes);
+    let checksum = vpnd_packet::checksum::ipv4_header(&bytes);
     bytes[10..12].copy_from_slice(&checksum.to_be_bytes());
     bytes.extend([0x9C, 0x40, 1, 0xBB, 0, 108, 0, 0]);
     bytes.resize(128, 0x5A);

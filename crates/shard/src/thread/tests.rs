@@ -124,7 +124,7 @@ fn run_until(role: Role, most: usize) -> Vec<(Direction, usize)> {
         let (_queue, inbox) = mpsc::channel(1);
         let (_neighbour, misdirected) = mpsc::channel(1);
         let (events, _inbox) = mpsc::channel(1);
-        let links = Links { inbox, misdirected, neighbours: Vec::new(), events };
+        let links = Links { inbox, misdirected, neighbours: Vec::new(), events, stir: Arc::default() };
         run_loop(&mut shard, (&tun, &socket), links).await.expect_err("the device is gone");
     });
     calls.rows.take()

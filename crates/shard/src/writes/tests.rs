@@ -2,9 +2,9 @@
 
 use std::cell::{Cell, RefCell};
 
-use vpnd_proto::checksum;
-use vpnd_proto::offload::{Rebuilder, VirtioHeader};
-use vpnd_proto::packet::Packet;
+use vpnd_packet::Packet;
+use vpnd_packet::checksum;
+use vpnd_packet::offload::{Rebuilder, VirtioHeader};
 
 use super::*;
 
@@ -64,7 +64,7 @@ impl PacketDevice for Picky {
     }
 }
 
-const PARTIAL: u8 = vpnd_proto::packet::PARTIAL_CHECKSUM;
+const PARTIAL: u8 = vpnd_packet::PARTIAL_CHECKSUM;
 
 /// A run of `count` segments of one TCP stream, or datagrams of one UDP flow, with partial
 /// checksums.

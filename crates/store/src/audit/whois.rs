@@ -160,7 +160,7 @@ impl Notes<'_> {
             _ => Some(match self.recording.nat {
                 NatMode::Nftables => format!(
                     "{asked} is no inner address, and no port blocks were in force at that time. Without 'addresses' in [nat] all clients \
-                     share the gateway's own address, and nobody records which port is whose: who it was can't be told; {}",
+                     share the gateway's own address, and their ports are not recorded: the client can't be determined; {}",
                     self.outer()
                 ),
                 _ => format!(
@@ -205,8 +205,8 @@ impl Notes<'_> {
             None => notes.push("UNCERTAIN: no gateway has recorded anything yet".to_owned()),
         }
         if answer.outer_left_out {
-            let why = "UNCERTAIN: within a minute of that time outer addresses changed so often that not all of them are recorded";
-            notes.push(why.to_owned());
+            let note = "UNCERTAIN: within a minute of that time outer addresses changed so often that not all of them are recorded";
+            notes.push(note.to_owned());
         }
         if let Some(gap) = &answer.gap {
             let lost = gap.lost.map_or(String::new(), |lost| format!(", {lost} events are missing"));

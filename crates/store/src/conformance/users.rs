@@ -5,6 +5,7 @@ use vpnd_proto::session::SessionId;
 use super::{Stand, ann, external, named, session_of};
 use crate::{
     ExternalUser, MAX_GROUPS, MAX_SOURCES_PER_USER, PasswordHash, RevocationCause, Store, StoreError,
+    UserChange,
 };
 
 fn add_many(store: &dyn Store, prefix: &str, count: u32) {
@@ -161,6 +162,27 @@ pub(crate) fn a_name_belongs_to_one_subject_and_a_new_name_ends_the_sessions_of_
     assert_eq!(store.session(SessionId([1; 16]), 1000).unwrap(), None);
     let revocation = store.revocations_since(0).unwrap().remove(0);
     assert_eq!((revocation.name.as_str(), revocation.cause), ("alice", RevocationCause::Renamed));
+}
+
+/// Security: or the source could free the name of a user who is disabled here, and let it in for another
+/// subject.
+pub(crate) fn who_may_not_log_in_keeps_the_name(stand: &dyn Stand) {
+    let store = stand.open();
+    let renamed = || store.refresh_external(&external("u1", "alice.b", &["lab"]), 5000).unwrap();
+    let taken = || store.refresh_external(&external("u2", "alice", &[]), 5000);
+    let id = store.refresh_external(&external("u1", "alice", &[]), 1).unwrap().id;
+    store.set_enabled("alice", false, 2).unwrap();
+    let user = renamed();
+    assert_eq!((user.id, user.name.as_str(), user.groups), (id, "alice", vec!["lab".to_owned()]));
+    assert!(matches!(taken(), Err(StoreError::NameTaken { .. })));
+    store.set_enabled("alice", true, 3).unwrap();
+    let expiry = UserChange { expires_s: Some(Some(4000)), ..UserChange::default() };
+    store.modify_user("alice", &expiry, 3).unwrap();
+    assert_eq!(renamed().name, "alice");
+    let expiry = UserChange { expires_s: Some(None), ..UserChange::default() };
+    store.modify_user("alice", &expiry, 4).unwrap();
+    assert_eq!(renamed().name, "alice.b", "at the next login after that");
+    assert!(taken().is_ok());
 }
 
 pub(crate) fn a_source_can_not_store_just_anything(stand: &dyn Stand) {

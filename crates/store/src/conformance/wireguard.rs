@@ -5,7 +5,8 @@ use vpnd_proto::session::DeviceId;
 
 use super::{Stand, named, session_of};
 use crate::{
-    HandshakeShown, NewWireGuardDevice, PresharedKey, RevocationCause, Store, StoreError, WireGuardDevice,
+    HandshakeShown, NewUser, NewWireGuardDevice, OwnedDevice, PresharedKey, RevocationCause, Store,
+    StoreError, UserChange, WireGuardDevice,
 };
 
 fn phone(number: u8) -> NewWireGuardDevice {
@@ -67,8 +68,9 @@ pub(crate) fn timestamps_of_handshakes_only_become_later(stand: &dyn Stand) {
     store.add_wireguard_device("ann", &phone(2), 1500).unwrap();
     let shown = |time: u8, is_own| HandshakeShown { public_key: [2; 32], time: [time; 12], is_own };
     let gone = HandshakeShown { public_key: [9; 32], ..shown(1, false) };
-    store.keep_handshakes(&[shown(5, false), gone, shown(3, true), shown(4, false)]).unwrap();
-    store.keep_handshakes(&[shown(2, true), shown(1, false)]).unwrap();
+    let kept = store.keep_handshakes(&[shown(5, false), gone, shown(3, true), shown(4, false)]).unwrap();
+    assert_eq!(kept, [true, true, true, false]);
+    assert_eq!(store.keep_handshakes(&[shown(2, true), shown(5, false)]).unwrap(), [false; 2]);
     let remote = "192.0.2.1:51820".parse().unwrap();
     let outer = Endpoint { remote, local: Some([198, 51, 100, 1].into()) };
     store.keep_outer(&[(DeviceId([2; 16]), None), (DeviceId([2; 16]), Some(outer))]).unwrap();
@@ -117,29 +119,66 @@ pub(crate) fn a_removed_wireguard_device_is_gone_with_its_addresses_and_sessions
 
 pub(crate) fn each_change_of_who_may_have_which_device_shows(stand: &dyn Stand) {
     let store = stand.open();
-    let mut last = store.wireguard_version().unwrap();
-    let mut shows = |what: &str, change: &dyn Fn()| {
+    store.add_user(&named("bob"), 1000).unwrap();
+    store.add_wireguard_device("bob", &phone(3), 1500).unwrap();
+    let mut last = store.wireguard_changes(None).unwrap().last;
+    let mut changes = |change: &dyn Fn()| {
         change();
-        let now = store.wireguard_version().unwrap();
-        let shown = now != last;
-        last = now;
-        assert!(shown, "{what}");
+        let changes = store.wireguard_changes(Some(last)).unwrap();
+        assert!(!changes.are_all);
+        last = changes.last;
+        let key = |key: &[u8; 32]| key[0];
+        let changed: Vec<_> = changes.devices.iter().map(|owned| key(&owned.device.public_key)).collect();
+        (changed, changes.removed.iter().map(key).collect::<Vec<_>>())
     };
+    // One device alone, whatever else there is.
+    let (none, it, removed) = ((vec![], vec![]), (vec![2], vec![]), (vec![], vec![2]));
     let id = DeviceId([2; 16]);
-    store.add_user(&named("ann"), 1000).unwrap();
-    shows("added", &|| store.add_wireguard_device("ann", &phone(2), 1500).unwrap());
-    shows("disabled", &|| store.set_enabled("ann", false, 1600).unwrap());
-    assert!(!device(store.as_ref(), 2).unwrap().may_connect);
-    shows("enabled", &|| store.set_enabled("ann", true, 1600).unwrap());
-    assert!(device(store.as_ref(), 2).unwrap().may_connect);
-    shows("walled", &|| store.wall_wireguard_device(id, 1600).unwrap());
-    shows("renewed", &|| assert!(store.renew_wireguard_device("ann", id, 1600).unwrap()));
+    let modify = |change: &UserChange| store.modify_user("ann", change, 1600).unwrap();
+    let groups = |groups: &[&str]| UserChange {
+        groups: Some(groups.iter().map(|group| (*group).to_owned()).collect()),
+        ..UserChange::default()
+    };
     let shown = HandshakeShown { public_key: [2; 32], time: [1; 12], is_own: false };
-    let before = store.wireguard_version().unwrap();
-    store.keep_handshakes(&[shown]).unwrap();
-    assert_eq!(store.wireguard_version().unwrap(), before, "handshakes are none");
-    shows("forgotten", &|| assert!(store.forget_handshakes("ann", id).unwrap()));
-    shows("removed", &|| assert!(store.remove_device("ann", id, 1700).unwrap()));
+    assert_eq!(changes(&|| assert!(store.add_user(&named("ann"), 1000).is_ok())), none, "without a device");
+    assert_eq!(changes(&|| store.add_wireguard_device("ann", &phone(2), 1500).unwrap()), it);
+    assert_eq!(changes(&|| store.set_enabled("ann", false, 1600).unwrap()), it);
+    assert!(!device(store.as_ref(), 2).unwrap().may_connect);
+    assert_eq!(changes(&|| store.set_enabled("ann", true, 1600).unwrap()), it);
+    assert!(device(store.as_ref(), 2).unwrap().may_connect);
+    assert_eq!(changes(&|| modify(&groups(&["staff", "it"]))), it, "in groups");
+    assert_eq!(changes(&|| modify(&groups(&["it"]))), it, "out of one");
+    assert_eq!(changes(&|| store.wall_wireguard_device(id, 1600).unwrap()), it);
+    assert_eq!(changes(&|| assert!(store.renew_wireguard_device("ann", id, 1600).unwrap())), it);
+    assert_eq!(changes(&|| drop(store.keep_handshakes(&[shown]).unwrap())), none, "a handshake is none");
+    assert_eq!(changes(&|| assert!(store.forget_handshakes("ann", id).unwrap())), it);
+    assert_eq!(changes(&|| assert!(store.remove_device("ann", id, 1700).unwrap())), removed);
+    assert_eq!(changes(&|| store.add_wireguard_device("ann", &phone(2), 1500).unwrap()), it);
+    assert_eq!(changes(&|| store.remove_user("ann", 1800).unwrap()), removed, "with its user");
+}
+
+pub(crate) fn devices_come_with_what_their_users_profiles_depend_on(stand: &dyn Stand) {
+    let store = stand.open();
+    let groups = vec!["it".to_owned(), "staff".to_owned()];
+    store.add_user(&NewUser { groups: groups.clone(), ..named("ann") }, 1000).unwrap();
+    store.add_user(&NewUser { groups: Vec::new(), ..named("bob") }, 1000).unwrap();
     store.add_wireguard_device("ann", &phone(2), 1500).unwrap();
-    shows("removed with its user", &|| store.remove_user("ann", 1800).unwrap());
+    store.add_wireguard_device("bob", &phone(3), 1500).unwrap();
+    let all = store.wireguard_changes(None).unwrap();
+    assert!(all.are_all);
+    let devices: Vec<_> = all.devices.iter().map(|owned| owned.device.clone()).collect();
+    assert_eq!(devices, store.wireguard_devices().unwrap());
+    let owner = |owned: &OwnedDevice| (owned.user_name.clone(), owned.source.clone(), owned.groups.clone());
+    let owned_by = |name: &str, groups: Vec<String>| (name.to_owned(), crate::LOCAL.to_owned(), groups);
+    let owners: Vec<_> = all.devices.iter().map(owner).collect();
+    assert_eq!(owners, [owned_by("ann", groups), owned_by("bob", Vec::new())]);
+    // A number that is not known any more, or not yet.
+    for count in [512, 0] {
+        let groups = Some((0..count).map(|number: u16| number.to_string()).collect());
+        store.modify_user("bob", &UserChange { groups, ..UserChange::default() }, 1600).unwrap();
+    }
+    let now = store.wireguard_changes(Some(all.last)).unwrap();
+    assert_eq!((now.are_all, now.devices.len()), (true, 2));
+    assert!(store.wireguard_changes(Some(now.last + 1)).unwrap().are_all);
+    assert_eq!(store.wireguard_changes(Some(now.last - 999)).unwrap().devices.len(), 1);
 }

@@ -31,16 +31,16 @@ impl<'h> ForeignHash<'h> {
         if ["$2a$", "$2b$", "$2y$"].iter().any(|prefix| text.starts_with(prefix)) {
             let cost: u32 = text.get(4..6)?.parse().ok()?;
             let base = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'/');
-            let fine = text.len() == BCRYPT_LEN
+            let is_valid = text.len() == BCRYPT_LEN
                 && text.as_bytes()[6] == b'$'
                 && text.bytes().skip(7).all(base)
                 && BCRYPT_COSTS.contains(&cost);
-            return fine.then_some(Self::Bcrypt(text));
+            return is_valid.then_some(Self::Bcrypt(text));
         }
         let bytes = STANDARD.decode(text.strip_prefix("{SSHA}")?).ok()?;
         let (digest, salt) = bytes.split_first_chunk::<SHA1_LEN>()?;
-        let fine = (1..=MAX_SALT).contains(&salt.len());
-        fine.then(|| Self::SaltedSha1 { digest: *digest, salt: salt.to_vec() })
+        let is_valid = (1..=MAX_SALT).contains(&salt.len());
+        is_valid.then(|| Self::SaltedSha1 { digest: *digest, salt: salt.to_vec() })
     }
 
     pub(super) fn verify(&self, password: &[u8]) -> bool {

@@ -8,8 +8,8 @@
 use super::Password;
 
 const FREQUENT: &str = include_str!("frequent.txt");
-/// What people think of first where they are asked for a password of this service, besides its
-/// frequent ones. docs/IDENTITY.md lists them.
+/// Words that people think of first when asked for a password of this service, in addition to
+/// frequent passwords. docs/IDENTITY.md lists them.
 const SUGGESTED: [&str; 20] = [
     "vpn",
     "vpnd",
@@ -36,7 +36,7 @@ const SUGGESTED: [&str; 20] = [
 /// Whether an attacker who knows the user's name would try this password first.
 pub fn is_guessable(password: &Password, user: &str) -> bool {
     let text = password.expose().to_lowercase();
-    // What is put before and behind a word so that it is long enough: 2026!
+    // Trims the signs around a word that make it long enough: 2026!
     let word = text.trim_matches(|letter: char| !letter.is_alphabetic());
     let name = user.to_lowercase();
     let (local, _) = name.split_once('@').unwrap_or((&name, ""));

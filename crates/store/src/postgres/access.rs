@@ -44,7 +44,7 @@ impl Dial for Direct {
     }
 }
 
-/// What leads to a database. The password is never printed.
+/// Servers and credentials of a database. The password is never printed.
 #[derive(Clone)]
 pub struct Access {
     pub(super) hosts: Vec<DatabaseHost>,
@@ -63,7 +63,7 @@ impl fmt::Debug for Access {
 
 impl Access {
     /// # Errors
-    /// What of the files can't be used.
+    /// The file that can't be used, and why.
     pub fn new(settings: &PostgresSettings, files: &DatabaseFiles) -> Result<Self, String> {
         let server_name = settings.server_name.as_ref().map(|name| ServerName::try_from(name.clone()));
         let access = Self {

@@ -1,4 +1,4 @@
-//! Whose a database is: one gateway's, or those of a fleet, and of each one start runs.
+//! The holders of a database: one gateway or those of a fleet, and of each one start runs.
 //!
 //! A row in `holder` names a gateway and its start. A start holds an advisory lock for as long as its
 //! connection for changes lives, and the server ends that within seconds of the machine's end. The
@@ -8,7 +8,7 @@
 //! instance: in an upgrade both auth processes work.
 //!
 //! A second gateway joins only where `fleet` has the id that it is configured with; the id is that of
-//! whoever has the database alone.
+//! a gateway that has the database alone.
 //!
 //! INVARIANT: each change locks the row of `fleet` and finds its own gateway in `holder`, and its own
 //! start if it is a gateway's, or changes nothing.
@@ -19,6 +19,7 @@ use std::time::Duration;
 use tokio_postgres::{Client, Row};
 
 use super::engine::Session;
+use super::history::Mark;
 use super::trouble::{Fault, Trouble};
 use crate::sql::{Engine as _, SqlError, Value};
 use zeroize::Zeroizing;
@@ -26,7 +27,7 @@ use zeroize::Zeroizing;
 /// The first number of vpnd's advisory locks.
 const LOCK_CLASS: i32 = i32::from_be_bytes(*b"vpnd");
 /// The format of the tables.
-pub(super) const FORMAT: u64 = 4;
+pub(super) const FORMAT: u64 = 6;
 /// Begins a change, whatever the server's defaults are: each statement sees what was committed
 /// before it, so that after the lock of the row nothing older is seen.
 pub(super) const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
@@ -42,11 +43,14 @@ pub const CLOCK_TOLERANCE_S: u64 = 10;
 
 /// The row that changes lock.
 const LOCK: &str = "SELECT id FROM fleet FOR UPDATE";
-/// What is committed once it is locked, for each statement sees what was committed before it.
+/// Read once the row is locked: each statement sees what was committed before it.
 const MEMBERS: &str = "SELECT gateway, instance, name FROM holder ORDER BY since, gateway";
 
-/// Identifies a change.
-pub(super) type Mark = [u8; 16];
+/// Whether the change of this mark and number is not there, nor forgotten behind many later ones.
+pub(super) const IS_LOST: &str = "SELECT NOT EXISTS (SELECT 1 FROM marks WHERE mark = $1)
+    AND coalesce((SELECT min(number) FROM marks) <= $2, true) AS is_lost";
+/// Has generations go on from this one at least.
+pub(super) const RAISE: &str = "UPDATE fleet SET generation = $1 WHERE generation < $1";
 
 /// A gateway, as a database knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,15 +60,16 @@ pub struct Holder {
     /// The start of it; all starts on one running system share the second half. `None` for a command
     /// of an administrator.
     pub instance: Option<[u8; 16]>,
-    /// The id of its fleet, if it is to share the database.
+    /// The id of its fleet, if it is to share the database. A command has it if it only looks.
     pub fleet: Option<String>,
     /// Its name for people.
     pub name: String,
 }
 
 impl Holder {
-    /// Takes a connection for this gateway, or refuses it.
-    pub(super) async fn admit(&self, client: &Client) -> Result<(), Fault> {
+    /// Takes a connection for this gateway, or refuses it; whether the database lacks the gateway's
+    /// `last` change.
+    pub(super) async fn admit(&self, client: &Client, last: Option<Mark>) -> Result<bool, Fault> {
         if let Some(instance) = &self.instance {
             let sql = format!("SELECT pg_advisory_lock_shared({LOCK_CLASS}, {})", number(instance));
             client.batch_execute(&sql).await?;
@@ -75,18 +80,30 @@ impl Holder {
         let (known, others): (Vec<_>, Vec<_>) =
             members.into_iter().partition(|member| member.gateway == self.gateway);
         let known = known.into_iter().next();
+        let mut has_lost = false;
         match (&self.instance, known) {
+            // It looks, before this gateway has joined as well as later.
+            (None, _) if self.fleet.is_some() => {
+                self.check_fleet(client, shared.as_deref(), &others).await?;
+            }
             (None, Some(_)) => {}
-            (None, None) => return Err(foreign(&others).into()),
+            (None, None) => {
+                let shared = shared.map(|id| Trouble::NotJoined(vpnd_sys::text::plain(&id)));
+                return Err(shared.unwrap_or_else(|| foreign(&others)).into());
+            }
             (Some(instance), known) => {
                 self.check_fleet(client, shared.as_deref(), &others).await?;
                 if let Some(known) = known {
                     known.give_way(client, instance).await?;
                 }
                 self.enter(client, instance, others.is_empty()).await?;
+                if let Some(last) = last {
+                    has_lost = is_lost(client, &last).await?;
+                }
             }
         }
-        Ok(client.batch_execute("COMMIT").await?)
+        client.batch_execute("COMMIT").await?;
+        Ok(has_lost)
     }
 
     /// Refuses to share a database unless all are of one fleet.
@@ -232,17 +249,20 @@ impl Holder {
 
     /// Locks the row within a change, and marks the change.
     pub(super) fn fence(&self, session: &Session) -> Result<Mark, Trouble> {
-        let mark: Mark = rand::random();
+        let mark: [u8; 16] = rand::random();
         let sql = format!(
-            "WITH held AS ({LOCK}),
-                  marked AS (INSERT INTO marks (mark) VALUES (?)),
+            "WITH held AS (SELECT generation FROM fleet FOR UPDATE),
+                  marked AS (INSERT INTO marks (mark) VALUES (?) RETURNING number),
                   forgotten AS (DELETE FROM marks WHERE number < (SELECT max(number) - {KEPT_MARKS} FROM marks))
-             SELECT id FROM held"
+             SELECT generation, (SELECT number FROM marked) FROM held"
         );
         let held = session.query(&sql, &[as_value(&mark)]).map_err(trouble)?;
-        if held.iter().next().is_none() {
-            return Err(unexpected("fleet"));
-        }
+        let mark = match held.iter().next().map(|row| row.values()) {
+            Some([Value::Integer(generation), Value::Integer(number)]) => {
+                Mark { mark, number: number.unsigned_abs(), generation: generation.unsigned_abs() }
+            }
+            _ => return Err(unexpected("fleet")),
+        };
         let mut first = None;
         for row in session.query(MEMBERS, &[]).map_err(trouble)?.iter() {
             let [Value::Blob(gateway), instance, Value::Text(name)] = row.values() else {
@@ -258,7 +278,10 @@ impl Holder {
                 (Some(_), _) => Err(Trouble::InUse(name.to_string())),
             };
         }
-        Err(first.map_or_else(|| unexpected("holder"), Trouble::Foreign))
+        match (&self.instance, &self.fleet) {
+            (None, Some(fleet)) => Err(Trouble::NotJoined(fleet.clone())),
+            _ => Err(first.map_or_else(|| unexpected("holder"), Trouble::Foreign)),
+        }
     }
 
     fn from_row(row: &Row) -> Result<Self, Fault> {
@@ -325,11 +348,24 @@ pub(super) async fn check_format(client: &Client) -> Result<(), Fault> {
 /// Whether a change was committed of which no transaction is left. INVARIANT: the connection was
 /// admitted after the change's own was lost, so that it has waited for the lock of that change.
 pub(super) fn is_made(session: &Session, mark: &Mark) -> Result<bool, SqlError> {
-    let found = session.query("SELECT number FROM marks WHERE mark = ?", &[as_value(mark)])?;
+    let found = session.query("SELECT number FROM marks WHERE mark = ?", &[as_value(&mark.mark)])?;
     Ok(found.iter().next().is_some())
 }
 
-fn as_value(mark: &Mark) -> Value {
+/// Whether the database lacks a change that it had acknowledged, and so all later ones; generations go
+/// on from the latest that are known. The transaction has locked the row that changes lock.
+async fn is_lost(client: &Client, last: &Mark) -> Result<bool, Fault> {
+    let as_integer = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+    let row = client.query_one(IS_LOST, &[&last.mark.as_slice(), &as_integer(last.number)]).await?;
+    let is_lost = row.try_get(0)?;
+    if is_lost {
+        // A change uses up one generation.
+        client.execute(RAISE, &[&as_integer(last.generation.saturating_add(1))]).await?;
+    }
+    Ok(is_lost)
+}
+
+fn as_value(mark: &[u8; 16]) -> Value {
     Value::Blob(Zeroizing::new(mark.to_vec()))
 }
 

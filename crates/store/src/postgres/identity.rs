@@ -20,7 +20,7 @@ const LENGTH: usize = 16;
 
 impl Holder {
     /// The gateway of this state directory, which gets an identity if it has none; `instance` is
-    /// its present start, for a process of its own.
+    /// its present start, for one of its processes.
     ///
     /// # Errors
     /// If the file can't be read or made.
@@ -32,7 +32,7 @@ impl Holder {
         Ok(Self { gateway, instance, fleet: None, name: vpnd_sys::text::plain(&name) })
     }
 
-    /// The same gateway as one of this fleet, if it is of one.
+    /// This gateway as one of a fleet, if it is of one.
     #[must_use]
     pub fn of_fleet(self, fleet: Option<&Fleet>) -> Self {
         match fleet {
@@ -41,7 +41,8 @@ impl Holder {
         }
     }
 
-    /// The same without making anything: where there is no identity, one that no database knows.
+    /// Reads the gateway without making an identity: if there is none, it is one that no database
+    /// knows.
     ///
     /// # Errors
     /// If the file can't be read.
@@ -86,10 +87,10 @@ mod tests {
     #[test]
     fn an_identity_stays_and_others_have_another() {
         let [one, other] = [0, 1].map(|_| tempfile::tempdir().unwrap());
-        let of =
+        let identity_of =
             |directory: &tempfile::TempDir| Holder::of_state_dir(directory.path(), None).unwrap().gateway;
-        assert_eq!(of(&one), of(&one));
-        assert_ne!(of(&one), of(&other));
+        assert_eq!(identity_of(&one), identity_of(&one));
+        assert_ne!(identity_of(&one), identity_of(&other));
         std::fs::write(one.path().join(FILE_NAME), "cut").unwrap();
         assert!(Holder::of_state_dir(one.path(), None).is_err());
     }

@@ -35,7 +35,7 @@ const LOGIN_TIMEOUT: Duration = Duration::from_secs(8);
 /// Time for other hosts to say that they took over from the one that answers first.
 const GRACE: Duration = Duration::from_millis(300);
 
-/// For each connection: limits, so that nobody waits for a process that hangs; names mean the
+/// For each connection: limits, so that no caller waits for a process that hangs; names mean the
 /// tables of vpnd alone; the server finds within 10 s that this machine is gone; and what is
 /// acknowledged is on a disk, whatever the server's default is.
 const SETTINGS: &str = "SET search_path = vpnd, pg_temp; SET statement_timeout = '10s'; \
@@ -43,10 +43,10 @@ const SETTINGS: &str = "SET search_path = vpnd, pg_temp; SET statement_timeout =
     SET tcp_keepalives_idle = 4; SET tcp_keepalives_interval = 2; SET tcp_keepalives_count = 3; \
     SET tcp_user_timeout = '10s'";
 
-/// What carries the connection; it ends with this.
+/// The task that carries the connection, which ends with it.
 pub(super) type Driver = Pin<Box<dyn Future<Output = Result<(), tokio_postgres::Error>> + Send>>;
 
-/// What a server says of itself.
+/// A server's statement about itself.
 #[derive(Clone, Debug, Default)]
 pub struct ServerFacts {
     /// PostgreSQL's version.
@@ -56,7 +56,20 @@ pub struct ServerFacts {
     /// Whether the server itself waits for the disk.
     pub fsync: bool,
     pub history: History,
+    /// Connections that are left for this role.
+    pub connections_left: u64,
+    /// Seconds by which its clock differs from this machine's.
+    pub clock_apart_s: u64,
 }
+
+/// Connections that the role may make yet. Those of the server's own processes have no database.
+const CONNECTIONS_LEFT: &str =
+    "SELECT least(current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
+             - (SELECT count(*) FROM pg_stat_activity WHERE datid IS NOT NULL),
+         (SELECT r.rolconnlimit - (SELECT count(*) FROM pg_stat_activity a WHERE a.usesysid = r.oid)
+             FROM pg_roles r WHERE r.rolname = current_user AND r.rolconnlimit >= 0),
+         (SELECT d.datconnlimit - (SELECT count(*) FROM pg_stat_activity a WHERE a.datid = d.oid)
+             FROM pg_database d WHERE d.datname = current_database() AND d.datconnlimit >= 0))";
 
 /// A connection that works.
 pub(super) struct Link {
@@ -90,8 +103,8 @@ pub(super) async fn connect(
             // A task that has failed is none to wait for.
             Some(Err(_)) => {}
             Some(Ok((number, Ok(link)))) if wanted.is_some_and(|wanted| wanted != link.facts.history) => {
-                let why = "changes are made on another server".to_owned();
-                troubles.insert(number, Trouble::Unreachable(why));
+                let reason = "changes are made on another server".to_owned();
+                troubles.insert(number, Trouble::Unreachable(reason));
             }
             Some(Ok((number, Ok(link)))) => {
                 let rank = |number: usize, link: &Link| (link.facts.history.timeline, Reverse(number));
@@ -157,8 +170,8 @@ async fn log_in(access: &Access, host: &DatabaseHost, socket: OwnedFd) -> Result
     let facts = tokio::select! {
         facts = set_up(&client) => facts.map_err(Fault::into_trouble)?,
         ended = &mut driver => {
-            let why = ended.err().map_or_else(|| "it has ended".to_owned(), |error| error.to_string());
-            return Err(Trouble::Unreachable(why));
+            let reason = ended.err().map_or_else(|| "it has ended".to_owned(), |error| error.to_string());
+            return Err(Trouble::Unreachable(reason));
         }
     };
     Ok(Link { client: Arc::new(client), driver, facts })
@@ -168,7 +181,8 @@ async fn set_up(client: &Client) -> Result<ServerFacts, Fault> {
     let sql = format!(
         "SELECT pg_is_in_recovery(), current_setting('synchronous_commit'), current_setting('fsync'),
                 current_setting('server_version'), (SELECT system_identifier FROM pg_control_system()),
-                CASE WHEN NOT pg_is_in_recovery() THEN left(pg_walfile_name(pg_current_wal_lsn()), 8) END; {SETTINGS}"
+                CASE WHEN NOT pg_is_in_recovery() THEN left(pg_walfile_name(pg_current_wal_lsn()), 8) END,
+                ({CONNECTIONS_LEFT}), extract(epoch FROM clock_timestamp())::bigint; {SETTINGS}"
     );
     let answers = client.simple_query(&sql).await?;
     let row = answers.iter().find_map(|answer| match answer {
@@ -188,6 +202,9 @@ async fn set_up(client: &Client) -> Result<ServerFacts, Fault> {
         synchronous_commit: text(1),
         fsync: text(2) == "on",
         history: History { system: system.cast_unsigned(), timeline },
+        // Below zero if those for superusers are in use, too.
+        connections_left: text(6).parse().unwrap_or(0),
+        clock_apart_s: text(7).parse().map_or(0, |theirs: u64| theirs.abs_diff(vpnd_sys::clock::steady_s())),
     };
     if facts.synchronous_commit == "off" {
         client.batch_execute("SET synchronous_commit = on").await?;

@@ -10,7 +10,7 @@ use vpnd_proto::session::SessionId;
 
 use crate::{Revocation, RevocationCause, SessionChange, SessionRecord};
 
-/// Sessions that are over are removed when there are so many more.
+/// Sessions that are over are removed when there are this many more.
 const SWEEP: usize = 4096;
 
 #[derive(Debug, Default)]
@@ -45,8 +45,8 @@ impl Mirror {
         Before(self.known.lock().removals)
     }
 
-    /// What the database had about a session at some time after `before`: nothing newer is
-    /// forgotten for it.
+    /// Takes over what the database had about a session at some time after `before`: nothing newer
+    /// is forgotten for it.
     pub(super) fn found(&self, before: Before, id: SessionId, session: Option<&SessionRecord>) {
         let mut known = self.known.lock();
         let is_older = |session: &SessionRecord| {
@@ -60,7 +60,7 @@ impl Mirror {
         }
     }
 
-    /// Goes along with changes that were made.
+    /// Follows changes that were made.
     pub(super) fn changed(&self, changes: &[SessionChange], done: &[bool], now_s: u64) {
         let mut known = self.known.lock();
         for (change, _) in changes.iter().zip(done).filter(|(_, done)| **done) {
@@ -115,7 +115,7 @@ mod tests {
         let sessions: Vec<_> =
             [(1, 1), (1, 2), (2, 3)].map(|(user, id)| session_of(UserId([user; 16]), id)).into();
         mirror.fill(sessions.clone());
-        let there = || sessions.iter().map(|s| mirror.session(s.id, 1500).is_some()).collect::<Vec<_>>();
+        let remembered = || sessions.iter().map(|s| mirror.session(s.id, 1500).is_some()).collect::<Vec<_>>();
         let revocation = |device, cause| Revocation {
             seq: 1,
             user: UserId([1; 16]),
@@ -124,11 +124,11 @@ mod tests {
             device,
         };
         mirror.revoked(&[revocation(None, RevocationCause::Groups)]);
-        assert_eq!(there(), [true; 3]);
+        assert_eq!(remembered(), [true; 3]);
         mirror.revoked(&[revocation(Some(sessions[0].device), RevocationCause::Device)]);
-        assert_eq!(there(), [false, true, true]);
+        assert_eq!(remembered(), [false, true, true]);
         mirror.revoked(&[revocation(None, RevocationCause::Disabled)]);
-        assert_eq!(there(), [false, false, true]);
+        assert_eq!(remembered(), [false, false, true]);
         assert!(mirror.session(sessions[2].id, sessions[2].expires_s).is_none(), "it is over");
     }
 

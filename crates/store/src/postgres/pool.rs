@@ -1,6 +1,6 @@
 //! The connections of a process to its database: the first for changes, the others for queries.
 //!
-//! A thread of its own keeps them: it connects, verifies, and connects again, so that nobody who
+//! A separate thread keeps them: it connects, verifies, and connects again, so that no caller that
 //! needs a connection waits for the network; without one they get the reason at once. INVARIANT: a
 //! connection is used by one caller at a time, and one that changes things is given out only after
 //! [`holder`] has admitted it.
@@ -23,7 +23,7 @@ use super::trouble::Trouble;
 /// A server that is away is tried this often.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Limit for the first attempt, which has limits of its own.
+/// Limit for the first attempt, which has separate limits.
 const FIRST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// State of one connection.
@@ -106,9 +106,9 @@ impl Pool {
         Ok(Turn { slot, _turn: turn })
     }
 
-    /// History of the server on which changes are made.
-    pub(super) fn history(&self) -> History {
-        self.histories.present().borrow().unwrap_or_default()
+    /// Histories of the servers on which changes were made.
+    pub(super) fn histories(&self) -> &Histories {
+        &self.histories
     }
 
     /// Why there is no connection for changes, if there is none.
@@ -212,7 +212,7 @@ impl Slot {
     }
 }
 
-/// What keeps one connection.
+/// The keeper of one connection.
 struct Kept {
     slot: Arc<Slot>,
     access: Access,
@@ -269,8 +269,16 @@ impl Kept {
             holder::check_format(&link.client).await?;
             match &self.holder {
                 Some(holder) => {
-                    holder.admit(&link.client).await?;
-                    self.histories.go_on_with(history);
+                    let last = self.histories.last();
+                    let has_lost = holder.admit(&link.client, last).await?;
+                    self.histories.go_on_with(history, has_lost, Instant::now());
+                    if let Some(last) = last.filter(|_| has_lost) {
+                        tracing::error!(
+                            "the user database {} {}",
+                            self.access.name(),
+                            Trouble::Lost(last.number)
+                        );
+                    }
                     Ok(())
                 }
                 None => Ok(()),
@@ -291,7 +299,7 @@ impl Kept {
         let session = Session::new(client, self.runtime.clone(), self.gateway);
         let (history, mut present) = (facts.history, self.histories.present());
         let has_moved = present.wait_for(move |present| *present != Some(history));
-        // Of this connection alone: word that an earlier one is lost must not end it.
+        // A signal of this connection alone: the loss of an earlier one must not end it.
         let broken = Arc::new(Notify::new());
         self.slot.set(State::Up(session, facts, Arc::clone(&broken)));
         tokio::select! {

@@ -1,30 +1,43 @@
--- Format 4: the tables and columns of ../sqlite, but for 'digest' (a server checks its pages by itself), with those of gateways: 'fleet', 'holder',
--- 'carriers', 'leaving' and 'marks'.
+-- Format 6: the tables and columns of ../sqlite, but for 'digest' (a server checks its pages by itself), with those of gateways: 'fleet', 'holder',
+-- 'carriers', 'leaving', 'notices' and 'marks'.
 CREATE TABLE format (number BIGINT NOT NULL, made_by TEXT NOT NULL);
 
 -- One row. Each change locks it, so that changes follow one another, whichever gateway makes them. 'id' names the gateways that share the
 -- database; NULL where it belongs to one. 'generation' is the last one that was given out: a session gets one when it begins and when it moves.
-CREATE TABLE fleet (id TEXT, generation BIGINT NOT NULL);
+-- 'wireguard' is the public half of the key that its gateways share.
+CREATE TABLE fleet (id TEXT, generation BIGINT NOT NULL, wireguard BYTEA CHECK (length(wireguard) = 32));
 INSERT INTO fleet (generation) VALUES (0);
 
 -- The gateways that the database belongs to ('gateway' is the identity in its state directory, 'instance' its present start, of which its
--- auth process holds a lock; 'free_since' is when that lock was first missed).
+-- auth process holds a lock; 'free_since' is when that lock was first missed). The columns from 'heard' are a gateway's last report of itself:
+-- 'address' is the one that people are shown, and behind it, after blanks, those at which clients reach it.
 CREATE TABLE holder (
-    gateway    BYTEA PRIMARY KEY CHECK (length(gateway) = 16),
-    instance   BYTEA CHECK (length(instance) = 16),
-    name       TEXT COLLATE "C" NOT NULL UNIQUE,
-    since      TIMESTAMPTZ NOT NULL DEFAULT now(),
-    free_since TIMESTAMPTZ
+    gateway      BYTEA PRIMARY KEY CHECK (length(gateway) = 16),
+    instance     BYTEA CHECK (length(instance) = 16),
+    name         TEXT COLLATE "C" NOT NULL UNIQUE,
+    since        TIMESTAMPTZ NOT NULL DEFAULT now(),
+    free_since   TIMESTAMPTZ,
+    heard        TIMESTAMPTZ,
+    address      TEXT,
+    version      TEXT NOT NULL DEFAULT '',
+    sessions     BIGINT NOT NULL DEFAULT 0,
+    held         BIGINT NOT NULL DEFAULT 0,
+    load_percent BIGINT NOT NULL DEFAULT 0,
+    draining     BIGINT NOT NULL DEFAULT 0 CHECK (draining IN (0, 1))
 );
 
--- Which gateway carries a session. The row outlives the session until that gateway has ended it.
+-- Which gateway carries a session, and whether its client was away by that gateway's last report. The row outlives the session until that
+-- gateway has ended it.
 CREATE TABLE carriers (
     session    BYTEA PRIMARY KEY CHECK (length(session) = 16),
     gateway    BYTEA NOT NULL,
-    generation BIGINT NOT NULL
+    generation BIGINT NOT NULL,
+    away       BIGINT NOT NULL DEFAULT 0 CHECK (away IN (0, 1))
 );
+CREATE INDEX carriers_gateway ON carriers (gateway);
 
--- Sessions that a gateway has lost to another one, until it has dropped them. No other device gets their addresses before.
+-- Sessions that a gateway has lost to another one, until it has dropped them, with the latest generation at that time. No other device gets
+-- their addresses before.
 CREATE TABLE leaving (
     gateway    BYTEA NOT NULL,
     session    BYTEA NOT NULL CHECK (length(session) = 16),
@@ -33,6 +46,15 @@ CREATE TABLE leaving (
     PRIMARY KEY (gateway, session, address)
 );
 CREATE INDEX leaving_address ON leaving (address);
+
+-- What gateways let one another know, in the order of the changes that did; 'origin' is the process that has made it.
+CREATE TABLE notices (
+    number BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    origin BYTEA NOT NULL CHECK (length(origin) = 16),
+    made   TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp(),
+    body   BYTEA NOT NULL
+);
+CREATE INDEX notices_made ON notices (made);
 
 -- The newest changes, each by a random mark: a change whose COMMIT was not answered was made if its mark is here.
 CREATE TABLE marks (
@@ -149,18 +171,41 @@ CREATE TABLE wireguard_devices (
 );
 CREATE INDEX wireguard_devices_user ON wireguard_devices (user_id);
 
-CREATE TABLE wireguard_version (number BIGINT NOT NULL);
-INSERT INTO wireguard_version (number) VALUES (1);
-CREATE FUNCTION wireguard_changed() RETURNS trigger LANGUAGE plpgsql SET search_path = vpnd AS
-    $$ BEGIN UPDATE wireguard_version SET number = number + 1; RETURN NULL; END $$;
+CREATE TABLE wireguard_changes (
+    number     BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    public_key BYTEA NOT NULL CHECK (length(public_key) = 32)
+);
+CREATE FUNCTION wireguard_device_changed() RETURNS trigger LANGUAGE plpgsql SET search_path = vpnd AS
+    $$ BEGIN INSERT INTO wireguard_changes (public_key) VALUES (coalesce(new.public_key, old.public_key)); RETURN NULL; END $$;
+CREATE FUNCTION wireguard_user_changed() RETURNS trigger LANGUAGE plpgsql SET search_path = vpnd AS
+    $$ BEGIN INSERT INTO wireguard_changes (public_key) SELECT public_key FROM wireguard_devices WHERE user_id = new.id;
+       RETURN NULL; END $$;
+CREATE FUNCTION wireguard_membership_changed() RETURNS trigger LANGUAGE plpgsql SET search_path = vpnd AS
+    $$ BEGIN INSERT INTO wireguard_changes (public_key)
+       SELECT public_key FROM wireguard_devices WHERE user_id = coalesce(new.user_id, old.user_id); RETURN NULL; END $$;
+CREATE FUNCTION wireguard_changes_kept() RETURNS trigger LANGUAGE plpgsql SET search_path = vpnd AS
+    $$ BEGIN DELETE FROM wireguard_changes WHERE number <= (SELECT max(number) FROM wireguard_changes) - 1000; RETURN NULL; END $$;
 CREATE TRIGGER wireguard_added AFTER INSERT OR DELETE ON wireguard_devices
-    FOR EACH ROW EXECUTE FUNCTION wireguard_changed();
+    FOR EACH ROW EXECUTE FUNCTION wireguard_device_changed();
 CREATE TRIGGER wireguard_changed AFTER UPDATE OF name, preshared, renewed_s, walled_s ON wireguard_devices
-    FOR EACH ROW EXECUTE FUNCTION wireguard_changed();
+    FOR EACH ROW EXECUTE FUNCTION wireguard_device_changed();
 CREATE TRIGGER wireguard_forgotten AFTER UPDATE OF latest ON wireguard_devices
-    FOR EACH ROW WHEN (new.latest IS NULL) EXECUTE FUNCTION wireguard_changed();
-CREATE TRIGGER wireguard_user AFTER UPDATE OF enabled, lapsed ON users
-    FOR EACH ROW EXECUTE FUNCTION wireguard_changed();
+    FOR EACH ROW WHEN (new.latest IS NULL) EXECUTE FUNCTION wireguard_device_changed();
+CREATE TRIGGER wireguard_user AFTER UPDATE OF name, source, enabled, lapsed ON users
+    FOR EACH ROW EXECUTE FUNCTION wireguard_user_changed();
+CREATE TRIGGER wireguard_member AFTER INSERT OR DELETE ON memberships
+    FOR EACH ROW EXECUTE FUNCTION wireguard_membership_changed();
+CREATE TRIGGER wireguard_kept AFTER INSERT ON wireguard_changes
+    FOR EACH STATEMENT EXECUTE FUNCTION wireguard_changes_kept();
+
+CREATE TABLE known_devices (
+    user_id BYTEA NOT NULL REFERENCES users (id) ON DELETE CASCADE,
+    device  BYTEA NOT NULL CHECK (length(device) = 16),
+    added_s BIGINT NOT NULL,
+    seen_s  BIGINT,
+    network TEXT COLLATE "C",
+    PRIMARY KEY (user_id, device)
+);
 
 CREATE TABLE invitations (
     user_id    BYTEA PRIMARY KEY REFERENCES users (id) ON DELETE CASCADE,
@@ -181,3 +226,11 @@ CREATE TABLE refresh_tokens (
     user_id BYTEA PRIMARY KEY REFERENCES users (id) ON DELETE CASCADE,
     token   TEXT COLLATE "C" NOT NULL
 );
+
+CREATE TABLE provider_sessions (
+    user_id BYTEA NOT NULL REFERENCES users (id) ON DELETE CASCADE,
+    session BYTEA NOT NULL CHECK (length(session) = 32),
+    at_s    BIGINT NOT NULL,
+    PRIMARY KEY (user_id, session)
+);
+CREATE INDEX provider_sessions_session ON provider_sessions (session);

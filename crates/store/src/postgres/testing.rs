@@ -1,8 +1,9 @@
-//! A PostgreSQL server for tests: a cluster of its own in a directory that goes away with it. No
+//! A PostgreSQL server for tests: a separate cluster in a directory that is removed with it. No
 //! service of the machine is touched.
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod losing;
+pub mod simulated;
 
 use std::fs::{self, Permissions};
 use std::io::Write as _;
@@ -29,7 +30,7 @@ pub const PASSWORD: &str = "of the database";
 pub const SERVER_NAME: &str = "db.uni.example";
 
 /// Limit for what a starved machine may need.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 static CLUSTERS: AtomicU32 = AtomicU32::new(0);
 
@@ -128,7 +129,7 @@ impl Cluster {
             kill_process(Pid::from_raw(pid.parse().unwrap()).unwrap(), Signal::KILL).unwrap();
         }
         // Connections are refused until it has recovered, some of them after a moment.
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         while self.try_sql("postgres", &sql) != Ok(String::new()) {
             assert!(Instant::now() < until, "it recovers");
             sleep(Duration::from_millis(20));
@@ -165,7 +166,7 @@ impl Cluster {
     }
 
     fn wait_for(&self, sql: &str) {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         while self.sql("postgres", sql) != "t" {
             assert!(Instant::now() < until, "{sql}");
             sleep(Duration::from_millis(20));
@@ -233,7 +234,7 @@ impl Cluster {
         server.args(["-c", script]).arg(postgres).arg(&self.directory).arg(self.port.to_string());
         server.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         self.server = Some(spawn(server));
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         while Instant::now() < until {
             if self.server.as_mut().unwrap().try_wait().unwrap().is_some() {
                 return false;
@@ -260,6 +261,27 @@ impl Cluster {
         }
     }
 
+    /// Copies all that the server has, while it is stopped; it goes on afterwards.
+    pub fn back_up(&mut self) {
+        self.stop(false);
+        self.copy("data", "backup");
+        self.restart();
+    }
+
+    /// Has the server go on with the copy, without a word to anybody.
+    pub fn restore(&mut self) {
+        self.stop(true);
+        self.copy("backup", "data");
+        self.restart();
+    }
+
+    fn copy(&self, from: &str, to: &str) {
+        let to = self.directory.join(to);
+        let _ = fs::remove_dir_all(&to);
+        let copied = Command::new("cp").arg("-a").arg(self.directory.join(from)).arg(&to).status().unwrap();
+        assert!(copied.success());
+    }
+
     fn pid(&self) -> Pid {
         let file = fs::read_to_string(self.directory.join("data/postmaster.pid")).unwrap();
         Pid::from_raw(file.lines().next().unwrap().trim().parse().unwrap()).unwrap()
@@ -270,7 +292,11 @@ impl Cluster {
         self.try_sql(database, sql).unwrap_or_else(|error| panic!("{sql}: {error}"))
     }
 
-    fn try_sql(&self, database: &str, sql: &str) -> Result<String, String> {
+    /// Runs SQL that may be refused.
+    ///
+    /// # Errors
+    /// The server's words.
+    pub fn try_sql(&self, database: &str, sql: &str) -> Result<String, String> {
         let output = self
             .as_its_user("psql")
             .args(["-X", "-A", "-t", "-q", "-U", ROLE, "-d", database, "-p", &self.port.to_string(), "-h"])
@@ -370,7 +396,7 @@ impl Drop for Cluster {
     }
 }
 
-/// The gateway of this number, as it has started on a system of its own.
+/// The gateway of this number, as it has started on a separate system.
 #[must_use]
 pub fn gateway(number: u8, start: u8) -> Holder {
     let mut instance = [start; 16];

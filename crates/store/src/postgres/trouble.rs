@@ -27,7 +27,7 @@ pub enum Trouble {
     Standby,
     #[error(
         "was left behind by a server that took over from it (timeline {found} after {known}): name that one in \
-         'hosts' of [store]; if this one is meant all the same, remove {file}"
+         'hosts' of [store]; if you still want this one, remove {file}"
     )]
     LeftBehind { found: u32, known: u32, file: String },
     #[error(
@@ -40,10 +40,15 @@ pub enum Trouble {
     )]
     Foreign(String),
     #[error(
-        "belongs to the fleet '{found}', and 'id' in [fleet] here is '{ours}': give this gateway that id, or a database \
-             of its own"
+        "belongs to the fleet '{found}', and 'id' in [fleet] here is '{ours}': give this gateway that id, or a separate \
+             database"
     )]
     OtherFleet { found: String, ours: String },
+    #[error(
+        "belongs to the fleet '{0}', and this gateway is none of it yet: with 'id' = \"{0}\" in [fleet] it joins at \
+             its first start"
+    )]
+    NotJoined(String),
     #[error("has a gateway of the name '{0}' already: choose another 'name' in [fleet]")]
     NameTaken(String),
     #[error(
@@ -64,6 +69,18 @@ pub enum Trouble {
     Older { found: u64, known: u64 },
     #[error("has format {found}, this vpnd supports {known}; install the newer vpnd that made it")]
     Newer { found: u64, known: u64 },
+    /// Only logged.
+    #[error(
+        "lacks changes that it had acknowledged, change {0} of this gateway among them: an older backup was restored, \
+             or a standby took over that did not have them; sessions that it lacks end, and what was changed since \
+             (users, passwords, devices) has to be changed again"
+    )]
+    Lost(u64),
+    #[error(
+        "was restored, or another server has taken over: new logins wait {wait_s} s for all gateways to end the sessions \
+             that it lacks"
+    )]
+    Settling { wait_s: u64 },
     #[error(
         "did not say whether the last change was made, and can't be asked now; look before you repeat it"
     )]
@@ -91,6 +108,7 @@ impl Trouble {
             Self::Foreign(_)
                 | Self::InUse(_)
                 | Self::OtherFleet { .. }
+                | Self::NotJoined(_)
                 | Self::NameTaken(_)
                 | Self::Failed(_)
                 | Self::Told(_)
@@ -157,7 +175,7 @@ impl Fault {
     }
 }
 
-/// The same for a connection that was not made.
+/// The trouble of a connection that was not made.
 pub(super) fn of_connection(error: tokio_postgres::Error, is_tls: bool) -> Trouble {
     if error.as_db_error().is_some() {
         return Fault::from(error).into_trouble();
@@ -210,17 +228,17 @@ mod tests {
     fn of_several_hosts_the_most_helpful_trouble_is_told() {
         let away = || Trouble::Unreachable("refused".to_owned());
         let login = || Trouble::Credentials("no entry".to_owned());
-        let of = |troubles: &[Trouble]| {
+        let combined = |troubles: &[Trouble]| {
             of_hosts(
                 troubles.iter().zip('a'..).map(|(trouble, host)| (host.into(), trouble.clone())).collect(),
             )
         };
-        assert_eq!(of(&[login()]), login());
-        let told = |troubles: &[Trouble]| of(troubles).to_string();
-        assert!(told(&[away(), Trouble::Standby]).starts_with("can't be reached (a: refused)"));
-        assert!(told(&[away(), login()]).starts_with("can't be reached (a: refused; b refuses the user"));
-        assert_eq!(of(&[Trouble::Standby, login()]), login());
-        assert_eq!(of(&[Trouble::Standby, Trouble::Standby]), Trouble::Standby);
+        assert_eq!(combined(&[login()]), login());
+        let text = |troubles: &[Trouble]| combined(troubles).to_string();
+        assert!(text(&[away(), Trouble::Standby]).starts_with("can't be reached (a: refused)"));
+        assert!(text(&[away(), login()]).starts_with("can't be reached (a: refused; b refuses the user"));
+        assert_eq!(combined(&[Trouble::Standby, login()]), login());
+        assert_eq!(combined(&[Trouble::Standby, Trouble::Standby]), Trouble::Standby);
     }
 
     #[test]

@@ -4,7 +4,10 @@ use std::time::Instant;
 
 use super::*;
 use crate::sqlite::Sqlite;
-use crate::{NewUser, PasswordHash, Sessions as _, UserId, Users as _};
+use crate::{
+    NewUser, NewWireGuardDevice, PasswordHash, Revocations as _, Sessions as _, UserId, Users as _,
+    WireGuardDevices as _,
+};
 use vpnd_config::factor::Factors;
 use vpnd_proto::session::DeviceId;
 
@@ -26,6 +29,7 @@ fn record(user: UserId, id: u8) -> SessionRecord {
         factors: Factors::PASSWORD,
         auth_time_s: 1_000,
         generation: 0,
+        most: None,
     }
 }
 
@@ -59,6 +63,23 @@ fn new_tokens(id: u8, epoch: u32) -> SessionChange {
 
 fn epoch(store: &Sqlite, id: u8) -> Option<u32> {
     store.session(SessionId([id; 16]), NOW_S).unwrap().map(|session| session.epoch)
+}
+
+fn add_devices(store: &Sqlite, numbers: [u8; 2]) {
+    for number in numbers {
+        let device = NewWireGuardDevice {
+            public_key: [number; 32],
+            id: DeviceId([number; 16]),
+            name: String::new(),
+            preshared: None,
+            addresses: vec![[10, 86, 0, number].into()],
+        };
+        store.add_wireguard_device("ann", &device, 1_000).unwrap();
+    }
+}
+
+fn walled_s(store: &Sqlite, number: u8) -> Option<u64> {
+    store.find_wireguard_device(&[number; 32], NOW_S).unwrap().unwrap().device.walled_s
 }
 
 #[test]
@@ -116,17 +137,36 @@ fn nothing_older_takes_the_place_of_what_is_in_the_store() {
 }
 
 #[test]
-fn a_damaged_file_costs_what_was_in_it_and_no_more() {
-    let directory = tempfile::tempdir().unwrap();
-    let (store, _, other) = store(directory.path());
-    let path = directory.path().join("vpnd.db.put-off");
-    own_file::open_or_create(&path).unwrap();
-    fs::write(&path, [7; 4_096]).unwrap();
-    hold(&other);
-    assert_eq!(change(&store, new_tokens(1, 5)).unwrap(), [true]);
-    assert_eq!(epoch(&store, 1), Some(5));
-    release(&other);
-    assert_eq!(store.catch_up(NOW_S).unwrap(), 1);
+fn a_damaged_file_ends_all_that_it_may_have_been_about() {
+    for under_way in [false, true] {
+        let directory = tempfile::tempdir().unwrap();
+        let (mut store, user, other) = store(directory.path());
+        add_devices(&store, [2, 9]);
+        hold(&other);
+        store.wall_wireguard_device(DeviceId([2; 16]), 1_050).unwrap();
+        let file = directory.path().join("vpnd.db.put-off");
+        fs::write(&file, [7; 4_096]).unwrap();
+        if under_way {
+            assert!(store.wall_wireguard_device(DeviceId([9; 16]), 1_050).is_err(), "it is noticed");
+        } else {
+            store = Sqlite::open(&directory.path().join("vpnd.db")).unwrap();
+        }
+        // Until the store can be written, and after that.
+        assert_eq!([1, 2, 3].map(|id| epoch(&store, id)), [None; 3]);
+        assert_eq!([2, 9].map(|number| walled_s(&store, number).is_some()), [true, false]);
+        assert_eq!(change(&store, new_tokens(1, 5)).unwrap(), [false]);
+        assert!(matches!(store.catch_up(NOW_S), Err(StoreError::Busy { .. })));
+        release(&other);
+        store.catch_up(NOW_S).unwrap();
+        let store = Sqlite::open(&directory.path().join("vpnd.db")).unwrap();
+        assert_eq!([1, 2, 3].map(|id| epoch(&store, id)), [None; 3]);
+        assert_eq!([2, 9].map(|number| walled_s(&store, number).is_some()), [true, false]);
+        let revoked = store.revocations_since(0).unwrap();
+        assert!(revoked.iter().any(|revoked| revoked.user == user), "the gateway ends what it still has");
+        assert!(store.add_session(&record(user, 4), 1).unwrap());
+        assert_eq!(store.catch_up(NOW_S).unwrap(), 0);
+        assert_eq!(epoch(&store, 4), Some(1), "it has ended all once");
+    }
 }
 
 #[test]
@@ -154,4 +194,32 @@ fn many_changes_wait_together_for_a_store_that_is_held() {
             "{is_busy} after {waited:?}"
         );
     }
+}
+
+#[test]
+fn a_kick_of_a_device_holds_while_another_process_holds_the_store_and_after_that() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, user, other) = store(directory.path());
+    add_devices(&store, [2, 3]);
+    hold(&other);
+    for number in [2, 3] {
+        store.wall_wireguard_device(DeviceId([number; 16]), 1_050).unwrap();
+    }
+    assert_eq!([2, 3].map(|number| walled_s(&store, number)), [Some(1_050); 2]);
+    let shown = store.wireguard_devices_of(user).unwrap();
+    assert!(shown.iter().all(|device| device.walled_s == Some(1_050)), "{shown:?}");
+    // The state after a kill.
+    drop(store);
+    let store = Sqlite::open(&directory.path().join("vpnd.db")).unwrap();
+    assert_eq!([2, 3].map(|number| walled_s(&store, number)), [Some(1_050); 2]);
+    release(&other);
+    // One is renewed by another process before the store is caught up.
+    let command = Sqlite::open(&directory.path().join("vpnd.db")).unwrap();
+    assert!(command.renew_wireguard_device("ann", DeviceId([3; 16]), 1_060).unwrap());
+    assert_eq!([2, 3].map(|number| walled_s(&store, number)), [Some(1_050), None]);
+    assert_eq!(store.catch_up(NOW_S).unwrap(), 2);
+    assert_eq!([2, 3].map(|number| walled_s(&store, number)), [Some(1_050), None]);
+    assert_eq!(store.catch_up(NOW_S).unwrap(), 0);
+    assert!(store.renew_wireguard_device("ann", DeviceId([2; 16]), NOW_S).unwrap());
+    assert_eq!(walled_s(&store, 2), None);
 }

@@ -2,7 +2,8 @@
 //!
 //! Invariants: a name belongs to one subject at a time, since sessions, policy and revocations go
 //! by it; a subject that gets another name loses its sessions, which a revocation by name would not
-//! find any more; a user whose time is over is revoked once for each such end, by whichever process
+//! find any more; a user who may not log in keeps the name, which another subject would have
+//! otherwise, and be let in by it; a user whose time is over is revoked once for each such end, by whichever process
 //! looks first.
 
 use vpnd_proto::session::DeviceId;
@@ -10,8 +11,8 @@ use vpnd_proto::session::DeviceId;
 use super::columns::bytes;
 use super::users::{self, StoreResult};
 use super::{
-    Connection, Optional as _, Result, Row, Transaction, digest, events, fixed_addresses, params, sessions,
-    wireguard,
+    Connection, Optional as _, Result, Row, Transaction, digest, events, fixed_addresses, known_devices,
+    params, sessions, wireguard,
 };
 use crate::{
     ExternalUser, LOCAL, LiveUser, MAX_FIELD_BYTES, MAX_GROUPS, NewUser, RevocationCause, StoreError,
@@ -54,17 +55,24 @@ pub(crate) fn refresh_external(t: &Transaction<'_>, user: &ExternalUser, now_s: 
             id
         }
         Some((id, name)) => {
-            if name != user.name {
+            let name = if name != user.name && may_log_in(t, id, now_s)? {
                 t.execute("UPDATE users SET name = ? WHERE id = ?", params![user.name, id.0])?;
                 users::revoke(t, id, &name, RevocationCause::Renamed, now_s)?;
-            }
-            users::set_groups(t, id, &user.name, &user.groups, now_s)?;
+                &user.name
+            } else {
+                &name
+            };
+            users::set_groups(t, id, name, &user.groups, now_s)?;
             id
         }
     };
     digest::renew(t, id)?;
     let stored = users::by_id(t, id)?;
     Ok(stored.ok_or_else(|| StoreError::NoSuchUser { name: user.name.clone() }))
+}
+
+fn may_log_in(t: &Transaction<'_>, id: UserId, now_s: u64) -> Result<bool> {
+    Ok(users::by_id(t, id)?.is_some_and(|user| user.enabled && !user.has_expired(now_s)))
 }
 
 /// The users of this source who have sessions.
@@ -187,6 +195,7 @@ pub(crate) fn remove_device(
         return Ok(Ok(false));
     }
     fixed_addresses::remove_device(t, id, device)?;
+    known_devices::remove(t, id, device)?;
     end_device(t, id, name, device, RevocationCause::Device, now_s)?;
     Ok(Ok(true))
 }

@@ -6,8 +6,8 @@
 use vpnd_proto::session::SessionId;
 
 use super::columns::bytes;
-use super::{Connection, Optional as _, Result, Row, Transaction, params};
-use crate::{Carrier, Lease, LeaseOwner, TakenAway};
+use super::{Connection, Optional as _, Result, Row, Transaction, Value, params};
+use crate::{Absences, Begun, Carrier, Lease, LeaseOwner, TakenAway};
 
 /// A condition: no other gateway than the one of the parameter carries the session of this column.
 pub(crate) fn not_elsewhere(session: &str, parameter: &str) -> String {
@@ -19,11 +19,80 @@ pub(crate) fn next_generation(t: &Transaction<'_>) -> Result<u64> {
     t.query_row("SELECT generation FROM fleet", (), |row| row.get("generation"))
 }
 
+/// A condition: the device of this session counts for its user's limit, which one does not that
+/// reaches the portal alone.
+const COUNTS: &str = "NOT EXISTS (SELECT 1 FROM wireguard_devices w
+    WHERE w.user_id = s.user_id AND w.device = s.device AND w.walled_s IS NOT NULL)";
+
+/// A session of this device is about to begin at this gateway. If its user has as many as they may, a
+/// client's makes room that is away from another gateway.
+pub(crate) fn make_room(
+    t: &Transaction<'_>,
+    gateway: [u8; 16],
+    owner: LeaseOwner,
+    most: Option<u64>,
+    now_s: u64,
+) -> Result<Begun> {
+    let generation = next_generation(t)?;
+    let Some(most) = most else { return Ok(Begun { generation, elsewhere: 0 }) };
+    let others = format!(
+        "FROM sessions s JOIN carriers c ON c.session = s.id
+         WHERE s.user_id = ?1 AND s.device <> ?2 AND s.expires_s > ?3 AND {COUNTS}"
+    );
+    let params = || params![owner.user.0, owner.device.0, now_s, gateway];
+    let sql = format!(
+        "SELECT count(*) AS sessions, count(CASE WHEN c.gateway <> ?4 THEN 1 END) AS elsewhere {others}"
+    );
+    let read = |row: &Row<'_>| Ok((row.get::<_, u64>("sessions")?, row.get::<_, u64>("elsewhere")?));
+    let (sessions, mut elsewhere) = t.query_row(&sql, params(), read)?;
+    if elsewhere > 0 && sessions >= most {
+        let sql = format!(
+            "SELECT c.gateway, c.session, l.address FROM leases l JOIN carriers c ON c.session = l.session
+             WHERE c.session = (SELECT c.session {others} AND c.gateway <> ?4 AND c.away = 1
+                 ORDER BY s.started_s, s.id LIMIT 1)"
+        );
+        let away: Vec<Elsewhere> = t.statement(&sql).query_all(params(), elsewhere_from_row)?;
+        take_away(t, &away)?;
+        elsewhere -= u64::from(!away.is_empty());
+    }
+    Ok(Begun { generation, elsewhere })
+}
+
+/// More of a condition for a new session, whose user and device are the second and the third
+/// parameter and which begins at the sixth: that the user has room for it at all gateways, and what is
+/// to be added to its parameters.
+pub(crate) fn has_room(t: &Transaction<'_>, most: Option<u64>, number: usize) -> (String, Vec<Value>) {
+    let (Some(gateway), Some(most)) = (t.gateway(), most) else { return (String::new(), Vec::new()) };
+    // A client that is away from this gateway makes room here, or has made it.
+    let condition = format!(
+        " AND (SELECT count(*) FROM sessions s JOIN carriers c ON c.session = s.id
+               WHERE s.user_id = ?2 AND s.device <> ?3 AND s.expires_s > ?6 AND {COUNTS}
+               AND (c.gateway <> ?{number} OR c.away = 0)) < ?{}",
+        number + 1
+    );
+    (condition, params![gateway, most])
+}
+
+/// Notes which clients are away from this gateway.
+pub(crate) fn note_away(t: &Transaction<'_>, gateway: [u8; 16], absences: &Absences) -> Result<()> {
+    let Absences { are_new, away, back } = absences;
+    if *are_new {
+        t.execute("UPDATE carriers SET away = 1 WHERE gateway = ?", [gateway])?;
+    }
+    let statement = t.statement("UPDATE carriers SET away = ? WHERE gateway = ? AND session = ?");
+    for (sessions, is_away) in [(away, 1_u64), (back, 0)] {
+        for session in sessions {
+            statement.execute(params![is_away, gateway, session.0])?;
+        }
+    }
+    Ok(())
+}
+
 /// A session begins at this gateway.
 pub(crate) fn begin(t: &Transaction<'_>, session: SessionId, generation: u64) -> Result<()> {
     let Some(gateway) = t.gateway() else { return Ok(()) };
     let sql = "INSERT INTO carriers (session, gateway, generation) VALUES (?1, ?2, ?3)
-               ON CONFLICT (session) DO UPDATE SET gateway = ?2, generation = ?3";
+               ON CONFLICT (session) DO UPDATE SET gateway = ?2, generation = ?3, away = 0";
     t.execute(sql, params![session.0, gateway, generation]).map(drop)
 }
 
@@ -54,21 +123,22 @@ pub(crate) fn move_here(
     session: SessionId,
     generation: u64,
 ) -> Result<Option<u64>> {
+    let next = next_generation(t)?;
     let sql = "INSERT INTO leaving (gateway, session, generation, address)
-               SELECT c.gateway, c.session, c.generation, l.address
+               SELECT c.gateway, c.session, ?4, l.address
                FROM carriers c JOIN leases l ON l.session = c.session
                WHERE c.session = ?1 AND c.generation = ?2 AND c.gateway <> ?3
                ON CONFLICT (gateway, session, address) DO UPDATE SET generation = excluded.generation";
-    t.execute(sql, params![session.0, generation, gateway])?;
-    let next = next_generation(t)?;
-    let sql = "UPDATE carriers SET gateway = ?1, generation = ?2 WHERE session = ?3 AND generation = ?4";
+    t.execute(sql, params![session.0, generation, gateway, next])?;
+    let sql =
+        "UPDATE carriers SET gateway = ?1, generation = ?2, away = 0 WHERE session = ?3 AND generation = ?4";
     let moved = t.execute(sql, params![gateway, next, session.0, generation])?;
     Ok((moved == 1).then_some(next))
 }
 
 /// An address of a session at another gateway.
 pub(crate) struct Elsewhere {
-    session: TakenAway,
+    session: SessionId,
     gateway: [u8; 16],
     address: Vec<u8>,
 }
@@ -76,25 +146,29 @@ pub(crate) struct Elsewhere {
 /// The sessions of this device at other gateways, whose place a session takes that begins here.
 pub(crate) fn of_device(c: &Connection, owner: LeaseOwner, begins: SessionId) -> Result<Vec<Elsewhere>> {
     let Some(gateway) = c.gateway() else { return Ok(Vec::new()) };
-    let sql = "SELECT c.gateway, c.session, c.generation, l.address
+    let sql = "SELECT c.gateway, c.session, l.address
                FROM leases l JOIN carriers c ON c.session = l.session
                WHERE l.user_id = ? AND l.device = ? AND l.session <> ? AND c.gateway <> ?";
     let statement = c.statement(sql);
-    statement.query_all(params![owner.user.0, owner.device.0, begins.0, gateway], |row| {
-        Ok(Elsewhere {
-            session: taken_from_row(row)?,
-            gateway: bytes(row, "gateway")?,
-            address: row.blob("address")?.to_vec(),
-        })
+    statement.query_all(params![owner.user.0, owner.device.0, begins.0, gateway], elsewhere_from_row)
+}
+
+fn elsewhere_from_row(row: &Row<'_>) -> Result<Elsewhere> {
+    Ok(Elsewhere {
+        session: SessionId(bytes(row, "session")?),
+        gateway: bytes(row, "gateway")?,
+        address: row.blob("address")?.to_vec(),
     })
 }
 
 /// These are over: their gateways drop them.
 pub(crate) fn take_away(t: &Transaction<'_>, sessions: &[Elsewhere]) -> Result<()> {
-    for Elsewhere { session: TakenAway { session, generation }, gateway, address } in sessions {
-        let sql = "INSERT INTO leaving (gateway, session, generation, address) VALUES (?, ?, ?, ?)
+    for Elsewhere { session, gateway, address } in sessions {
+        // The gateway may have a later generation than the database, which may have lost its last move.
+        let sql = "INSERT INTO leaving (gateway, session, generation, address)
+                   SELECT ?, ?, generation, ? FROM fleet WHERE true
                    ON CONFLICT (gateway, session, address) DO UPDATE SET generation = excluded.generation";
-        t.execute(sql, params![gateway, session.0, generation, address])?;
+        t.execute(sql, params![gateway, session.0, address])?;
         t.execute("DELETE FROM sessions WHERE id = ?", [session.0])?;
         t.execute("DELETE FROM carriers WHERE session = ?", [session.0])?;
     }
@@ -131,7 +205,7 @@ pub(crate) fn forget(t: &Transaction<'_>, now_s: u64) -> Result<()> {
     if t.gateway().is_none() {
         return Ok(());
     }
-    let sql = "DELETE FROM carriers c WHERE NOT EXISTS (SELECT 1 FROM sessions s WHERE s.id = c.session)
+    let sql = "DELETE FROM carriers AS c WHERE NOT EXISTS (SELECT 1 FROM sessions s WHERE s.id = c.session)
                AND NOT EXISTS (SELECT 1 FROM leases l WHERE l.session = c.session AND l.until_s > ?)";
     t.execute(sql, [now_s]).map(drop)
 }

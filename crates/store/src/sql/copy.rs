@@ -3,12 +3,12 @@
 //! INVARIANT: all rows of all tables are there afterwards, and the numbers that must only grow go
 //! on; a table that is added to the schemas is added here, which a test compares.
 
-use super::{Connection, Dialect, Result, Transaction, Value, digest, params};
+use super::{Connection, Dialect, Result, Transaction, Value, digest};
 use crate::UserId;
 use crate::sql::columns::bytes;
 
 /// The tables with their columns, those before that others refer to.
-pub(crate) const TABLES: [(&str, &str); 14] = [
+pub(crate) const TABLES: [(&str, &str); 16] = [
     (
         "users",
         "id, name, source, subject, password, enabled, generation, totp_secret, totp_step, created_s, expires_s, \
@@ -27,9 +27,11 @@ pub(crate) const TABLES: [(&str, &str); 14] = [
         "wireguard_devices",
         "public_key, user_id, device, name, preshared, renewed_s, walled_s, latest, latest_own, \"outer\"",
     ),
+    ("known_devices", "user_id, device, added_s, seen_s, network"),
     ("invitations", "user_id, token, until_s, generation"),
     ("api_tokens", "name, role, created_s, until_s, hash"),
     ("refresh_tokens", "user_id, token"),
+    ("provider_sessions", "user_id, session, at_s"),
 ];
 
 /// Rows in one statement, at most.
@@ -54,7 +56,7 @@ pub(crate) fn rows(from: &Connection, to: &Transaction<'_>) -> Result<usize> {
             users = rows.values.len();
         }
         for batch in rows.values.chunks(BATCH) {
-            // What is missing is written out: of which type it would be is the column's matter.
+            // NULL is written out, because its type depends on the column.
             let mark = |value: &Value| if matches!(value, Value::Null(_)) { "NULL" } else { "?" };
             let row = |row: &Vec<Value>| format!("({})", row.iter().map(mark).collect::<Vec<_>>().join(", "));
             let marks = batch.iter().map(row).collect::<Vec<_>>().join(", ");
@@ -64,8 +66,7 @@ pub(crate) fn rows(from: &Connection, to: &Transaction<'_>) -> Result<usize> {
         }
     }
     let last: u64 = super::events::last_revocation(from)?;
-    let version: u64 = from.query_row("SELECT number FROM wireguard_version", (), |row| row.get(0))?;
-    set_numbers(to, last, version)?;
+    set_last_revocation(to, last)?;
     Ok(users)
 }
 
@@ -76,14 +77,12 @@ pub(crate) fn digests(to: &Transaction<'_>) -> Result<()> {
     ids.into_iter().try_for_each(|id| digest::renew(to, id))
 }
 
-fn set_numbers(to: &Transaction<'_>, last: u64, version: u64) -> Result<()> {
+fn set_last_revocation(to: &Transaction<'_>, last: u64) -> Result<()> {
     match to.dialect() {
         Dialect::Sqlite => {
             to.execute("DELETE FROM sqlite_sequence WHERE name = 'revocations'", ())?;
-            to.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('revocations', ?)", [last])?;
+            to.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('revocations', ?)", [last]).map(drop)
         }
-        Dialect::Postgres => drop(to.execute("UPDATE revocation_number SET number = ?", [last])?),
+        Dialect::Postgres => to.execute("UPDATE revocation_number SET number = ?", [last]).map(drop),
     }
-    // Whoever knows an earlier number finds a later one.
-    to.execute("UPDATE wireguard_version SET number = ?", params![version + 1]).map(drop)
 }

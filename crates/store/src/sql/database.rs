@@ -7,19 +7,21 @@ use vpnd_proto::attach::Tokens;
 use vpnd_proto::session::{DeviceId, SessionId};
 
 use super::{
-    Connection, Transaction, accounts, carriers, digest, events, fixed_addresses, sessions, users, wireguard,
+    Connection, Transaction, accounts, carriers, digest, events, fixed_addresses, gateways, notices,
+    sessions, users, wireguard,
 };
+use crate::put_off::{Wall, Walls};
 use crate::{
-    Carrier, CertificateHash, Device, ExternalUser, Family, Fleet, HandshakeShown, Lease, LeaseOwner, Leases,
-    LiveSession, LiveUser, NewUser, Owner, PasswordHash, Revocation, RevocationCause, Revocations,
-    SessionChange, SessionRecord, Sessions, StoreError, TakenAway, User, UserChange, UserId, UserImport,
-    UserPage, Users,
+    Begun, Carrier, CertificateHash, Device, ExternalUser, Family, Fleet, GatewayReport, GatewayState,
+    HandshakeShown, Lease, LeaseOwner, Leases, LiveSession, LiveUser, NewUser, Notices, Owner, PasswordHash,
+    Revocation, RevocationCause, Revocations, SessionChange, SessionRecord, Sessions, StoreError, TakenAway,
+    User, UserChange, UserId, UserImport, UserPage, Users,
 };
 
 /// Revocations that may be kept though they were carried out, so that not each is a change of its
 /// own.
 const KEPT_REVOCATIONS: u64 = 64;
-/// The same where other gateways may not have read them yet.
+/// Revocations that are kept where other gateways may not have read them yet.
 const KEPT_FOR_OTHERS: u64 = 10_000;
 
 /// Reads and changes as a whole.
@@ -47,9 +49,15 @@ pub(crate) trait Database: Send + Sync {
     fn alter_sessions(&self, changes: &[SessionChange], now_s: u64) -> Result<Vec<bool>, StoreError>;
 
     /// Keeps timestamps of handshakes, or puts that off.
-    fn keep_shown_handshakes(&self, shown: &[HandshakeShown]) -> Result<(), StoreError> {
+    fn keep_shown_handshakes(&self, shown: &[HandshakeShown]) -> Result<Vec<bool>, StoreError> {
         self.change(|t| wireguard::keep_handshakes(t, shown).map(Ok))
     }
+
+    /// Keeps that a device was walled, or puts that off.
+    fn wall_device(&self, wall: Wall) -> Result<(), StoreError>;
+
+    /// The walls that were put off; to be read before the store is.
+    fn walls_put_off(&self) -> Result<Walls, StoreError>;
 
     /// Learns of revocations that someone has made.
     fn learnt_of(&self, _revocations: &[Revocation]) {}
@@ -57,6 +65,12 @@ pub(crate) trait Database: Send + Sync {
     /// Whether other gateways share it.
     fn is_shared(&self) -> bool {
         false
+    }
+
+    /// Refuses to lease addresses while other gateways may have sessions of which the database has
+    /// lost the leases.
+    fn may_lease(&self) -> Result<(), StoreError> {
+        Ok(())
     }
 
     /// See [`Revocations::history`].
@@ -234,7 +248,11 @@ impl<D: Database> Leases for D {
     }
 
     fn claim(&self, lease: &Lease, now_s: u64) -> Result<bool, StoreError> {
-        self.change(|t| sessions::claim(t, lease, now_s).map(Ok))
+        // On the connection that makes the change.
+        self.change(|t| match self.may_lease() {
+            Ok(()) => sessions::claim(t, lease, now_s).map(Ok),
+            Err(refused) => Ok(Err(refused)),
+        })
     }
 
     fn surplus(&self, user: UserId, family: Family, now_s: u64) -> Result<Option<Lease>, StoreError> {
@@ -330,9 +348,9 @@ impl<D: Database> Revocations for D {
 }
 
 impl<D: Database> Fleet for D {
-    fn next_generation(&self) -> Result<u64, StoreError> {
+    fn begin_session(&self, owner: LeaseOwner, most: Option<u64>, now_s: u64) -> Result<Begun, StoreError> {
         self.change(|t| match t.gateway() {
-            Some(_) => carriers::next_generation(t).map(Ok),
+            Some(gateway) => carriers::make_room(t, gateway, owner, most, now_s).map(Ok),
             None => Ok(Err(StoreError::NoFleet)),
         })
     }
@@ -358,6 +376,58 @@ impl<D: Database> Fleet for D {
     fn dropped(&self, sessions: &[TakenAway]) -> Result<(), StoreError> {
         self.change(|t| match t.gateway() {
             Some(gateway) => carriers::dropped(t, gateway, sessions).map(Ok),
+            None => Ok(Err(StoreError::NoFleet)),
+        })
+    }
+
+    fn report(&self, report: &GatewayReport) -> Result<(), StoreError> {
+        self.change(|t| match t.gateway() {
+            Some(gateway) => gateways::report(t, gateway, report).map(Ok),
+            None => Ok(Err(StoreError::NoFleet)),
+        })
+    }
+
+    fn gateways(&self) -> Result<Vec<GatewayState>, StoreError> {
+        self.read(|c| match c.gateway() {
+            Some(gateway) => gateways::all(c, gateway),
+            None => Ok(Vec::new()),
+        })
+    }
+
+    fn agree_on_wireguard_key(&self, public: &[u8; 32]) -> Result<bool, StoreError> {
+        self.change(|t| match t.gateway() {
+            Some(_) => gateways::agree_on_wireguard_key(t, public).map(Ok),
+            None => Ok(Err(StoreError::NoFleet)),
+        })
+    }
+
+    fn notices(&self, after: u64) -> Result<Notices, StoreError> {
+        self.read(|c| match c.gateway() {
+            Some(_) => notices::since(c, after),
+            None => Ok(Notices::default()),
+        })
+    }
+
+    fn leave_notice(
+        &self,
+        origin: [u8; 16],
+        after: u64,
+        decide: &mut dyn FnMut(Notices) -> Option<Vec<u8>>,
+    ) -> Result<(), StoreError> {
+        self.change(|t| {
+            if t.gateway().is_none() {
+                return Ok(Err(StoreError::NoFleet));
+            }
+            match decide(notices::since(t, after)?) {
+                Some(body) => notices::leave(t, origin, &body).map(Ok),
+                None => Ok(Ok(())),
+            }
+        })
+    }
+
+    fn drain_unless_last(&self) -> Result<bool, StoreError> {
+        self.change(|t| match t.gateway() {
+            Some(gateway) => gateways::drain_unless_last(t, gateway).map(Ok),
             None => Ok(Err(StoreError::NoFleet)),
         })
     }

@@ -16,7 +16,7 @@ pub(crate) fn add_revocation(
 ) -> Result<()> {
     let device = device.map(|device| device.0);
     if t.dialect() == Dialect::Postgres {
-        // A sequence of its own would number changes in another order than they become true.
+        // A separate sequence would number changes in another order than they become true.
         t.execute("UPDATE revocation_number SET number = number + 1", ())?;
         let sql = "INSERT INTO revocations (seq, user_id, name, cause, device, at_s)
                    SELECT number, ?1, ?2, ?3, ?4, ?5 FROM revocation_number";

@@ -3,7 +3,7 @@
 use super::columns::bytes;
 use super::users::{self, StoreResult};
 use super::{Connection, Database, Optional as _, Result, Transaction, digest, params};
-use crate::{Accepted, InvitationHash, Invitations, StoreError, User, UserId};
+use crate::{Accepted, InvitationHash, Invitations, LOCAL, StoreError, User, UserId};
 
 impl<D: Database> Invitations for D {
     fn invite(&self, name: &str, invitation: &InvitationHash, until_s: u64) -> Result<(), StoreError> {
@@ -21,9 +21,6 @@ impl<D: Database> Invitations for D {
 
 fn invite(t: &Transaction<'_>, name: &str, invitation: &InvitationHash, until_s: u64) -> StoreResult<()> {
     let Some(id) = users::id_of(t, name)? else { return users::no_such_user(name) };
-    if let Err(error) = users::local(t, id, name)? {
-        return Ok(Err(error));
-    }
     let sql = "INSERT INTO invitations (user_id, token, until_s, generation)
                SELECT id, ?2, ?3, generation FROM users WHERE id = ?1
                ON CONFLICT (user_id) DO UPDATE SET
@@ -54,9 +51,15 @@ fn invited(c: &Connection, invitation: &InvitationHash, now_s: u64) -> Result<Op
 
 fn accept(t: &Transaction<'_>, accepted: &Accepted, now_s: u64) -> StoreResult<bool> {
     let Some(user) = invited(t, &accepted.invitation, now_s)? else { return Ok(Ok(false)) };
+    if accepted.password.is_some() != (user.source == LOCAL) {
+        return Ok(Ok(false));
+    }
     t.execute("DELETE FROM invitations WHERE user_id = ?", [user.id.0])?;
     let sql = "UPDATE users SET totp_secret = ?, totp_step = ? WHERE id = ?";
     t.execute(sql, params![accepted.totp.expose(), accepted.step, user.id.0])?;
-    // This renews the digest.
-    Ok(users::set_password(t, &user.name, &accepted.password, now_s)?.map(|()| true))
+    match &accepted.password {
+        // This renews the digest.
+        Some(password) => Ok(users::set_password(t, &user.name, password, now_s)?.map(|()| true)),
+        None => digest::renew(t, user.id).map(|()| Ok(true)),
+    }
 }

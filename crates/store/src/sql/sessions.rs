@@ -17,9 +17,13 @@ const REMOVAL_S: u64 = 60;
 
 pub(crate) fn add(t: &Transaction<'_>, session: &SessionRecord, generation: u64) -> Result<bool> {
     t.statement("DELETE FROM sessions WHERE expires_s <= ?").execute([session.started_s])?;
-    let sql = "INSERT INTO sessions (id, user_id, device, settled, fresh, started_s, expires_s, epoch, amr, auth_time_s)
-               SELECT ?1, id, ?3, ?4, ?5, ?6, ?7, ?9, ?10, ?11 FROM users WHERE id = ?2 AND enabled = 1 AND generation = ?8";
-    let added = t.statement(sql).execute(params![
+    let (condition, more) = carriers::has_room(t, session.most, 12);
+    let sql = format!(
+        "INSERT INTO sessions (id, user_id, device, settled, fresh, started_s, expires_s, epoch, amr, auth_time_s)
+         SELECT ?1, id, ?3, ?4, ?5, ?6, ?7, ?9, ?10, ?11 FROM users
+         WHERE id = ?2 AND enabled = 1 AND generation = ?8{condition}"
+    );
+    let mut values = params![
         session.id.0,
         session.user.0,
         session.device.0,
@@ -31,7 +35,9 @@ pub(crate) fn add(t: &Transaction<'_>, session: &SessionRecord, generation: u64)
         session.epoch,
         session.factors.to_string(),
         session.auth_time_s,
-    ])?;
+    ];
+    values.extend(more);
+    let added = t.statement(&sql).execute(values)?;
     if added == 1 {
         carriers::begin(t, session.id, session.generation)?;
     }
@@ -121,16 +127,20 @@ pub(crate) fn owners(c: &Connection, now_s: u64) -> Result<Vec<Owner>> {
 pub(crate) fn live(c: &Connection, now_s: u64) -> Result<Vec<LiveSession>> {
     let (condition, values) = here(c, "s.id", 2, params![now_s]);
     let sql = format!(
-        "SELECT s.id, u.name, u.source, s.device, s.started_s, s.expires_s
-         FROM sessions s JOIN users u ON u.id = s.user_id WHERE s.expires_s > ?1{condition}"
+        "SELECT s.id, s.user_id, u.name, u.source, s.device, s.started_s, s.expires_s, w.name AS wireguard
+         FROM sessions s JOIN users u ON u.id = s.user_id
+         LEFT JOIN wireguard_devices w ON w.user_id = s.user_id AND w.device = s.device
+         WHERE s.expires_s > ?1{condition}"
     );
     let statement = c.statement(&sql);
     let mut found: Vec<LiveSession> = statement.query_all(values, |row| {
         Ok(LiveSession {
             id: SessionId(bytes(row, "id")?),
+            owner: UserId(bytes(row, "user_id")?),
             user: row.get("name")?,
             source: row.get("source")?,
             device: DeviceId(bytes(row, "device")?),
+            wireguard: row.get("wireguard")?,
             addresses: Vec::new(),
             started_s: row.get("started_s")?,
             expires_s: row.get("expires_s")?,
@@ -152,17 +162,19 @@ pub(crate) fn live(c: &Connection, now_s: u64) -> Result<Vec<LiveSession>> {
 
 pub(crate) fn devices(c: &Connection, user: UserId) -> Result<Vec<Device>> {
     let mut devices: BTreeMap<DeviceId, Device> = BTreeMap::new();
-    let new = |id| Device { id, addresses: Vec::new(), session_since_s: None };
+    let new = |id| Device { id, addresses: Vec::new(), session_since_s: None, session: None };
     let leases = c.statement("SELECT * FROM leases WHERE user_id = ? ORDER BY length(address), address");
     for lease in leases.query_all::<_, Vec<Lease>>([user.0], lease_from_row)? {
         let id = lease.owner.device;
         devices.entry(id).or_insert_with(|| new(id)).addresses.push(lease.address);
     }
-    let sessions = c.statement("SELECT device, started_s FROM sessions WHERE user_id = ?");
-    let found: Vec<(DeviceId, u64)> =
-        sessions.query_all([user.0], |row| Ok((DeviceId(bytes(row, "device")?), row.get("started_s")?)))?;
-    for (id, since_s) in found {
-        devices.entry(id).or_insert_with(|| new(id)).session_since_s = Some(since_s);
+    let sessions = c.statement("SELECT id, device, started_s FROM sessions WHERE user_id = ?");
+    let found: Vec<(DeviceId, SessionId, u64)> = sessions.query_all([user.0], |row| {
+        Ok((DeviceId(bytes(row, "device")?), SessionId(bytes(row, "id")?), row.get("started_s")?))
+    })?;
+    for (id, session, since_s) in found {
+        let device = devices.entry(id).or_insert_with(|| new(id));
+        (device.session_since_s, device.session) = (Some(since_s), Some(session));
     }
     Ok(devices.into_values().collect())
 }
@@ -232,7 +244,7 @@ pub(crate) fn claim(t: &Transaction<'_>, lease: &Lease, now_s: u64) -> Result<bo
     Ok(claimed == 1)
 }
 
-/// An owner whom nobody is, for an address that is to be free soon.
+/// An owner that is no user's device, for an address that is to be free soon.
 fn nobodys() -> [[u8; 16]; 2] {
     [rand::random(), rand::random()]
 }
@@ -269,6 +281,7 @@ fn session_from_row(row: &Row<'_>) -> Result<SessionRecord> {
         factors: Factors::from(row.get::<_, String>("amr")?.as_str()),
         auth_time_s: row.get("auth_time_s")?,
         generation: 0,
+        most: None,
     })
 }
 

@@ -40,7 +40,7 @@ impl Value {
     }
 }
 
-/// What may stand for a `?`.
+/// A value that may stand for a `?`.
 pub(crate) trait Parameter {
     const KIND: Kind;
     fn value(&self) -> Value;

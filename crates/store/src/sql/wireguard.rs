@@ -1,14 +1,20 @@
 //! WireGuard devices in SQL.
 
+use std::collections::HashMap;
+
 use vpnd_proto::plane::Endpoint;
 use vpnd_proto::session::DeviceId;
 
 use super::columns::{bytes, optional_bytes};
 use super::users::{self, StoreResult};
-use super::{Connection, Database, Optional as _, Result, Row, Transaction, digest, fixed_addresses, params};
+use super::{
+    Connection, Database, Optional as _, Result, Row, Transaction, digest, fixed_addresses, known_devices,
+    params,
+};
+use crate::put_off::{Pace, Wall};
 use crate::{
-    AddressChange, FoundDevice, HandshakeShown, NewWireGuardDevice, PresharedKey, StoreError, UserId,
-    WireGuardDevice, WireGuardDevices,
+    AddressChange, DeviceChanges, FoundDevice, HandshakeShown, NewWireGuardDevice, OwnedDevice, PresharedKey,
+    StoreError, UserId, WireGuardDevice, WireGuardDevices,
 };
 
 const COLUMNS: &str =
@@ -33,7 +39,12 @@ impl<D: Database> WireGuardDevices for D {
     }
 
     fn wireguard_devices_of(&self, user: UserId) -> Result<Vec<WireGuardDevice>, StoreError> {
-        self.read(|c| of_user(c, user))
+        let walls = self.walls_put_off()?;
+        let mut devices = self.read(|c| of_user(c, user))?;
+        for device in &mut devices {
+            device.walled_s = device.walled_s.or_else(|| walls.kept(device));
+        }
+        Ok(devices)
     }
 
     fn find_wireguard_device(
@@ -41,7 +52,12 @@ impl<D: Database> WireGuardDevices for D {
         public_key: &[u8; 32],
         now_s: u64,
     ) -> Result<Option<FoundDevice>, StoreError> {
-        self.read(|c| by_key(c, public_key, now_s))
+        let walls = self.walls_put_off()?;
+        let mut found = self.read(|c| by_key(c, public_key, now_s))?;
+        if let Some(found) = &mut found {
+            found.device.walled_s = found.device.walled_s.or_else(|| walls.of(found));
+        }
+        Ok(found)
     }
 
     fn renew_wireguard_device(&self, name: &str, id: DeviceId, now_s: u64) -> Result<bool, StoreError> {
@@ -49,14 +65,14 @@ impl<D: Database> WireGuardDevices for D {
     }
 
     fn wall_wireguard_device(&self, id: DeviceId, now_s: u64) -> Result<(), StoreError> {
-        self.revoke(|t| wall(t, id, now_s).map(Ok))
+        self.wall_device((id, now_s))
     }
 
     fn forget_handshakes(&self, name: &str, id: DeviceId) -> Result<bool, StoreError> {
         self.change(|t| forget_handshakes(t, name, id))
     }
 
-    fn keep_handshakes(&self, shown: &[HandshakeShown]) -> Result<(), StoreError> {
+    fn keep_handshakes(&self, shown: &[HandshakeShown]) -> Result<Vec<bool>, StoreError> {
         self.keep_shown_handshakes(shown)
     }
 
@@ -64,8 +80,8 @@ impl<D: Database> WireGuardDevices for D {
         self.change(|t| keep_outer(t, heard).map(Ok))
     }
 
-    fn wireguard_version(&self) -> Result<u64, StoreError> {
-        self.read(version)
+    fn wireguard_changes(&self, since: Option<u64>) -> Result<DeviceChanges, StoreError> {
+        self.read(|c| changes(c, since))
     }
 }
 
@@ -91,6 +107,7 @@ fn add(t: &Transaction<'_>, name: &str, device: &NewWireGuardDevice, now_s: u64)
     if let Err(error) = fixed_addresses::set(t, id, name, &change, now_s)? {
         return Ok(Err(error));
     }
+    known_devices::add(t, id, device.id, now_s)?;
     digest::renew(t, id)?;
     Ok(Ok(()))
 }
@@ -147,15 +164,21 @@ fn change(
     Ok(Ok(changed == 1))
 }
 
-fn wall(t: &Transaction<'_>, device: DeviceId, now_s: u64) -> Result<()> {
-    let sql =
-        "UPDATE wireguard_devices SET walled_s = ?2 WHERE device = ?1 AND walled_s IS NULL RETURNING user_id";
-    let user =
-        t.query_row(sql, params![device.0, now_s], |row| bytes(row, "user_id").map(UserId)).optional()?;
-    user.map_or(Ok(()), |user| digest::renew(t, user))
+/// Walls devices; one that was put off has no effect on a device that was renewed since.
+pub(crate) fn wall(t: &Transaction<'_>, pace: Pace, walls: &[Wall]) -> Result<()> {
+    let since = if pace == Pace::Later { "AND renewed_s <= ?2" } else { "" };
+    let sql = format!(
+        "UPDATE wireguard_devices SET walled_s = ?2 WHERE device = ?1 AND walled_s IS NULL {since} RETURNING user_id"
+    );
+    let update = t.statement(&sql);
+    walls.iter().try_for_each(|(device, at_s)| {
+        let user = update.query_row(params![device.0, at_s], |row| bytes(row, "user_id").map(UserId));
+        user.optional()?.map_or(Ok(()), |user| digest::renew(t, user))
+    })
 }
 
-pub(crate) fn keep_handshakes(t: &Transaction<'_>, shown: &[HandshakeShown]) -> Result<()> {
+/// Which of these are later than what the store had, or of devices that are gone.
+pub(crate) fn keep_handshakes(t: &Transaction<'_>, shown: &[HandshakeShown]) -> Result<Vec<bool>> {
     let update = |column: &str| {
         format!(
             "UPDATE wireguard_devices SET {column} = ?2 WHERE public_key = ?1 AND ({column} IS NULL OR {column} < ?2)"
@@ -163,11 +186,13 @@ pub(crate) fn keep_handshakes(t: &Transaction<'_>, shown: &[HandshakeShown]) -> 
     };
     let (latest, latest_own) = (update("latest"), update("latest_own"));
     let (theirs, own) = (t.statement(&latest), t.statement(&latest_own));
-    for HandshakeShown { public_key, time, is_own } in shown {
+    let device = t.statement("SELECT 1 FROM wireguard_devices WHERE public_key = ?");
+    let keep = |HandshakeShown { public_key, time, is_own }: &HandshakeShown| {
         let statement = if *is_own { &own } else { &theirs };
-        statement.execute(params![public_key, time])?;
-    }
-    Ok(())
+        let is_kept = statement.execute(params![public_key, time])? == 1;
+        Ok(is_kept || !device.exists([public_key])?)
+    };
+    shown.iter().map(keep).collect()
 }
 
 fn keep_outer(t: &Transaction<'_>, heard: &[(DeviceId, Option<Endpoint>)]) -> Result<()> {
@@ -194,8 +219,49 @@ pub(crate) fn remove(t: &Transaction<'_>, user: UserId, device: DeviceId) -> Res
     t.execute(sql, params![user.0, device.0]).map(|removed| removed == 1)
 }
 
-fn version(c: &Connection) -> Result<u64> {
-    c.statement("SELECT number FROM wireguard_version").query_row((), |row| row.get(0))
+fn changes(c: &Connection, since: Option<u64>) -> Result<DeviceChanges> {
+    let sql =
+        "SELECT coalesce(min(number), 0) AS first, coalesce(max(number), 0) AS last FROM wireguard_changes";
+    let (first, last): (u64, u64) =
+        c.statement(sql).query_row((), |row| Ok((row.get("first")?, row.get("last")?)))?;
+    let since = since.filter(|since| (first..=last + 1).contains(&(since + 1)));
+    if since == Some(last) {
+        return Ok(DeviceChanges { last, are_all: false, devices: Vec::new(), removed: Vec::new() });
+    }
+    // Those of one moment: other changes may follow.
+    let numbers = since.map_or_else(Vec::new, |since| params![since, last]);
+    let changed = "FROM wireguard_changes c WHERE c.number > ? AND c.number <= ?";
+    let which =
+        since.map_or_else(String::new, |_| format!("WHERE d.public_key IN (SELECT c.public_key {changed})"));
+    let sql = format!("SELECT u.name AS user_name, u.source, {COLUMNS} {which} ORDER BY d.public_key");
+    let mut devices: Vec<OwnedDevice> = c.statement(&sql).query_all(numbers.clone(), |row| {
+        let (user_name, source) = (row.get("user_name")?, row.get("source")?);
+        Ok(OwnedDevice { device: from_row(row)?, user_name, source, groups: Vec::new() })
+    })?;
+    let sql = format!(
+        "SELECT user_id, name FROM memberships WHERE user_id IN (SELECT d.user_id FROM wireguard_devices d {which}) ORDER BY name"
+    );
+    let memberships: Vec<(UserId, String)> = c
+        .statement(&sql)
+        .query_all(numbers.clone(), |row| Ok((UserId(bytes(row, "user_id")?), row.get("name")?)))?;
+    let mut groups: HashMap<UserId, Vec<String>> = HashMap::new();
+    for (user, group) in memberships {
+        groups.entry(user).or_default().push(group);
+    }
+    for owned in &mut devices {
+        owned.groups = groups.get(&owned.device.user).cloned().unwrap_or_default();
+    }
+    let removed = match since {
+        Some(_) => {
+            let sql = format!(
+                "SELECT DISTINCT c.public_key {changed} AND NOT EXISTS
+                     (SELECT 1 FROM wireguard_devices d WHERE d.public_key = c.public_key)"
+            );
+            c.statement(&sql).query_all(numbers, |row| bytes(row, "public_key"))?
+        }
+        None => Vec::new(),
+    };
+    Ok(DeviceChanges { last, are_all: since.is_none(), devices, removed })
 }
 
 fn from_row(row: &Row<'_>) -> Result<WireGuardDevice> {

@@ -13,8 +13,8 @@ use vpnd_proto::session::SessionId;
 
 use super::StoreError;
 use super::faults::{explain, explain_sql};
-use super::group::{Changes, NotMade};
-use crate::put_off::{self, Behind, Pace};
+use super::group::{Changes, Company, NotMade};
+use crate::put_off::{self, Behind, Pace, Wall};
 use crate::sql::{self, Transaction, sessions, wireguard};
 use crate::{HandshakeShown, SessionChange, SessionRecord};
 
@@ -51,7 +51,7 @@ impl Connections {
         query(&sql::Connection::new(&*self.queries.lock())).map_err(|error| explain_sql(&self.path, error))
     }
 
-    /// The same for what is SQLite's alone.
+    /// Runs queries that only SQLite has.
     pub(super) fn with_queries<T>(
         &self,
         query: impl FnOnce(&Connection) -> rusqlite::Result<T>,
@@ -65,11 +65,36 @@ impl Connections {
         limit: Duration,
         change: impl FnOnce(&Transaction<'_>) -> sql::Result<Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        self.changes.make(limit, limit >= BUSY_TIMEOUT, change).map_err(|not_made| match not_made {
+        self.make(limit, Company::Others, change)
+    }
+
+    fn make<T>(
+        &self,
+        limit: Duration,
+        company: Company,
+        change: impl FnOnce(&Transaction<'_>) -> sql::Result<Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        self.changes.make(limit, company, change).map_err(|not_made| match not_made {
             NotMade::Late => StoreError::Busy { path: self.path.clone() },
             NotMade::Sql(error) => explain_sql(&self.path, error),
             NotMade::Refused(refused) => refused,
         })
+    }
+
+    /// Runs a change after which the log is empty: a log that is lost or cut short takes the newest
+    /// changes with it, and none of these may be among them.
+    pub(super) fn revoke<T>(
+        &self,
+        limit: Duration,
+        change: impl FnOnce(&Transaction<'_>) -> sql::Result<Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let value = self.make(limit, Company::Alone, change)?;
+        // The change is durable already: if this fails, or another process reads for too long, it
+        // stays in the log.
+        if !self.empty_log() {
+            tracing::warn!(path = %self.path.display(), "a revocation is safe, but only in the store's -wal file so far");
+        }
+        Ok(value)
     }
 
     /// Brings all changes from the log into the main file; whether that was possible.
@@ -96,8 +121,16 @@ impl Behind for Connections {
         self.change(patience(pace), |t| put_off::apply(t, changes, now_s).map(Ok))
     }
 
-    fn keep_shown(&self, pace: Pace, shown: &[HandshakeShown]) -> Result<(), StoreError> {
+    fn keep_shown(&self, pace: Pace, shown: &[HandshakeShown]) -> Result<Vec<bool>, StoreError> {
         self.change(patience(pace), |t| wireguard::keep_handshakes(t, shown).map(Ok))
+    }
+
+    fn wall(&self, pace: Pace, walls: &[Wall]) -> Result<(), StoreError> {
+        self.revoke(patience(pace), |t| wireguard::wall(t, pace, walls).map(Ok))
+    }
+
+    fn end_all(&self, at_s: u64) -> Result<(), StoreError> {
+        self.revoke(LATER_PATIENCE, |t| put_off::end_all(t, at_s).map(Ok))
     }
 
     fn stored_session(&self, id: SessionId, now_s: u64) -> Result<Option<SessionRecord>, StoreError> {
@@ -121,4 +154,45 @@ pub(crate) fn open(path: &Path) -> rusqlite::Result<Connection> {
     connection.set_prepared_statement_cache_capacity(STATEMENTS);
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     Ok(connection)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn changes_that_clients_wait_for_share_a_commit() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("numbers.db");
+        Connection::open(&path).unwrap().execute_batch("CREATE TABLE numbers (number INTEGER)").unwrap();
+        let connections = &Connections::new(&path, open(&path).unwrap()).unwrap();
+        // Shorter than that of changes for which no client waits.
+        let limit = BUSY_TIMEOUT - Duration::from_millis(1);
+        let insert = |before: &dyn Fn()| {
+            connections.change(limit, |t| {
+                before();
+                t.execute("INSERT INTO numbers VALUES (1)", ()).map(Ok)
+            })
+        };
+        let (begun, has_begun) = mpsc::channel();
+        let all_wait = move || {
+            begun.send(()).unwrap();
+            while connections.changes.counts().0 < 4 {
+                thread::yield_now();
+            }
+        };
+        thread::scope(|scope| {
+            let first = scope.spawn(move || insert(&all_wait));
+            has_begun.recv().unwrap();
+            let others: Vec<_> = (0..4).map(|_| scope.spawn(move || insert(&|| {}))).collect();
+            others
+                .into_iter()
+                .chain([first])
+                .for_each(|change| assert_eq!(change.join().unwrap().unwrap(), 1));
+        });
+        assert_eq!(connections.changes.counts(), (0, 1), "one trip to the disk");
+    }
 }

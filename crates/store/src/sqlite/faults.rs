@@ -13,7 +13,7 @@ pub(super) fn corrupted(path: &Path, detail: String) -> StoreError {
     StoreError::corrupted(path.to_owned(), detail)
 }
 
-/// The same for statements that the engines share.
+/// Explains errors of statements that the engines share.
 pub(crate) fn explain_sql(path: &Path, error: SqlError) -> StoreError {
     match error {
         SqlError::Sqlite(error) => explain(path, error),

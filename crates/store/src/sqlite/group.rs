@@ -1,7 +1,9 @@
 //! Changes that are committed together: a trip to the disk costs more than most changes do.
 //!
 //! A change that ends while others wait for the connection leaves the transaction open for them,
-//! and the last of them commits it for all. A change is committed at once if no other waits behind it.
+//! and the last of them commits it for all. A change is committed at once if no other waits behind it,
+//! if it is one that may take long, or once the group is [`MAX_AGE`] old: a change that clients wait
+//! for then waits for no more than that and one other change.
 //!
 //! Invariants: a change returns only once it is committed, or has failed; one that fails takes
 //! nothing of the others with it, unless the whole transaction is lost, and then all of them fail.
@@ -20,6 +22,8 @@ use crate::sql::{self, SqlError, Transaction};
 
 /// Changes that are committed together, at most: a lost transaction fails all of them.
 const MAX_GROUP: usize = 64;
+/// The age at which a group takes no further change.
+const MAX_AGE: Duration = if cfg!(test) { Duration::from_secs(60) } else { Duration::from_millis(20) };
 /// Wait for the next change of a group. It is there at once, unless it has given up.
 const TURN: Duration = if cfg!(test) { Duration::from_secs(60) } else { Duration::from_millis(2) };
 
@@ -40,10 +44,26 @@ struct State {
 }
 
 /// Changes in one transaction.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Group {
+    begun: Instant,
     members: usize,
     outcome: Arc<Outcome>,
+}
+
+/// Which changes a change is committed with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Company {
+    /// Those that wait for the connection.
+    Others,
+    /// None: it may take long.
+    Alone,
+}
+
+impl Group {
+    fn is_old(&self) -> bool {
+        self.begun.elapsed() >= MAX_AGE
+    }
 }
 
 /// The outcome of a group. Its members wait here, so that no later change keeps them.
@@ -114,12 +134,12 @@ impl Changes {
         }
     }
 
-    /// Runs a change and has it committed. If it `waits`, changes behind it may run before that, and are
-    /// committed with it. A panic in it leaves no half of it behind.
+    /// Runs a change and has it committed; changes behind it may run before that. A panic in it
+    /// leaves no half of it behind.
     pub(super) fn make<T>(
         &self,
         limit: Duration,
-        waits: bool,
+        company: Company,
         change: impl FnOnce(&Transaction<'_>) -> sql::Result<std::result::Result<T, StoreError>>,
     ) -> std::result::Result<T, NotMade> {
         let until = Instant::now() + limit;
@@ -127,6 +147,9 @@ impl Changes {
         let state = self.state.try_lock_until(until);
         self.waiting.fetch_sub(1, Ordering::AcqRel);
         let mut state = state.ok_or(NotMade::Late)?;
+        if company == Company::Alone || state.open.as_ref().is_some_and(Group::is_old) {
+            self.commit(&mut state);
+        }
         let outcome = state.join(until)?;
         let ran = catch_unwind(AssertUnwindSafe(|| state.run(change)));
         if let (Ok(Ok(Ok(_))), Some(group)) = (&ran, &mut state.open) {
@@ -136,7 +159,7 @@ impl Changes {
             Ok(Err(SqlError::Sqlite(error))) => Some(Failure::from(error)),
             _ => None,
         };
-        self.look_after(&mut state, waits, failure);
+        self.look_after(&mut state, company, failure);
         drop(state);
         let value = match ran.unwrap_or_else(|panic| resume_unwind(panic)) {
             Ok(Ok(value)) => value,
@@ -156,6 +179,11 @@ impl Changes {
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn counts(&self) -> (usize, usize) {
+        (self.waiting.load(Ordering::Acquire), self.commits.load(Ordering::Relaxed))
+    }
+
     /// Does something outside of a transaction.
     pub(super) fn alone<T>(&self, work: impl FnOnce(&mut Connection) -> T) -> T {
         let mut state = self.state.lock();
@@ -163,8 +191,8 @@ impl Changes {
         work(&mut state.connection)
     }
 
-    /// Ends the transaction, unless others are about to go on with it and this change `waits` for them.
-    fn look_after(&self, state: &mut State, waits: bool, failure: Option<Failure>) {
+    /// Ends the transaction, unless others are about to go on with it.
+    fn look_after(&self, state: &mut State, company: Company, failure: Option<Failure>) {
         let Some(group) = &state.open else { return };
         if state.connection.is_autocommit() {
             // SQLite has rolled all of it back: the disk is full, say.
@@ -173,7 +201,11 @@ impl Changes {
         } else if group.members == 0 {
             let ended = state.connection.execute_batch("ROLLBACK");
             state.settle(ended.map_err(|error| Failure::from(&error)));
-        } else if !waits || group.members >= MAX_GROUP || self.waiting.load(Ordering::Acquire) == 0 {
+        } else if company == Company::Alone
+            || group.members >= MAX_GROUP
+            || group.is_old()
+            || self.waiting.load(Ordering::Acquire) == 0
+        {
             self.commit(state);
         }
     }
@@ -184,7 +216,7 @@ impl Changes {
         }
         let committed = state.connection.execute_batch("COMMIT");
         if committed.is_err() && !state.connection.is_autocommit() {
-            // No caller is told that it was made, so it is not.
+            // No caller gets an acknowledgement, so it is not made.
             let _ = state.connection.execute_batch("ROLLBACK");
         }
         #[cfg(test)]
@@ -211,7 +243,8 @@ impl State {
         }
         self.connection.busy_timeout(until.saturating_duration_since(Instant::now()))?;
         self.connection.execute_batch("BEGIN IMMEDIATE")?;
-        Ok(Arc::clone(&self.open.insert(Group::default()).outcome))
+        let group = Group { begun: Instant::now(), members: 0, outcome: Arc::default() };
+        Ok(Arc::clone(&self.open.insert(group).outcome))
     }
 
     /// Runs a change of which nothing stays if it fails.
@@ -253,7 +286,8 @@ mod tests {
     }
 
     fn insert(changes: &Changes, number: i64) -> std::result::Result<usize, NotMade> {
-        changes.make(LIMIT, true, |t| t.execute("INSERT INTO numbers VALUES (?)", [number]).map(Ok))
+        changes
+            .make(LIMIT, Company::Others, |t| t.execute("INSERT INTO numbers VALUES (?)", [number]).map(Ok))
     }
 
     fn numbers(changes: &Changes) -> Vec<i64> {
@@ -270,7 +304,7 @@ mod tests {
         let (go, may_go) = mpsc::channel();
         thread::scope(|scope| {
             let first = scope.spawn(move || {
-                changes.make(LIMIT, true, |t| {
+                changes.make(LIMIT, Company::Others, |t| {
                     begun.send(()).unwrap();
                     may_go.recv_timeout(LIMIT).unwrap();
                     t.execute("INSERT INTO numbers VALUES (?)", [0_i64]).map(Ok)
@@ -304,14 +338,14 @@ mod tests {
         let others: Vec<Other<'_, bool>> = vec![
             Box::new(|changes| insert(changes, 1).is_ok()),
             Box::new(|changes| {
-                let twice = changes.make(LIMIT, true, |t| {
+                let twice = changes.make(LIMIT, Company::Others, |t| {
                     t.execute("INSERT INTO numbers VALUES (?)", [2_i64])?;
                     t.execute("INSERT INTO numbers VALUES (?)", [2_i64]).map(Ok)
                 });
                 matches!(twice, Err(NotMade::Sql(_)))
             }),
             Box::new(|changes| {
-                let refused = changes.make(LIMIT, true, |t| {
+                let refused = changes.make(LIMIT, Company::Others, |t| {
                     t.execute("INSERT INTO numbers VALUES (?)", [3_i64])?;
                     Ok(Err::<(), _>(StoreError::Busy { path: "refused".into() }))
                 });
@@ -319,10 +353,14 @@ mod tests {
             }),
             Box::new(|changes| {
                 let work = || {
-                    changes.make(LIMIT, true, |t| -> sql::Result<std::result::Result<(), StoreError>> {
-                        t.execute("INSERT INTO numbers VALUES (?)", [4_i64])?;
-                        panic!("on purpose")
-                    })
+                    changes.make(
+                        LIMIT,
+                        Company::Others,
+                        |t| -> sql::Result<std::result::Result<(), StoreError>> {
+                            t.execute("INSERT INTO numbers VALUES (?)", [4_i64])?;
+                            panic!("on purpose")
+                        },
+                    )
                 };
                 catch_unwind(AssertUnwindSafe(work)).is_err()
             }),
@@ -336,8 +374,9 @@ mod tests {
     fn a_commit_that_fails_fails_all_of_its_changes_and_none_after_them() {
         let changes = changes();
         let orphan: Other<'_, bool> = Box::new(|changes| {
-            let orphan =
-                changes.make(LIMIT, true, |t| t.execute("INSERT INTO children VALUES (?)", [9_i64]).map(Ok));
+            let orphan = changes.make(LIMIT, Company::Others, |t| {
+                t.execute("INSERT INTO children VALUES (?)", [9_i64]).map(Ok)
+            });
             matches!(orphan, Err(NotMade::Sql(_)))
         });
         assert_eq!(together(&changes, vec![orphan]), (false, vec![true]), "the first is not acknowledged");
@@ -347,21 +386,26 @@ mod tests {
     }
 
     #[test]
-    fn a_change_that_may_not_wait_is_committed_before_those_behind_it() {
+    fn a_change_that_may_take_long_is_committed_alone() {
         let changes = changes();
-        changes.waiting.fetch_add(1, Ordering::AcqRel);
-        changes
-            .make(LIMIT, false, |t| t.execute("INSERT INTO numbers VALUES (?)", [1_i64]).map(Ok))
-            .ok()
-            .unwrap();
-        assert!(changes.state.lock().connection.is_autocommit());
+        // It neither joins a group nor leaves one open.
+        let alone = |changes: &Changes, number: i64| {
+            let change = changes.make(LIMIT, Company::Alone, |t| {
+                t.execute("INSERT INTO numbers VALUES (?)", [number]).map(Ok)
+            });
+            change.is_ok()
+        };
+        let others: Vec<Other<'_, bool>> =
+            vec![Box::new(|changes| alone(changes, 1)), Box::new(|changes| alone(changes, 2))];
+        assert_eq!(together(&changes, others), (true, vec![true; 2]));
+        assert_eq!(changes.commits.load(Ordering::Relaxed), 3);
     }
 
     #[test]
     fn nobody_is_left_with_an_open_transaction() {
         let changes = changes();
-        let refused =
-            changes.make(LIMIT, true, |_| Ok(Err::<(), _>(StoreError::Busy { path: "refused".into() })));
+        let refused = changes
+            .make(LIMIT, Company::Others, |_| Ok(Err::<(), _>(StoreError::Busy { path: "refused".into() })));
         assert!(matches!(refused, Err(NotMade::Refused(_))));
         assert!(changes.state.lock().connection.is_autocommit());
         // One that has given up when its turn comes.

@@ -53,6 +53,45 @@ fn a_disabled_user_has_no_session_whatever_else_is_in_the_file() {
 }
 
 #[test]
+fn a_new_store_has_no_user() {
+    let (_dir, store) = new_store();
+    assert!(store.users().unwrap().is_empty());
+    assert!(store.user("admin").unwrap().is_none() && !store.has_one_time_codes().unwrap());
+}
+
+#[test]
+fn texts_that_are_statements_are_texts() {
+    let (_dir, store) = new_store();
+    let texts = [
+        "' OR '1'='1",
+        "x'; DROP TABLE users; --",
+        "ann' --",
+        "\" OR 1=1",
+        "%",
+        "_nn",
+        "\\",
+        "?1",
+        "{column}",
+    ];
+    store.add_user(&named("ann"), 1).unwrap();
+    for text in texts {
+        assert!(store.user(text).unwrap().is_none(), "{text}");
+        assert!(store.user_by_subject(text, text).unwrap().is_none(), "{text}");
+        assert!(store.set_enabled(text, false, 1).is_err(), "{text}");
+        assert!(store.remove_user(text, 1).is_err(), "{text}");
+        let found = store.find_users(text, None, 10).unwrap();
+        assert!(found.users.is_empty(), "{text} finds {:?}", found.users);
+    }
+    for (number, text) in texts.iter().enumerate() {
+        let subject = format!("{number}{text}");
+        let user = store.refresh_external(&external(&subject, &format!("user{number}"), &[text]), 1).unwrap();
+        assert_eq!((user.groups.as_slice(), &user.subject), (&[(*text).to_owned()][..], &subject));
+        assert!(store.user_by_subject("campus", &subject).unwrap().is_some());
+    }
+    assert!(store.user("ann").unwrap().unwrap().enabled, "nothing was done to her");
+}
+
+#[test]
 fn changes_of_many_sessions_are_made_together_or_not_at_all() {
     let (dir, store) = new_store();
     let id = store.add_user(&ann(), 1).unwrap();

@@ -102,11 +102,11 @@ impl Replacement {
             return Err(self.failed(io::Error::other("its log could not be emptied")));
         }
         self.file.sync_all().map_err(|error| self.failed(error))?;
-        let there = self.path.exists();
+        let existed = self.path.exists();
         for step in STEPS {
             step(&self).map_err(|error| self.failed(error))?;
         }
-        Ok(there)
+        Ok(existed)
     }
 
     fn kept(&self) -> PathBuf {

@@ -4,8 +4,8 @@
 use std::net::Ipv4Addr;
 
 use serde::{Deserialize, Serialize};
-use vpnd_proto::checksum::{ipv4_header, pseudo_header};
-use vpnd_proto::packet::{PARTIAL_CHECKSUM, TCP, UDP, Version};
+use vpnd_packet::checksum::{ipv4_header, pseudo_header};
+use vpnd_packet::{PARTIAL_CHECKSUM, TCP, UDP, Version};
 
 const IPV4_HEADER: usize = 20;
 /// A TCP header without options.
@@ -170,8 +170,8 @@ fn write_tcp(header: &mut [u8], sum: u16) {
 
 #[cfg(test)]
 mod tests {
-    use vpnd_proto::checksum::{complete, verify};
-    use vpnd_proto::packet::Packet;
+    use vpnd_packet::Packet;
+    use vpnd_packet::checksum::{complete, verify};
 
     use super::*;
 

@@ -117,7 +117,7 @@ fn of_route(spec: &RouteSpec) -> Result<(), String> {
         }
     };
     if !is_table_of_a_tunnel(spec.table) || spec.metric.is_some() {
-        return Err(format!("table {} is none of vpnd's", spec.table));
+        return Err(format!("table {} is not one of vpnd's", spec.table));
     }
     of_name(interface)
 }
@@ -125,14 +125,14 @@ fn of_route(spec: &RouteSpec) -> Result<(), String> {
 fn of_host_routes(routes: &HostRoutes) -> Result<(), String> {
     let is_own = (1..TABLE_BASE).contains(&routes.table) && !SYSTEM_TABLES.contains(&routes.table);
     if !is_own {
-        return Err(format!("table {} is none of vpnd's", routes.table));
+        return Err(format!("table {} is not one of vpnd's", routes.table));
     }
     of_name(&routes.interface)
 }
 
 fn of_rule(spec: &RuleSpec) -> Result<(), String> {
     let Some((layer, place)) = Layer::of_priority(spec.priority) else {
-        return Err(format!("priority {} is none of vpnd's", spec.priority));
+        return Err(format!("priority {} is not one of vpnd's", spec.priority));
     };
     let good = match spec.matches {
         // The process that looks up the gateway's name is never root.
@@ -147,7 +147,7 @@ fn of_rule(spec: &RuleSpec) -> Result<(), String> {
                 && matches!(place, Layer::TUNNEL_RULE | Layer::CLOSING_RULE)
         }
     };
-    if good { Ok(()) } else { Err("its parts are none of vpnd's, or don't belong together".to_owned()) }
+    if good { Ok(()) } else { Err("its parts are not vpnd's, or don't belong together".to_owned()) }
 }
 
 fn of_guard(rules: &GuardRules) -> Result<(), String> {

@@ -112,7 +112,7 @@ impl FileChange {
         }
         let texts = [Some(&self.after), self.replaces.as_ref()];
         if !texts.into_iter().flatten().all(|text| super::is_ours(text)) {
-            return refused("the new text is none that vpnd writes");
+            return refused("vpnd does not write such a text");
         }
         match &self.before {
             FileState::Absent => Ok(()),
@@ -126,7 +126,7 @@ impl FileChange {
             // Whatever manages name servers calls its file so, wherever it keeps it.
             FileState::Link { target } => match target.file_name().and_then(|name| name.to_str()) {
                 Some(name) if name.ends_with("resolv.conf") => Ok(()),
-                _ => refused("the old link leads to something else than a resolver's configuration"),
+                _ => refused("the old link does not lead to a resolver's configuration"),
             },
         }
     }
@@ -145,15 +145,16 @@ impl FileChange {
     pub(super) fn find(&self, settings: &DnsSettings) -> Result<DnsFound, DnsError> {
         let now = FileState::read(&self.path)?;
         let text = now.bytes().and_then(|bytes| String::from_utf8(bytes).ok());
-        let is_ours =
-            |text: &&String| super::holder(text) == Some(settings.interface.as_str()) && super::is_ours(text);
-        let Some(text) = text.as_ref().filter(is_ours) else { return Ok(DnsFound::Foreign(now)) };
+        let is_this_tunnels = |text: &&String| super::owner(text) == Some(settings.interface.as_str());
+        let Some(text) = text.as_ref().filter(is_this_tunnels) else { return Ok(DnsFound::Foreign(now)) };
         let after = super::resolv_conf(settings, &self.after);
         if *text == after {
             return Ok(DnsFound::InForce);
         }
         let (path, before) = (self.path.clone(), self.before.clone());
-        let change = Self { path, before, after, replaces: Some(text.clone()) };
+        // One to which a program has added lines is found by its first line.
+        let replaces = Some(text.clone()).filter(|text| super::is_ours(text));
+        let change = Self { path, before, after, replaces };
         Ok(DnsFound::Outdated(DnsChange::File(change)))
     }
 
@@ -187,13 +188,14 @@ impl FileChange {
         Ok(DnsUndone::Restored)
     }
 
-    /// Whether the file is what we wrote. A process killed before it wrote leaves the text of ours
+    /// Whether the file is what we wrote, with lines of others or without. A process killed before it wrote leaves the text of ours
     /// that was there; one killed while writing in place the beginning of the new text, or of the
     /// old one on the way back.
     fn is_ours(&self, now: &FileState) -> bool {
         let Some(bytes) = now.bytes() else { return false };
-        let old = self.before.bytes();
-        self.after.as_bytes().starts_with(&bytes)
+        let (old, text) = (self.before.bytes(), String::from_utf8_lossy(&bytes));
+        super::owner(&text).is_some_and(|tunnel| super::owner(&self.after) == Some(tunnel))
+            || self.after.as_bytes().starts_with(&bytes)
             || self.replaces.as_ref().is_some_and(|replaced| replaced.as_bytes() == bytes)
             || old.is_some_and(|old| old.starts_with(&bytes))
     }

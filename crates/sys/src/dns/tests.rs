@@ -29,15 +29,18 @@ impl Machine {
         self.dir.path().join("resolv.conf")
     }
 
-    fn plan(&self) -> Result<FileChange, DnsError> {
+    fn system(&self) -> DnsSystem {
         let at = |name| self.dir.path().join(name);
-        let system = DnsSystem {
+        DnsSystem {
             resolv_conf: self.path(),
             resolved_runtime: at("not-there"),
             nsswitch: at("not-there"),
             network_manager: at("not-there"),
-        };
-        match <[_; 1]>::try_from(DnsChange::plan(&settings(), &system, &[])?) {
+        }
+    }
+
+    fn plan(&self) -> Result<FileChange, DnsError> {
+        match <[_; 1]>::try_from(DnsChange::plan(&settings(), &self.system(), &[])?) {
             Ok([DnsChange::File(change)]) => Ok(change),
             other => panic!("systemd-resolved does not run here: {other:?}"),
         }
@@ -164,6 +167,27 @@ fn what_someone_else_wrote_meanwhile_stays() {
     fs::write(machine.path(), "nameserver 198.51.100.9\n").unwrap();
     assert_eq!(change.undo().unwrap(), DnsUndone::NotOurs);
     assert_eq!(fs::read_to_string(machine.path()).unwrap(), "nameserver 198.51.100.9\n");
+}
+
+#[test]
+fn lines_that_others_add_to_ours_are_taken_out_again() {
+    let machine = Machine::new();
+    fs::write(machine.path(), "nameserver 192.0.2.1\n").unwrap();
+    let change = machine.plan().unwrap();
+    change.apply().unwrap();
+    let add = || {
+        let text = fs::read_to_string(machine.path()).unwrap() + "sortlist 192.0.2.0\n# by hand\n";
+        fs::write(machine.path(), text).unwrap();
+    };
+    add();
+    let found = change.find(&settings()).unwrap();
+    let DnsFound::Outdated(DnsChange::File(again)) = found else { panic!("{found:?}") };
+    again.check(&machine.system()).unwrap();
+    again.apply().unwrap();
+    assert_eq!(again.find(&settings()).unwrap(), DnsFound::InForce);
+    add();
+    assert_eq!(again.undo().unwrap(), DnsUndone::Restored);
+    assert_eq!(fs::read_to_string(machine.path()).unwrap(), "nameserver 192.0.2.1\n");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Routes to single hosts in a tunnel, in a table of their own.
+//! Routes to single hosts in a tunnel, in a separate table.
 //!
 //! They come and go with sessions, too often to be written down one by one: what is written down is
 //! the table. INVARIANT: only routes of whole addresses that vpnd has made are removed from it.

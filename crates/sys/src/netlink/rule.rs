@@ -60,8 +60,9 @@ impl Netlink {
                 Ok(messages) => all.extend(messages.iter().map(|message| parse(message, family))),
                 Err(error) => {
                     let error = NetlinkError::new("listing rules", &error);
-                    // A kernel without IPv6 has none of its rules.
-                    if family == Family::V4 || error.errno() != Some(Errno::OPNOTSUPP) {
+                    // A kernel without IPv6 (`ipv6.disable=1`) has none of its rules.
+                    let is_absent = matches!(error.errno(), Some(Errno::AFNOSUPPORT | Errno::OPNOTSUPP));
+                    if family == Family::V4 || !is_absent {
                         return Err(error);
                     }
                 }

@@ -100,7 +100,7 @@ fn datagram(port: u16, contents: &[u8]) -> Vec<u8> {
     packet.extend([0x45, 0]);
     packet.extend(len.to_be_bytes());
     packet.extend([0, 0, 0x40, 0, 64, 17, 0, 0, 10, 9, 0, 2, 10, 9, 0, 1]);
-    let checksum = vpnd_proto::checksum::ipv4_header(&packet[VNET_HEADER_LEN..]);
+    let checksum = vpnd_packet::checksum::ipv4_header(&packet[VNET_HEADER_LEN..]);
     packet[VNET_HEADER_LEN + 10..][..2].copy_from_slice(&checksum.to_be_bytes());
     packet.extend(4444_u16.to_be_bytes());
     packet.extend(port.to_be_bytes());

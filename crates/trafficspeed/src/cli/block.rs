@@ -111,7 +111,7 @@ pub struct BlockArgs {
     /// it.
     #[arg(long, value_enum, default_value = "own")]
     pub priority: Priority,
-    /// The `vpnd` program; by default the one beside trafficspeed, then the one in PATH.
+    /// The `vpnd` program; by default the one next to trafficspeed, then the one in PATH.
     #[arg(long, value_name = "PATH")]
     pub vpnd: Option<PathBuf>,
     /// Where another program of the system is, for example openvpn=/opt/openvpn; may be given

@@ -34,8 +34,7 @@ pub struct CompareArgs {
     /// The work.
     #[command(flatten)]
     pub work: WorkArgs,
-    /// Compare the others with this system too, besides plain routing: its name in --vpn, or as the
-    /// report calls it.
+    /// Compare the others with this system, too, by its name in --vpn or in the report.
     #[arg(long, value_name = "NAME")]
     pub baseline: Option<String>,
     /// Repeat a measurement during which the hypervisor took more than this share of the machine,
@@ -46,7 +45,7 @@ pub struct CompareArgs {
     /// in percent.
     #[arg(long, value_name = "PERCENT", default_value_t = MOST_FOREIGN_PERCENT, value_parser = percent)]
     pub max_foreign: f64,
-    /// Most attempts at one measurement; the quietest stands if none was quiet.
+    /// Most attempts at one measurement; the quietest counts if none was quiet.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub attempts: u32,
     /// Go on with the comparison in this directory after an interruption; its settings are taken
@@ -68,7 +67,10 @@ pub struct ReportArgs {
     /// Also write every picture as a file.svg.
     #[arg(long)]
     pub svg: bool,
-    /// Compare the others with this system, besides plain routing, as the report calls it.
+    /// Also write NNN.flent for each run, which flent draws over time.
+    #[arg(long)]
+    pub flent: bool,
+    /// Compare the others with this system too, by its name in the report.
     #[arg(long, value_name = "NAME")]
     pub baseline: Option<String>,
     /// Where results go; --out is the one directory itself by default.
@@ -209,9 +211,9 @@ mod tests {
                 "OpenVPN, gateway 0.5 of a core (again)",
             ]
         );
-        let both = read(&format!("{line} --baseline openvpn")).unwrap().0.plan(2).unwrap();
+        let compared = read(&format!("{line} --baseline openvpn")).unwrap().0.plan(2).unwrap();
         assert_eq!(
-            both.baseline.as_deref(),
+            compared.baseline.as_deref(),
             Some("OpenVPN, gateway 0.25 of a core"),
             "others have their own"
         );

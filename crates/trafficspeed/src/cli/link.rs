@@ -42,19 +42,19 @@ pub struct LinkArgs {
     /// One-way delay, for example 16ms.
     #[arg(long, value_name = "TIME")]
     pub delay: Option<Span>,
-    /// The same for the direction down.
+    /// One-way delay of the direction down.
     #[arg(long, value_name = "TIME")]
     pub delay_down: Option<Span>,
-    /// Most by which the delay of a packet is shorter or longer; the order is kept.
+    /// Largest deviation of a packet's delay; the order is kept.
     #[arg(long, value_name = "TIME")]
     pub jitter: Option<Span>,
-    /// The same for the direction down.
+    /// Jitter of the direction down.
     #[arg(long, value_name = "TIME")]
     pub jitter_down: Option<Span>,
     /// Share of packets that are lost, for example 1%.
     #[arg(long, value_name = "PERCENT")]
     pub loss: Option<Share>,
-    /// The same for the direction down.
+    /// Loss of the direction down.
     #[arg(long, value_name = "PERCENT")]
     pub loss_down: Option<Share>,
     /// Lose packets in bursts of this mean length instead of one by one.
@@ -63,7 +63,7 @@ pub struct LinkArgs {
     /// Share of packets that come late and are overtaken.
     #[arg(long, value_name = "PERCENT")]
     pub reorder: Option<Share>,
-    /// The same for the direction down.
+    /// Reordering of the direction down.
     #[arg(long, value_name = "PERCENT")]
     pub reorder_down: Option<Share>,
     /// Time by which these arrive later.
@@ -72,20 +72,20 @@ pub struct LinkArgs {
     /// Share of packets that arrive twice.
     #[arg(long, value_name = "PERCENT")]
     pub duplicate: Option<Share>,
-    /// The same for the direction down.
+    /// Duplicates of the direction down.
     #[arg(long, value_name = "PERCENT")]
     pub duplicate_down: Option<Share>,
     /// Rate of the link, for example 100mbit.
     #[arg(long, value_name = "RATE")]
     pub rate: Option<Rate>,
-    /// The same for the direction down.
+    /// Rate of the direction down.
     #[arg(long, value_name = "RATE")]
     pub rate_down: Option<Rate>,
     /// Longest queue of a link of limited rate, for example 100ms (of the rate), 256kb or 1000p; 50
     /// ms of the rate by default.
     #[arg(long, value_name = "SIZE")]
     pub queue: Option<QueueLimit>,
-    /// The same for the direction down.
+    /// Queue of the direction down.
     #[arg(long, value_name = "SIZE")]
     pub queue_down: Option<QueueLimit>,
     /// Seed of everything that happens by chance on the links.
@@ -240,8 +240,8 @@ mod tests {
         let emulation = read("--loss-down 1% --loss-burst 5").unwrap();
         assert_eq!((emulation.up.loss_burst, emulation.down.loss_burst), (0, 5));
         assert_eq!(emulation.check(), Ok(()));
-        let both = read("--loss 1% --loss-burst 5").unwrap();
-        assert_eq!((both.up.loss_burst, both.down.loss_burst), (5, 5));
+        let symmetric = read("--loss 1% --loss-burst 5").unwrap();
+        assert_eq!((symmetric.up.loss_burst, symmetric.down.loss_burst), (5, 5));
         assert!(read("--delay 1ms --loss-burst 5").unwrap().check().is_err());
     }
 

@@ -23,6 +23,8 @@ const PING_EVERY_US: u32 = 10_000;
 const DATAGRAM_BYTES: u32 = 1200;
 /// Bytes of a paced TCP message unless the user names another size.
 const MESSAGE_BYTES: u32 = 8192;
+/// Bytes of a request with a separate connection, as a browser sends it.
+const FLOW_REQUEST_BYTES: u32 = 400;
 /// The rate of UDP unless the user names one, as in iperf3.
 const UDP_RATE: u64 = 1_000_000;
 
@@ -148,6 +150,9 @@ pub struct UdpArgs {
     /// Search the highest rate without loss instead; -t is then the length of each trial.
     #[arg(long, conflicts_with_all = ["bitrate", "bidir", "ping"])]
     pub search: bool,
+    /// Datagrams of three sizes, whose IPv4 packets have 64, 576 and 1,400 bytes, 7 to 4 to 1.
+    #[arg(long, conflicts_with_all = ["length", "ping"])]
+    pub imix: bool,
     /// The loss that the search allows, in percent.
     #[arg(long, default_value_t = 0.1, value_parser = percent, requires = "search")]
     pub search_loss: f64,
@@ -165,6 +170,10 @@ pub struct RrArgs {
     /// Bytes of request and response.
     #[arg(long, default_value = "1/1", value_name = "REQUEST/RESPONSE", value_parser = sizes)]
     pub size: (u32, u32),
+    /// Each request over a separate connection, asking for these bytes in turn, such as 10K,1M; its
+    /// time is from the handshake to the last byte.
+    #[arg(long, value_delimiter = ',', value_name = "SIZE", value_parser = size, conflicts_with_all = ["udp", "size"])]
+    pub flows: Vec<u32>,
     /// Requests at once.
     #[arg(short = 'P', long = "parallel", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_THREADED_STREAMS)))]
     pub streams: u32,
@@ -285,8 +294,7 @@ fn exchange(
     streams: u32,
     every_us: Option<u32>,
 ) -> Task {
-    let sockets = Sockets::default();
-    Task::Exchange(Exchange { run_id: 0, seed: 1, protocol, streams, request, response, every_us, sockets })
+    Task::Exchange(Exchange { protocol, streams, request, response, every_us, ..Exchange::default() })
 }
 
 impl StreamArgs {
@@ -308,10 +316,15 @@ impl StreamArgs {
 
 impl UdpArgs {
     /// # Errors
-    /// As for [`StreamArgs::plan`].
+    /// See [`StreamArgs::plan`].
     pub fn plan(&self) -> Result<LoadPlan, String> {
         let rate = self.flow.bitrate.or(Some(UDP_RATE));
-        let tasks = self.flow.messages(Protocol::Udp, rate, DATAGRAM_BYTES, &self.flow.sockets());
+        let mut tasks = self.flow.messages(Protocol::Udp, rate, DATAGRAM_BYTES, &self.flow.sockets());
+        for task in tasks.iter_mut().map(|named| &mut named.task).filter(|_| self.imix) {
+            if let Task::Messages(work) = task {
+                *work = work.clone().mixed().when_due();
+            }
+        }
         let plan = self.path.plan("udp", tasks)?;
         if self.search && self.path.hosts.pairs.len() > 1 {
             return Err(
@@ -324,12 +337,18 @@ impl UdpArgs {
 
 impl RrArgs {
     /// # Errors
-    /// As for [`StreamArgs::plan`].
+    /// See [`StreamArgs::plan`].
     pub fn plan(&self) -> Result<LoadPlan, String> {
         let (protocol, word) = if self.udp { (Protocol::Udp, "UDP") } else { (Protocol::Tcp, "TCP") };
         let name = format!("{word} requests {}/{}", self.size.0, self.size.1);
-        let task = exchange(protocol, self.size, self.streams, None);
-        self.path.plan("rr", vec![NamedTask { name, task }])
+        if self.flows.is_empty() {
+            let task = exchange(protocol, self.size, self.streams, None);
+            return self.path.plan("rr", vec![NamedTask { name, task }]);
+        }
+        let (streams, request, flows) = (self.streams, FLOW_REQUEST_BYTES, self.flows.clone());
+        let task = Task::Exchange(Exchange { streams, request, flows, ..Exchange::default() });
+        let sizes: Vec<String> = self.flows.iter().map(u32::to_string).collect();
+        self.path.plan("rr", vec![NamedTask { name: format!("flows of {} bytes", sizes.join(", ")), task }])
     }
 }
 
@@ -401,13 +420,13 @@ mod tests {
 
     #[test]
     fn iperfs_flags_mean_what_they_mean_there() {
-        let both =
+        let two_way =
             plan("trafficspeed stream --vpn none --bidir -P 4 -t 2 -O 1 -i 0.5 -M 1334 -w 32K").unwrap();
-        let ways: Vec<_> = both.tasks.iter().map(|named| named.name.as_str()).collect();
+        let ways: Vec<_> = two_way.tasks.iter().map(|named| named.name.as_str()).collect();
         assert_eq!(ways, ["TCP from the client", "TCP to the client"]);
-        let Task::Bulk(job) = &both.tasks[1].task else { panic!("bulk data") };
+        let Task::Bulk(job) = &two_way.tasks[1].task else { panic!("bulk data") };
         assert_eq!(job.shape, Shape { way: Way::Backward, window: Some(32_768), mss: Some(1334) });
-        assert_eq!((job.streams, both.times.interval), (4, Duration::from_millis(500)));
+        assert_eq!((job.streams, two_way.times.interval), (4, Duration::from_millis(500)));
 
         let video = plan("trafficspeed udp -b 13M -l 500 -R --ip 6").unwrap();
         let work = messages(&video.tasks[0]);

@@ -10,6 +10,7 @@ use crate::experiment::model::real::RealPlan;
 use crate::experiment::model::stages::STAGES;
 use crate::experiment::model::{Case, ModelPlan};
 use crate::lab::LinkSettings;
+use crate::lab::cpu_limit::CpuLimit;
 use crate::lab::emulator::impairment::Rate;
 use crate::load::congestion::CongestionControl;
 use crate::load::tcp::MAX_STREAMS;
@@ -20,18 +21,16 @@ const VPND: &str = "vpnd";
 /// Range of a target, in bit/s.
 const RATES: std::ops::RangeInclusive<f64> = 1e6..=1e13;
 
-/// Experiment 3: where the time goes, and a model of it that is held against the real VPN.
+/// Experiment 3: where the time goes: what each stage costs, and their sum, compared with the real VPN.
 ///
 /// Measures what each stage of a running tunnel costs on this host, those of the kernel included:
 /// CPU time for each call, packet and byte, fitted from streams through whole shards in pieces of
 /// several sizes without a cipher, and what each cipher adds. Then the real vpnd carries TCP
-/// streams with each cipher, packet length and number of streams. Without a cipher that says what
-/// passes for a Gbit; its sum with the costs predicts CPU time and throughput of the others, and
-/// the error stands beside each. The report says that the model predicts only if no prediction is
-/// off by more than 15 %.
+/// streams with each cipher, packet length and number of streams. The sum of the costs over what
+/// passed for a Gbit says where its CPU time went, and the report by how much it is off.
 #[derive(Clone, Debug, Args)]
 pub struct ModelArgs {
-    /// Ciphers; `none` is measured in any case, since it says what passes.
+    /// Ciphers; `none` is measured in any case, since the others cost what they take beyond it.
     #[arg(
         long,
         value_delimiter = ',',
@@ -52,9 +51,9 @@ pub struct ModelArgs {
     /// Milliseconds for each stage and size.
     #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     pub millis: u64,
-    /// Only predict; do not measure the real VPN.
+    /// Measure the stages only, not the real VPN.
     #[arg(long)]
-    pub predict_only: bool,
+    pub stages_only: bool,
     /// Seconds of each measurement of the real VPN.
     #[arg(short = 't', long, default_value_t = 2.0, value_parser = seconds)]
     pub seconds: f64,
@@ -66,22 +65,26 @@ pub struct ModelArgs {
     pub repeat: u32,
     /// Do not measure one cipher a second time in each turn (AES-256-GCM, or the first one), which
     /// shows how far it differs from itself.
-    #[arg(long, conflicts_with = "predict_only")]
+    #[arg(long, conflicts_with = "stages_only")]
     pub no_control: bool,
-    /// The `vpnd` program; by default the one beside trafficspeed, then the one in PATH.
+    /// The `vpnd` program; by default the one next to trafficspeed, then the one in PATH.
     #[arg(long, value_name = "PATH")]
     pub vpnd: Option<PathBuf>,
     /// The `vpnd-stages` program, found in the same way. Build it from the same source, with the
     /// same options.
     #[arg(long, value_name = "PATH")]
     pub stages: Option<PathBuf>,
-    /// The same for either: vpnd=PATH or vpnd-stages=PATH; may be given again.
+    /// Either program's place: vpnd=PATH or vpnd-stages=PATH; may be given again.
     #[arg(long = "program", value_name = "NAME=PATH", value_parser = program)]
     pub named_programs: Vec<(String, PathBuf)>,
-    /// Also measure five algorithms as the original did, packets of 1280 bytes on links of these
-    /// rates: no tunnel, no cipher, and three ciphers. Without a value 100mbit,1gbit.
-    #[arg(long, value_name = "RATE", value_delimiter = ',', num_args = 0..=1, default_missing_value = "100mbit,1gbit", conflicts_with = "predict_only")]
+    /// Also measure six rows as the original did, packets of 1280 bytes on links of these rates: no
+    /// tunnel, no cipher, and four ciphers. Without a value 100mbit,1gbit.
+    #[arg(long, value_name = "RATE", value_delimiter = ',', num_args = 0..=1, default_missing_value = "100mbit,1gbit", conflicts_with = "stages_only")]
     pub original: Vec<Rate>,
+    /// Limit what the gateway's programs use of the CPU for --original, in cores: with 0.15 of one a
+    /// cipher limits 1gbit, and not 100mbit.
+    #[arg(long, value_name = "CORES", requires = "original")]
+    pub gateway_cpu: Option<CpuLimit>,
     /// Congestion control of the measured connection.
     #[arg(short = 'C', long, default_value_t)]
     pub congestion: CongestionControl,
@@ -143,9 +146,10 @@ impl ModelArgs {
                 ..LinkSettings::default()
             },
             control: !self.no_control,
-            real: (!self.predict_only).then_some(real),
+            real: (!self.stages_only).then_some(real),
             targets: self.target.clone(),
             original: self.original.clone(),
+            original_cpu: self.gateway_cpu,
         })
     }
 }
@@ -232,6 +236,7 @@ mod tests {
             ("trafficspeed model --packet 64", "200..=65000"),
             ("trafficspeed model --program openvpn=/bin/true", "vpnd-stages"),
             ("trafficspeed model --millis 0", "1..=10000"),
+            ("trafficspeed model --gateway-cpu 0.15", "--original"),
         ] {
             let error = plan(line).expect_err(line);
             assert!(error.contains(expected), "{line}: {error}");

@@ -11,7 +11,7 @@ use super::{IpVersion, OutputArgs, seconds, seconds_or_none};
 use crate::experiment::hosts::host_pairs::HostPairsPlan;
 use crate::experiment::pair_run::Times;
 use crate::experiment::suite::ipsec::{SuitePart, Sweep};
-use crate::experiment::suite::{SuitePlan, aead, ipsec};
+use crate::experiment::suite::{SuitePlan, aead, flows, ipsec};
 use crate::experiment::testbed::RemoteEnd;
 use crate::lab::LinkSettings;
 use crate::load::congestion::CongestionControl;
@@ -35,6 +35,9 @@ pub enum Suite {
     Ipsec(IpsecArgs),
     /// Which cipher is the fastest, with AES instructions and without (experiment 5).
     Aead(AeadArgs),
+    /// Completion times of short flows, connections a second, and packets of mixed sizes (RFC 9411,
+    /// IMIX).
+    Flows(FlowsArgs),
 }
 
 /// Options of all suites.
@@ -49,14 +52,14 @@ pub struct ScaleArgs {
     /// Seconds before counting begins: 1, or 0.3 if --quick.
     #[arg(short = 'O', long, value_parser = seconds_or_none)]
     pub warmup: Option<f64>,
-    /// How often each measurement is made: 5 (ipsec) and 10 (aead), or 5 if --quick.
+    /// How often each measurement is made: 5 (ipsec, flows) and 10 (aead), or 5 if --quick.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeat: Option<u32>,
     /// Do not measure a cipher a second time in each round, which shows how far a system differs
     /// from itself.
     #[arg(long)]
     pub no_control: bool,
-    /// Ciphers to measure; all of the experiment by default.
+    /// Ciphers to measure; all of the experiment by default (flows: what each system chooses).
     #[arg(long, value_delimiter = ',', value_enum)]
     pub cipher: Vec<Cipher>,
     /// Systems to measure besides plain routing, each with those of the ciphers that it has, or with
@@ -67,7 +70,7 @@ pub struct ScaleArgs {
     /// the first, among other VPNs both.
     #[arg(long, value_delimiter = ',', value_enum)]
     pub priority: Vec<Priority>,
-    /// The `vpnd` program; by default the one beside trafficspeed, then the one in PATH.
+    /// The `vpnd` program; by default the one next to trafficspeed, then the one in PATH.
     #[arg(long, value_name = "PATH")]
     pub vpnd: Option<PathBuf>,
     /// Where another program of a measured system is, for example openvpn=/opt/openvpn; may be
@@ -106,7 +109,7 @@ pub struct IpsecArgs {
     /// The parts of the original to measure.
     #[arg(long, value_delimiter = ',', value_enum, default_value = "stream,datagram,transaction,time,video")]
     pub part: Vec<SuitePart>,
-    /// Sweeps besides the original's measurements.
+    /// Sweeps in addition to the original's measurements.
     #[arg(long, value_delimiter = ',', value_enum, default_value = "payload,mtu,rate")]
     pub sweep: Vec<Sweep>,
     /// No sweeps.
@@ -142,6 +145,17 @@ pub struct AeadArgs {
     /// Ciphers with the CPU's instructions, without those for AES, or both.
     #[arg(long, value_enum, default_value = "both")]
     pub code: CodeChoice,
+    /// IP version inside.
+    #[arg(long, value_enum, default_value = "4")]
+    pub ip: IpVersion,
+}
+
+/// `trafficspeed suite flows`.
+#[derive(Clone, Debug, Args)]
+pub struct FlowsArgs {
+    /// The scale.
+    #[command(flatten)]
+    pub scale: ScaleArgs,
     /// IP version inside.
     #[arg(long, value_enum, default_value = "4")]
     pub ip: IpVersion,
@@ -211,6 +225,7 @@ impl SuiteArgs {
         match &self.which {
             Suite::Ipsec(args) => &args.scale.output,
             Suite::Aead(args) => &args.scale.output,
+            Suite::Flows(args) => &args.scale.output,
         }
     }
 
@@ -226,6 +241,7 @@ impl SuiteArgs {
         let plan = match &self.which {
             Suite::Ipsec(args) => args.plan(),
             Suite::Aead(args) => args.plan(),
+            Suite::Flows(args) => args.plan(),
         };
         let mut cases = plan.stages.iter().flat_map(|stage| &stage.cases);
         cases.find_map(|case| Some(format!("{}: {}", case.name, case.task.problem()?))).map_or(Ok(plan), Err)
@@ -291,6 +307,27 @@ impl AeadArgs {
     }
 }
 
+impl FlowsArgs {
+    fn plan(&self) -> SuitePlan {
+        let quick = Scale { seconds: 1.0, warmup: 0.3, repeats: super::ROUNDS };
+        let full = Scale { seconds: 10.0, warmup: 1.0, repeats: super::ROUNDS };
+        let (times, repeats) = self.scale.times(&quick, &full);
+        let own_choice = self.scale.cipher.is_empty();
+        flows::plan(&flows::Options {
+            kinds: self.scale.kinds(),
+            ciphers: if own_choice { vec![Cipher::Auto] } else { self.scale.cipher.clone() },
+            priorities: self.scale.priorities(),
+            times,
+            repeats,
+            ip: self.ip.number(),
+            links: self.scale.links(),
+            far: self.scale.to,
+            programs: self.scale.programs(),
+            control: !self.scale.no_control,
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use clap::Parser;
@@ -350,8 +387,8 @@ mod tests {
 
     #[test]
     fn no_scale_measures_for_less_than_a_second_or_less_than_three_times() {
-        for line in ["suite ipsec --quick", "suite ipsec", "suite aead --quick", "suite aead"] {
-            let plan = plan(&format!("trafficspeed {line}")).unwrap();
+        for line in ["ipsec --quick", "ipsec", "aead --quick", "aead", "flows --quick", "flows"] {
+            let plan = plan(&format!("trafficspeed suite {line}")).unwrap();
             assert!(plan.repeats >= 3, "{line}");
             let cases = plan.stages.iter().flat_map(|stage| &stage.cases);
             assert!(cases.into_iter().all(|case| case.times.duration >= Duration::from_secs(1)), "{line}");
@@ -371,6 +408,7 @@ mod tests {
             ("trafficspeed suite aead --pair a=b", "unexpected argument"),
             ("trafficspeed suite aead --code x", "native, without-aes, both"),
             ("trafficspeed suite aead --ip 5", "[possible values: 4, 6]"),
+            ("trafficspeed suite flows --part time", "unexpected argument"),
         ] {
             let error = plan(line).expect_err(line);
             assert!(error.contains(expected), "{line}: {error}");

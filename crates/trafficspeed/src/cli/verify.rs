@@ -44,7 +44,7 @@ pub struct VerifyArgs {
     /// IP version inside.
     #[arg(long, value_enum, default_value = "4")]
     pub ip: IpVersion,
-    /// The `vpnd` program; by default the one beside trafficspeed, then the one in PATH.
+    /// The `vpnd` program; by default the one next to trafficspeed, then the one in PATH.
     #[arg(long, value_name = "PATH")]
     pub vpnd: Option<PathBuf>,
     /// Where another program is, for example iperf3=/opt/iperf3; may be given again.

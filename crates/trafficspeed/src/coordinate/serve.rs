@@ -4,9 +4,9 @@
 //! within [`HANDSHAKE_TIMEOUT`], and only [`MAX_UNPROVED`] such connections are kept; the oldest of
 //! the address that has most makes room for another: a stranger can neither make this host send
 //! anything, nor grow its memory, nor keep others out by silence. After it, the coordinator may
-//! have this host listen on and connect to addresses, which is the tool's purpose; whoever holds
-//! the token is trusted with that. Blocks are written only into the place that this host's owner
-//! named.
+//! have this host listen on and connect to addresses, which is the tool's purpose; a coordinator
+//! with the token is trusted with that. Blocks are written only into the place that this host's
+//! owner named.
 
 use std::io::{self, BufReader};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -82,9 +82,9 @@ impl ServeState {
         let socket = socket.try_clone()?;
         let mut unproved = self.unproved();
         if unproved.len() >= MAX_UNPROVED {
-            let of = |ip: IpAddr| unproved.iter().filter(|other| other.peer.ip() == ip).count();
+            let count_of = |ip: IpAddr| unproved.iter().filter(|other| other.peer.ip() == ip).count();
             // The last of those that are as many is the oldest.
-            let place = (0..unproved.len()).rev().max_by_key(|place| of(unproved[*place].peer.ip()));
+            let place = (0..unproved.len()).rev().max_by_key(|place| count_of(unproved[*place].peer.ip()));
             if let Some(place) = place {
                 // An error here means that the connection is gone.
                 let _ = unproved.remove(place).socket.shutdown(Shutdown::Both);
@@ -155,9 +155,9 @@ fn host(
     let mut writer = LineWriter::new(&socket, Some(keys.write));
     if state.busy.swap(true, Ordering::SeqCst) {
         (state.log)(format!("refused {peer}: another coordinator is at work"));
-        let why = "another coordinator is at work on this host".to_owned();
+        let reason = "another coordinator is at work on this host".to_owned();
         // The refused coordinator may have left already.
-        let _ = writer.write(&Report::Failed { why });
+        let _ = writer.write(&Report::Failed { why: reason });
         return;
     }
     (state.log)(format!("coordinator {peer} took over"));

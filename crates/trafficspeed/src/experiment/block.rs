@@ -114,11 +114,11 @@ impl Writes {
     /// repetition. Repetitions come last, so that drift of the machine hits all ways alike.
     pub fn cases(&self) -> Vec<(u32, Way, u32)> {
         let ways = outcome::ways(&self.ahead, &self.controls());
-        let of = |repeat: u32| {
-            let each = |&size: &u32| ways.iter().map(move |&way| (size, way, repeat)).collect::<Vec<_>>();
-            order(self.sizes.iter().flat_map(each), repeat)
+        let round = |repeat: u32| {
+            let cases = |&size: &u32| ways.iter().map(move |&way| (size, way, repeat)).collect::<Vec<_>>();
+            order(self.sizes.iter().flat_map(cases), repeat)
         };
-        (1..=self.repeats).flat_map(of).collect()
+        (1..=self.repeats).flat_map(round).collect()
     }
 
     /// Blocks in progress with which the tunnel is measured again: one, and the most, because what
@@ -412,9 +412,9 @@ impl Failures {
             return None;
         }
         self.count += 1;
-        let why = case.problem.as_deref().unwrap_or("no block was acknowledged");
+        let reason = case.problem.as_deref().unwrap_or("no block was acknowledged");
         (self.count >= MOST_FAILED)
-            .then(|| format!("given up after {} cases without a figure, the last one: {why}", self.count))
+            .then(|| format!("given up after {} cases without a figure, the last one: {reason}", self.count))
     }
 }
 

@@ -40,7 +40,7 @@ pub(super) fn tasks(settings: &Settings, pairs: usize) -> Vec<Vec<Task>> {
 /// Figures of the probe, if the pair had one and its ends reported.
 pub(super) fn probe(tasks: &[Task], result: &PairResult) -> Option<Figures> {
     let probe = tasks.get(1).filter(|_| result.error.is_none())?;
-    Some(Figures { series: Vec::new(), ..figures(probe, 1, &result.reports) })
+    Some(figures(probe, 1, &result.reports))
 }
 
 pub(super) fn times(settings: &Settings) -> Times {
@@ -116,6 +116,8 @@ fn add(totals: &mut Vec<Interval>, number: usize, moment: &IntervalSamples) {
         total.sent += load.sent_bytes;
         total.hosts += 1;
     }
+    let [_, listener] = &moment.tasks;
+    total.forward += listener.first().map_or(0, |load| load.received_bytes);
 }
 
 /// Shows every second that all pairs have reported.
@@ -188,11 +190,11 @@ mod tests {
     fn the_totals_count_every_host_that_reported_a_second() {
         let result =
             |samples| PairResult { reports: EndReports { samples, ..EndReports::default() }, error: None };
-        let both = result(vec![moment([Some(1), Some(2)]), moment([Some(3), Some(4)])]);
+        let whole = result(vec![moment([Some(1), Some(2)]), moment([Some(3), Some(4)])]);
         let half = result(vec![moment([None, Some(10)])]);
-        let expected =
-            [Interval { received: 13, sent: 3, hosts: 3 }, Interval { received: 7, sent: 2, hosts: 2 }];
-        assert_eq!(totals(&[both, half]), expected);
+        let interval = |received, sent, forward, hosts| Interval { received, sent, forward, hosts };
+        let expected = [interval(13, 3, 12, 3), interval(7, 2, 4, 2)];
+        assert_eq!(totals(&[whole, half]), expected);
     }
 
     #[test]

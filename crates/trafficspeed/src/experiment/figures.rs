@@ -96,7 +96,7 @@ fn receiver(task: &Task) -> usize {
 pub fn figures(task: &Task, at: usize, reports: &EndReports) -> Figures {
     let to = receiver(task);
     let end = |side: usize| reports.ends[side].tasks.get(at);
-    let both = end(1 - to).zip(end(to));
+    let ends = end(1 - to).zip(end(to));
     let (here, there) = (end(1 - to).cloned().unwrap_or_default(), end(to).cloned().unwrap_or_default());
     let per_second = |count: u64, side: usize| {
         let end = &reports.ends[side];
@@ -121,12 +121,12 @@ pub fn figures(task: &Task, at: usize, reports: &EndReports) -> Figures {
             figures.jitter_us = there.found.jitter_us;
             figures.delay.clone_from(&there.found.delay);
             figures.variation.clone_from(&there.found.variation);
-            both.iter().for_each(|(here, there)| figures.lose(here, there));
+            ends.iter().for_each(|(here, there)| figures.lose(here, there));
             if work.open_loop.is_some() {
-                both.iter().for_each(|(here, there)| figures.be_late(here, there));
+                ends.iter().for_each(|(here, there)| figures.be_late(here, there));
             }
-            let of = |(here, there)| delivered_percent(work, &reports.ends[1 - to], here, there);
-            figures.delivered_percent = both.and_then(of);
+            let delivered = |(here, there)| delivered_percent(work, &reports.ends[1 - to], here, there);
+            figures.delivered_percent = ends.and_then(delivered);
         }
         Task::Exchange(_) | Task::Pages(_) => {
             figures.pages_ms.clone_from(&there.found.pages_ms);
@@ -367,18 +367,18 @@ mod tests {
         let mut end = sender();
         end.found.timeouts = 99;
         end.found.lateness = Some(DelaySummary { max_us: 3.0, ..DelaySummary::default() });
-        let of = |every_us| {
+        let figures_of = |every_us| {
             let Task::Exchange(work) = requests() else { unreachable!() };
             let task = Task::Exchange(Exchange { every_us, ..work });
             figures(&task, 0, &reports(end.clone(), receiver(), [1.0, 1.0]))
         };
-        let due = of(Some(10_000));
+        let due = figures_of(Some(10_000));
         assert_eq!(
             (due.messages, due.lost, due.lost_percent, due.timeouts),
             (Some(990), Some(99), Some(10.0), Some(99))
         );
         assert_eq!(due.lateness.map(|late| late.max_us), Some(3.0));
-        let waits = of(None);
+        let waits = figures_of(None);
         assert_eq!(
             (waits.messages, waits.lost, waits.lost_percent, waits.timeouts),
             (None, None, None, Some(99))

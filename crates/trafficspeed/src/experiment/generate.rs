@@ -218,9 +218,10 @@ impl LoadPlan {
         moment: &IntervalSamples,
     ) {
         let begin = number as f64 * self.times.interval.as_secs_f64();
-        let of = |(named, at): (&'_ NamedTask, usize)| point(&named.task, at, moment, begin);
+        let point_of = |(named, at): (&'_ NamedTask, usize)| point(&named.task, at, moment, begin);
         let all = self.tasks.iter().zip(0..);
-        let points = all.filter_map(|(named, at)| Some((named.name.as_str(), of((named, at))?))).collect();
+        let points =
+            all.filter_map(|(named, at)| Some((named.name.as_str(), point_of((named, at))?))).collect();
         progress.event("interval", &Second { label: run.0, repeat: run.1, number, points });
     }
 

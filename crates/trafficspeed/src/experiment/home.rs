@@ -3,7 +3,7 @@
 //!
 //! Systems take turns within each round; each gets a fresh lab, in which everything runs at once
 //! first, and then each part alone. The link stands below every system and treats outer packets
-//! alike, whoever sent them. Before the first round it is measured by itself
+//! alike, of any sender. Before the first round it is measured by itself
 //! ([`super::link_check`]), and each measurement has its own account of it: what it lost
 //! because it was asked to, what its queue dropped, how late frames left.
 

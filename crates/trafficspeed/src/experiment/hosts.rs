@@ -2,7 +2,7 @@
 //! below the others.
 //!
 //! The tool sets nothing up here: the VPN is whatever the data addresses lead through, and the
-//! label says so.
+//! label has its name.
 
 pub mod block;
 pub mod host_pairs;

@@ -290,8 +290,8 @@ impl LabAgents {
         let ended = watched.ended().filter(|_| !interrupt.is_set());
         let mut cpu = metered.cpu.used();
         if let Some(cpu) = &mut cpu {
-            let of = |end: usize| results.iter().map(|pair| pair.reports.ends[end].cpu_seconds).sum();
-            cpu.generator_ends = [of(0), of(1)];
+            let cpu_of = |end: usize| results.iter().map(|pair| pair.reports.ends[end].cpu_seconds).sum();
+            cpu.generator_ends = [cpu_of(0), cpu_of(1)];
             cpu.generators = cpu.generator_ends.iter().sum();
         }
         let carried = self.carried(&before, &self.read_devices()?, pairs, &results);
@@ -459,17 +459,20 @@ mod tests {
         let v4 =
             |n: u8| ClientAddress { v4: Some(Ipv4Addr::new(10, 0, 0, n)), v6: None, device: "tun0".into() };
         let v6 = ClientAddress { v4: None, v6: Some(Ipv6Addr::LOCALHOST), device: "tun0".into() };
-        let of = |addresses: &[ClientAddress], ip| {
+        let pair_of = |addresses: &[ClientAddress], ip| {
             let pair = agents(addresses).pair((1, 0), ip, &[]);
             pair.map(|pair| (pair.near, pair.far, pair.address)).map_err(|error| error.to_string())
         };
-        assert_eq!(of(&[v4(1), v4(2)], 4), Ok((1, 0, IpAddr::from([10, 0, 0, 1]))));
-        assert_eq!(of(&[v4(1), v4(2)], 6), Err("client 2 has no IPv6 address inside this system".into()));
+        assert_eq!(pair_of(&[v4(1), v4(2)], 4), Ok((1, 0, IpAddr::from([10, 0, 0, 1]))));
         assert_eq!(
-            of(&[v4(1), v6.clone()], 6),
+            pair_of(&[v4(1), v4(2)], 6),
+            Err("client 2 has no IPv6 address inside this system".into())
+        );
+        assert_eq!(
+            pair_of(&[v4(1), v6.clone()], 6),
             Err("client 1 has no IPv6 address inside this system".into())
         );
-        assert!(of(&[v6.clone(), v6], 6).is_ok());
+        assert!(pair_of(&[v6.clone(), v6], 6).is_ok());
     }
 
     fn reports(at_near: u64, at_far: u64) -> PairResult {

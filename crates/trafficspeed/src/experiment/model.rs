@@ -1,10 +1,10 @@
-//! Experiment 3: where the time goes, and a model of it that is held against the real VPN.
+//! Experiment 3: where the time goes: what each stage costs, and their sum, compared with the real
+//! VPN.
 //!
 //! The stages of a running tunnel, those of the kernel among them, are measured on this host in
 //! streams through whole shards of pieces of several sizes, and fitted as an amount for each call,
-//! packet and byte. Their sum over what passes says what the VPN's processes cost for a Gbit and
-//! how fast it can go; the real VPN then carries each case, and the error is shown. The stages are
-//! measured by `vpnd-stages`, another program: this crate knows nothing of vpnd's inside.
+//! packet and byte. The real VPN then carries each case; their sum over what passed says where the
+//! CPU time of its processes went, and by how much it is off is shown. The stages are measured by `vpnd-stages`, another program: this crate knows nothing of vpnd's inside.
 
 pub mod costs;
 pub mod counts;
@@ -14,15 +14,16 @@ pub mod fit;
 pub mod made_up;
 pub mod observations;
 pub mod original;
-pub mod predict;
 pub mod real;
 pub mod stages;
+pub mod sum;
 
 use serde::{Deserialize, Serialize};
 
 use super::environment::Environment;
 use super::progress::Progress;
 use crate::interrupt::Interrupt;
+use crate::lab::cpu_limit::CpuLimit;
 use crate::lab::emulator::impairment::Rate;
 use crate::lab::{Lab, LinkSettings};
 use crate::load::congestion::CongestionControl;
@@ -32,14 +33,14 @@ use costs::Cost;
 use counts::Counts;
 use disturbance::Disturbance;
 use fit::Stage;
-use predict::{Beside, Judgement, Prediction, Target};
 use real::{Real, RealPlan};
 use stages::{HandOver, Raw};
+use sum::{Beside, Sum, Target};
 
 /// How often the streams through whole shards are carried at least: once before each turn of the
 /// real VPN, the rest at once.
 const ROUNDS: u32 = 3;
-/// The suite without a cipher, from whose runs it is read what passes.
+/// The suite without a cipher, beyond whose stages the ciphers cost what they do.
 pub const REFERENCE: Cipher = Cipher::None;
 
 /// A load: TCP streams with packets of one size.
@@ -68,6 +69,8 @@ pub struct ModelPlan {
     pub targets: Vec<f64>,
     /// Links' rates at which the original's algorithms are measured, too.
     pub original: Vec<Rate>,
+    /// CPU of the gateway's programs in these measurements.
+    pub original_cpu: Option<CpuLimit>,
 }
 
 impl ModelPlan {
@@ -96,18 +99,18 @@ pub struct Model {
     pub raw: Raw,
     /// The stages alone, repeated in memory or between idle devices, with their fits.
     pub stages: Vec<Stage>,
-    /// The stages of a running tunnel, which the predictions sum.
+    /// The stages of a running tunnel, which are summed.
     pub costs: Vec<Cost>,
     /// By how much the clocks made the streams dearer from which the costs were fitted.
     pub disturbance: Disturbance,
-    pub predictions: Vec<Compared>,
+    pub sums: Vec<Compared>,
     /// The second measurements of one cipher: what they differ from its first by is no error of the
-    /// model.
+    /// sums.
     pub control: Vec<Again>,
     /// The original's table.
     pub original: Vec<original::Row>,
-    /// How far the predictions are off.
-    pub judgement: Judgement,
+    /// CPU of the gateway's programs while it was measured.
+    pub original_cpu: Option<CpuLimit>,
     /// The user ended it early.
     pub interrupted: bool,
 }
@@ -129,15 +132,11 @@ pub struct Compared {
     /// The library behind it.
     pub backend: String,
     pub case: Case,
-    /// With what passed in the run without a cipher; for that suite itself, with what passed in its
-    /// own run.
-    pub predicted: Option<Prediction>,
-    /// With what passed in its own run.
-    pub counted: Option<Prediction>,
-    /// CPU time of the reference run outside the VPN.
-    pub beside: Option<Beside>,
+    /// The costs of the stages over what passed in this run; without one, over what passed in the
+    /// streams of the stages.
+    pub sum: Option<Sum>,
     pub real: Option<Real>,
-    /// CPU seconds of everything for a Gbit in the reference run, as measured.
+    /// CPU seconds of everything for a Gbit in the run without a cipher, as measured.
     pub without_cipher: Option<f64>,
     /// Why there is no measurement.
     pub error: Option<String>,
@@ -146,39 +145,15 @@ pub struct Compared {
 }
 
 impl Compared {
-    /// Whether it is the run whose counts the predictions use.
-    pub fn is_reference(&self) -> bool {
+    /// Whether it is the run without a cipher.
+    fn is_reference(&self) -> bool {
         self.suite == REFERENCE.name()
     }
 
-    /// The share by which the prediction of the VPN's CPU seconds for a Gbit is off: negative if it
-    /// is too low.
-    pub fn cpu_error(&self) -> Option<f64> {
-        self.error_of(self.predicted.as_ref()?)
-    }
-
-    /// The error of the sum over what passed in its own run.
-    pub fn counted_error(&self) -> Option<f64> {
-        self.error_of(self.counted.as_ref()?)
-    }
-
-    fn error_of(&self, prediction: &Prediction) -> Option<f64> {
-        Some(prediction.seconds_per_gbit() / self.real.as_ref()?.vpn_seconds_per_gbit() - 1.0)
-    }
-
-    /// The throughput that is predicted for the CPU time that was to be had; none for the
-    /// reference, whose generators and share in use are its own.
-    pub fn bits_per_second(&self) -> Option<f64> {
-        if self.is_reference() {
-            return None;
-        }
-        let (predicted, beside, real) = (self.predicted.as_ref()?, self.beside?, self.real.as_ref()?);
-        Some(predicted.bits_per_second(real.cpus, beside, self.case.streams == 1))
-    }
-
-    /// The share by which it is off.
-    pub fn speed_error(&self) -> Option<f64> {
-        Some(self.bits_per_second()? / self.real.as_ref()?.bits_per_second - 1.0)
+    /// The share by which the sum is off from the VPN's CPU seconds for a Gbit: negative if it is too
+    /// low.
+    pub fn off(&self) -> Option<f64> {
+        Some(self.sum.as_ref()?.seconds_per_gbit() / self.real.as_ref()?.vpn_seconds_per_gbit() - 1.0)
     }
 
     /// The share of all CPU time that is saved without a cipher, as measured.
@@ -189,18 +164,18 @@ impl Compared {
 
     /// Answers for each of `rates`, starting from what was measured.
     fn answer(&mut self, rates: &[f64], cpus: f64) {
-        let Some(predicted) = &self.predicted else { return };
+        let Some(sum) = &self.sum else { return };
         let idle = Beside { generators: 0.0, kernel: 0.0, in_use: 1.0 };
         let (cpus, beside) = self.real.as_ref().map_or((cpus, idle), |real| (real.cpus, real.beside));
         let measured = self.real.as_ref().map(Real::vpn_seconds_per_gbit);
-        let unexplained = measured.map_or(0.0, |measured| measured - predicted.seconds_per_gbit());
-        self.targets = rates.iter().map(|&rate| predicted.target(rate, cpus, beside, unexplained)).collect();
+        let unexplained = measured.map_or(0.0, |measured| measured - sum.seconds_per_gbit());
+        self.targets = rates.iter().map(|&rate| sum.target(rate, cpus, beside, unexplained)).collect();
     }
 }
 
 /// Says what is missing, before anything is changed.
 pub fn check(plan: &ModelPlan) -> anyhow::Result<()> {
-    Lab::check(plan.links)?;
+    Lab::check(LinkSettings { gateway_cpu: plan.original_cpu, ..plan.links })?;
     crate::system::check_tun()?;
     plan.programs.find(&stages::STAGES)?;
     if plan.real.is_some() {
@@ -215,7 +190,7 @@ fn subject(cipher: Cipher) -> Subject {
     Subject::new(Kind::Vpnd, cipher)
 }
 
-/// Measures stages, predicts, and measures the real VPN; a line before each part says which.
+/// Measures stages, then the real VPN; a line before each part says which.
 ///
 /// # Errors
 /// If the stages cannot be measured; a real measurement that fails is in the result.
@@ -258,9 +233,8 @@ pub fn run(plan: &ModelPlan, progress: &Progress, interrupt: &Interrupt) -> anyh
             let reference = all.iter().find(|other| other.is_reference() && other.case == case);
             let mut compared = compare(&costs, (known, case), real, reference);
             compared.error = error.or(compared.error);
-            if compared.predicted.is_none() && plan.real.is_none() {
-                let counts = assumed(&raw, case);
-                compared.predicted = counts.map(|counts| Prediction::make(&costs, &known.name, counts));
+            if plan.real.is_none() {
+                compared.sum = assumed(&raw, case).map(|counts| Sum::make(&costs, &known.name, counts));
             }
             compared.answer(&plan.targets, f64::from(environment.host.cpus));
             all.push(compared);
@@ -268,7 +242,6 @@ pub fn run(plan: &ModelPlan, progress: &Progress, interrupt: &Interrupt) -> anyh
     }
     // A suite that was measured only as the reference is not part of the answer.
     all.retain(|one| plan.ciphers.iter().any(|cipher| cipher.name() == one.suite));
-    let judgement = judge(&all);
     let original = match plan.real {
         Some(real) => original::measure(plan, (real, &plan.original), progress, interrupt),
         None => Vec::new(),
@@ -280,19 +253,19 @@ pub fn run(plan: &ModelPlan, progress: &Progress, interrupt: &Interrupt) -> anyh
         stages,
         costs,
         disturbance,
-        predictions: all,
+        sums: all,
         control,
         original,
-        judgement,
+        original_cpu: plan.original_cpu,
         interrupted: interrupt.is_set(),
     })
 }
 
 /// The second measurement of a cipher.
 fn second(plan: &ModelPlan, cipher: Cipher, measured: Option<anyhow::Result<real::Cases>>) -> Vec<Again> {
-    let each = Measured::of(measured, plan.cases.len()).into_iter().zip(&plan.cases);
-    let of = |((real, error), &case)| Again { suite: cipher.name().to_owned(), case, real, error };
-    each.map(of).collect()
+    let measurements = Measured::of(measured, plan.cases.len()).into_iter().zip(&plan.cases);
+    let again = |((real, error), &case)| Again { suite: cipher.name().to_owned(), case, real, error };
+    measurements.map(again).collect()
 }
 
 /// The results of one suite's cases, each a measurement or why there is none.
@@ -304,17 +277,17 @@ impl Measured {
             None => vec![(None, None); cases],
             Some(Err(error)) => vec![(None, Some(error.to_string())); cases],
             Some(Ok(each)) => {
-                let of = |real: anyhow::Result<Real>| match real {
+                let split = |real: anyhow::Result<Real>| match real {
                     Ok(real) => (Some(real), None),
                     Err(error) => (None, Some(format!("{error:#}"))),
                 };
-                each.into_iter().map(of).collect()
+                each.into_iter().map(split).collect()
             }
         }
     }
 }
 
-/// Prediction and measurement of one case.
+/// Sum and measurement of one case.
 fn compare(
     costs: &[Cost],
     (suite, case): (&stages::Suite, Case),
@@ -325,18 +298,12 @@ fn compare(
         Ok(real) => (real, None),
         Err(why) => (None, Some(why)),
     };
-    let own = real.as_ref().map(|real| real.counts);
     let known = reference.and_then(|reference| reference.real.as_ref());
-    let is_reference = suite.name == REFERENCE.name();
-    let passed = if is_reference { own } else { known.map(|real| real.counts) };
-    let make = |counts: Counts| Prediction::make(costs, &suite.name, counts);
     Compared {
         suite: suite.name.clone(),
         backend: suite.backend.clone(),
         case,
-        predicted: passed.map(make),
-        counted: own.map(make),
-        beside: if is_reference { real.as_ref() } else { known }.map(|real| real.beside),
+        sum: real.as_ref().map(|real| Sum::make(costs, &suite.name, real.counts)),
         without_cipher: known.map(Real::whole_seconds_per_gbit),
         real,
         error,
@@ -370,16 +337,11 @@ fn assumed(raw: &Raw, case: Case) -> Option<Counts> {
     Some(Counts::mean(&whole.map(Counts::of_live).collect::<Vec<_>>()))
 }
 
-fn judge(all: &[Compared]) -> Judgement {
-    let errors = all.iter().flat_map(|one| [one.cpu_error(), one.speed_error()]).flatten();
-    Judgement::of(&errors.collect::<Vec<_>>())
-}
-
 impl Model {
     /// Whether everything that was asked for was measured.
     pub fn is_whole(&self) -> bool {
         !self.interrupted
-            && self.predictions.iter().all(|one| one.error.is_none())
+            && self.sums.iter().all(|one| one.error.is_none())
             && self.control.iter().all(|one| one.error.is_none())
             && self.original.iter().all(|row| row.error.is_none())
     }
@@ -399,14 +361,17 @@ mod tests {
         let model = made_up::model(&[0.05, 0.05]);
         let suite = stages::Suite { name: "aes-256-gcm".into(), backend: "ring".into() };
         let compared = |cipher: &str| {
-            let mut real = model.predictions[1].real.clone().expect("it was measured");
+            let mut real = model.sums[1].real.clone().expect("it was measured");
             real.facts.cipher = cipher.into();
-            compare(&model.costs, (&suite, model.predictions[1].case), Some(real), model.predictions.first())
+            compare(&model.costs, (&suite, model.sums[1].case), Some(real), model.sums.first())
         };
-        assert!(compared("aes-256-gcm (ring)").cpu_error().is_some());
+        assert!(compared("aes-256-gcm (ring)").off().is_some());
         let other = compared("aes-256-gcm (aws-lc)");
-        assert_eq!((other.cpu_error(), other.speed_error(), other.counted_error()), (None, None, None));
-        let why = other.error.expect("a reason");
-        assert!(why.contains("ring") && why.contains("aws-lc") && why.ends_with("not compared"), "{why}");
+        assert_eq!(other.off(), None);
+        let reason = other.error.expect("a reason");
+        assert!(
+            reason.contains("ring") && reason.contains("aws-lc") && reason.ends_with("not compared"),
+            "{reason}"
+        );
     }
 }

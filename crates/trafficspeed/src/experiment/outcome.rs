@@ -213,6 +213,9 @@ impl HostOutcome {
 pub struct Interval {
     pub received: u64,
     pub sent: u64,
+    /// Received by the hosts that listened, which the others sent.
+    #[serde(default)]
+    pub forward: u64,
     /// The number of hosts that reported this second.
     pub hosts: u32,
 }
@@ -521,7 +524,7 @@ pub(crate) mod samples {
             started: "2026-01-01T00:00:00Z".into(),
             pairs: vec![pair; clients as usize / 2],
             carried: (1..=clients).map(|number| carried(number, bytes)).collect(),
-            intervals: vec![Interval { received: bytes, sent: bytes, hosts: clients }; 2],
+            intervals: vec![Interval { received: bytes, sent: bytes, forward: bytes / 2, hosts: clients }; 2],
             probe: Some(Figures {
                 round_trip: Some(DelaySummary {
                     p50_us: 2_000.0,

@@ -7,6 +7,7 @@
 
 pub mod aead;
 mod bottleneck;
+pub mod flows;
 pub mod ipsec;
 pub mod observations;
 mod quantity;
@@ -78,7 +79,7 @@ pub struct Stage {
 
 #[derive(Clone, Debug)]
 pub struct SuitePlan {
-    /// `ipsec` or `aead`.
+    /// `ipsec`, `aead` or `flows`.
     pub name: &'static str,
     /// One sentence for the report's head.
     pub about: String,
@@ -93,7 +94,7 @@ pub struct SuitePlan {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SuiteCampaign {
-    /// `ipsec` or `aead`.
+    /// `ipsec`, `aead` or `flows`.
     pub name: String,
     /// One sentence for the report's head.
     pub about: String,
@@ -219,7 +220,7 @@ pub(super) fn are_several(kinds: &[Kind]) -> bool {
 /// Measurements of `kinds` with `ciphers`: each system with those that it has, or with its own
 /// choice if it has none; and with each of `priorities` that it may take.
 pub(super) fn subjects(kinds: &[Kind], ciphers: &[Cipher], priorities: &[Priority]) -> Vec<Subject> {
-    let of = |&kind: &Kind| {
+    let subjects_of = |&kind: &Kind| {
         let has = |cipher: &&Cipher| kind == Kind::Vpnd || kind.profile().ciphers.contains(cipher);
         let mut subjects: Vec<Subject> =
             ciphers.iter().filter(has).map(|cipher| Subject::new(kind, *cipher)).collect();
@@ -228,7 +229,7 @@ pub(super) fn subjects(kinds: &[Kind], ciphers: &[Cipher], priorities: &[Priorit
         }
         subjects
     };
-    Subject::with_priorities(&kinds.iter().flat_map(of).collect::<Vec<_>>(), priorities)
+    Subject::with_priorities(&kinds.iter().flat_map(subjects_of).collect::<Vec<_>>(), priorities)
 }
 
 impl SuitePlan {

@@ -204,10 +204,10 @@ fn measure_pairs(
 /// The gateway's programs and those of one client, which stands for all.
 fn programs(system: &dyn System) -> Vec<Program> {
     let (gateway, clients) = system.processes();
-    let of = |role: &str, pid: u32| {
+    let program = |role: &str, pid: u32| {
         let (command, sha256) = running_program(pid)?;
         Some(Program { role: role.to_owned(), command, sha256 })
     };
-    let gateway = gateway.iter().filter_map(|pid| of("gateway", *pid));
-    gateway.chain(clients.first().and_then(|pid| of("client", *pid))).collect()
+    let gateway = gateway.iter().filter_map(|pid| program("gateway", *pid));
+    gateway.chain(clients.first().and_then(|pid| program("client", *pid))).collect()
 }

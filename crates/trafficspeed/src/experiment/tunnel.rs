@@ -84,7 +84,7 @@ impl Reading {
 
     /// The client's account since `earlier`. A device that is not there has carried nothing.
     pub fn since(&self, earlier: &Self, client: String, device: &str, payload: Payload) -> Carried {
-        let of = |device: &str| {
+        let counters = |device: &str| {
             let now = self.0.get(device).copied().unwrap_or_default();
             now.since(earlier.0.get(device).copied().unwrap_or_default())
         };
@@ -93,8 +93,8 @@ impl Reading {
             device: device.to_owned(),
             payload_sent: payload.sent,
             payload_received: payload.received,
-            tunnel: of(device),
-            underlay: of(CLIENT_LINK),
+            tunnel: counters(device),
+            underlay: counters(CLIENT_LINK),
         }
     }
 }
@@ -114,13 +114,13 @@ impl Passage<'_> {
 }
 
 fn passages(carried: &[Carried], of: fn(&Carried) -> &Counters) -> Vec<Passage<'_>> {
-    let both = |client| {
+    let directions = |client| {
         let Counters { received, sent } = of(client);
         let passage =
             |verb, payload, traffic: &Traffic| Passage { client, verb, payload, carried: traffic.bytes };
         [passage("sent", client.payload_sent, sent), passage("received", client.payload_received, received)]
     };
-    carried.iter().flat_map(both).filter(|passage| passage.payload > 0).collect()
+    carried.iter().flat_map(directions).filter(|passage| passage.payload > 0).collect()
 }
 
 fn share(part: u64, whole: u64) -> f64 {

@@ -128,8 +128,8 @@ impl Verification {
 
     /// Whether all generators that could be had agree, and one could.
     pub fn agrees(&self) -> bool {
-        let of = |agreement| self.others().filter(move |&at| self.agreement(at) == agreement).count();
-        of(Agreement::Agrees) > 0 && of(Agreement::Differs) + of(Agreement::WithinControl) == 0
+        let number = |agreement| self.others().filter(move |&at| self.agreement(at) == agreement).count();
+        number(Agreement::Agrees) > 0 && number(Agreement::Differs) + number(Agreement::WithinControl) == 0
     }
 }
 

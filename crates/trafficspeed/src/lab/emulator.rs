@@ -105,14 +105,14 @@ impl Emulation {
 
 impl fmt::Display for Emulation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let by = match self.kind {
+        let means = match self.kind {
             Kind::User => "in user space between TAP devices",
             Kind::Netem => "by the kernel's netem",
         };
         if self.up == self.down {
-            write!(f, "each way {} ({by}, seed {})", self.up, self.seed)
+            write!(f, "each way {} ({means}, seed {})", self.up, self.seed)
         } else {
-            write!(f, "up {}; down {} ({by}, seed {})", self.up, self.down, self.seed)
+            write!(f, "up {}; down {} ({means}, seed {})", self.up, self.down, self.seed)
         }
     }
 }

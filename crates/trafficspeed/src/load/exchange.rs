@@ -1,13 +1,15 @@
 //! Requests and responses: one at a time on each stream, the round trip of every one recorded.
 //!
 //! The host that connects asks, the other answers, with sizes of the user's choice (netperf's RR);
-//! or each request leaves when it is due, whatever became of the ones before ([`when_due`]). A UDP
+//! or each request leaves when it is due, whatever became of the ones before ([`when_due`]), or each
+//! has a separate connection ([`flows`]). A UDP
 //! question that waits for its turn and is not answered within [`ANSWER_TIMEOUT`] counts as a
 //! timeout, and so does one that is still not answered when the time ends and has waited longer
 //! than any other: a path that stalls and never recovers must not look better for it. The first
 //! bytes of a datagram, as many as both sizes allow up to 8, are the question's number: a late
 //! answer is not taken for the next one's.
 
+mod flows;
 mod when_due;
 
 use std::io::{self, ErrorKind, Read, Write};
@@ -27,6 +29,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// Largest request or response.
 pub const MAX_BYTES: u32 = 60_000;
 const NUMBER_BYTES: usize = 8;
+/// A request that names the length of its answer begins with that.
+pub(super) const LENGTH_BYTES: usize = 4;
 
 // Unknown fields are allowed: results of earlier versions hold a rest between an answer and the
 // next question.
@@ -47,6 +51,10 @@ pub struct Exchange {
     /// absent: as soon as the one before is answered. UDP only.
     #[serde(default)]
     pub every_us: Option<u32>,
+    /// Bytes of the responses, in turn, each over a separate connection; none: `response` over the
+    /// kept connection. TCP only.
+    #[serde(default)]
+    pub flows: Vec<u32>,
     /// How the sockets are set up.
     pub sockets: Sockets,
 }
@@ -62,6 +70,7 @@ impl Default for Exchange {
             request: 1,
             response: 1,
             every_us: None,
+            flows: Vec::new(),
             sockets: Sockets::default(),
         }
     }
@@ -74,6 +83,9 @@ impl Exchange {
         if let Some(bytes) = wrong {
             return Some(format!("requests of {bytes} bytes asked for, 1 to {MAX_BYTES} are possible"));
         }
+        if !self.flows.is_empty() {
+            return flows::problem(self);
+        }
         let every_us = self.every_us?;
         if self.protocol != Protocol::Udp || self.number_bytes() < NUMBER_BYTES {
             return Some(format!(
@@ -83,6 +95,12 @@ impl Exchange {
         let (least, most) = when_due::EVERY_US.into_inner();
         (!when_due::EVERY_US.contains(&every_us))
             .then(|| format!("a request every {every_us} µs asked for, {least} to {most} are possible"))
+    }
+
+    /// Bytes of the response to request `number`, from 1.
+    fn response_to(&self, number: u64) -> u32 {
+        let at = (number.saturating_sub(1) % self.flows.len().max(1) as u64) as usize;
+        self.flows.get(at).copied().unwrap_or(self.response)
     }
 
     fn number_bytes(&self) -> usize {
@@ -121,6 +139,9 @@ impl From<io::Error> for Silence {
 
 /// One stream's end at the host that asks.
 pub(super) fn ask_tcp(work: Exchange, mut socket: TcpStream) -> Work {
+    if !work.flows.is_empty() {
+        return flows::ask(work, socket);
+    }
     Box::new(move |stage| {
         let request = Payload::new(work.seed).chunk(0, 0, work.request as usize).to_vec();
         let mut response = vec![0; work.response as usize];
@@ -192,7 +213,7 @@ fn ask(
                     share.sent += 1;
                 }
                 stage.meter.sent(1, u64::from(work.request));
-                stage.meter.received(1, u64::from(work.response));
+                stage.meter.received(1, u64::from(work.response_to(number)));
             }
             Err(Silence::Lost) => share.timeouts += u64::from(counted),
             Err(Silence::Over) => {
@@ -227,6 +248,9 @@ fn note_unanswered(share: &mut WorkerResult, round_trips: &mut Delays, protocol:
 
 /// One stream's end at the host that answers: until the other closes.
 pub(super) fn answer_tcp(work: Exchange, mut socket: TcpStream) -> Work {
+    if !work.flows.is_empty() {
+        return flows::answer(work, socket);
+    }
     Box::new(move |stage| {
         let response = Payload::new(work.seed).chunk(1, 0, work.response as usize).to_vec();
         let mut request = vec![0; work.request as usize];
@@ -347,6 +371,27 @@ pub(super) fn read_exact(
             }
             Err(error) => return Err(error.into()),
         }
+    }
+    Ok(())
+}
+
+/// Sends as many bytes as the request asks for, which may be no more than `most`.
+pub(super) fn send_answer(
+    socket: &mut TcpStream,
+    payload: &Payload,
+    request: &[u8],
+    most: u32,
+    over: &dyn Fn() -> bool,
+) -> Result<(), Silence> {
+    let length = request.first_chunk::<LENGTH_BYTES>().map_or(0, |bytes| u32::from_be_bytes(*bytes));
+    if length > most {
+        return Err(Silence::Broken(format!("an answer of {length} bytes was asked for, more than {most}")));
+    }
+    let mut sent = 0;
+    while sent < length {
+        let chunk = payload.chunk(0, u64::from(sent), (length - sent) as usize);
+        write_all(socket, chunk, over)?;
+        sent += chunk.len() as u32;
     }
     Ok(())
 }

@@ -14,7 +14,7 @@ use super::tcp::ConnectError;
 /// limit.
 const HARMLESS_BYTES: u64 = 256 << 10;
 /// The default of `ipfrag_time`, and a little.
-const PATIENCE: Duration = Duration::from_secs(31);
+const TIMEOUT: Duration = Duration::from_secs(31);
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Waits until next to no fragments wait in the namespace of this thread, at most for the kernel's
@@ -30,7 +30,7 @@ fn wait_while(
     mut is_full: impl FnMut() -> bool,
     stopped: &mut dyn FnMut() -> bool,
 ) -> Result<(), ConnectError> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while is_full() && Instant::now() < deadline {
         if stopped() {
             return Err(ConnectError::Stopped);

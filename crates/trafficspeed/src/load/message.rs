@@ -6,6 +6,7 @@
 //! begins are marked and not accounted. Header, 24 bytes, big-endian: run id, kind (high byte) and
 //! number, instant in nanoseconds.
 
+pub mod imix;
 pub mod open_loop;
 
 use std::io::{ErrorKind, Read, Write};
@@ -52,8 +53,11 @@ pub struct Messages {
     pub streams: u32,
     /// From the host that listens to the one that connects.
     pub backward: bool,
-    /// Bytes of each message, header included.
+    /// Bytes of each message, header included; their mean if they are mixed.
     pub length: u32,
+    /// Datagrams of the three sizes of IMIX.
+    #[serde(default)]
+    pub imix: bool,
     /// Payload rate of each stream; as fast as possible if absent.
     pub bits_per_second: Option<u64>,
     /// Every message leaves when it is due; UDP at a rate only.
@@ -73,6 +77,7 @@ impl Default for Messages {
             streams: 1,
             backward: false,
             length: 100,
+            imix: false,
             bits_per_second: None,
             open_loop: None,
             sockets: Sockets::default(),
@@ -92,6 +97,9 @@ impl Messages {
                 "messages of {} bytes asked for, {HEADER_BYTES} to {most} are possible",
                 self.length
             ));
+        }
+        if self.imix && (self.protocol != Protocol::Udp || self.length != imix::MEAN) {
+            return Some("IMIX asked for without UDP, or with another mean".to_owned());
         }
         if self.bits_per_second == Some(0) {
             return Some("a rate of zero asked for".to_owned());
@@ -120,52 +128,77 @@ impl Messages {
         Self { open_loop, ..self }
     }
 
+    /// Messages of the three sizes of IMIX.
+    #[must_use]
+    pub fn mixed(self) -> Self {
+        Self { imix: true, length: imix::MEAN, ..self }
+    }
+
+    /// Bytes of the longest.
+    fn longest(&self) -> usize {
+        (if self.imix { imix::LARGEST } else { self.length }) as usize
+    }
+
+    /// The datagrams in `messages`, of which the first has this number and each has room for the
+    /// longest.
+    fn cut<'m>(&self, messages: &'m [u8], first: u64) -> impl Iterator<Item = &'m [u8]> {
+        let numbered = messages.chunks(self.longest()).zip(first..);
+        numbered.map(|(message, number)| &message[..self.length_of(number)])
+    }
+
+    /// Bytes of message `number`.
+    fn length_of(&self, number: u64) -> usize {
+        (if self.imix { imix::length_of(number) } else { self.length }) as usize
+    }
+
     fn pace(&self, stage: &SharedState) -> Pace {
         Pace::new(self.bits_per_second, self.length, stage.schedule.start_ns)
     }
 }
 
-/// Messages with random payload, whose headers are rewritten for each batch.
-struct Batch {
+/// Messages with random payload, whose headers are rewritten for each batch; each has room for the
+/// longest.
+struct Batch<'a> {
     bytes: Vec<u8>,
-    length: usize,
-    run_id: u64,
+    work: &'a Messages,
     /// Number of the next message, warm and counted.
     next: [u64; 2],
 }
 
-impl Batch {
-    fn new(work: &Messages, stream: u32, most: usize) -> Self {
+impl<'a> Batch<'a> {
+    fn new(work: &'a Messages, stream: u32, most: usize) -> Self {
         let payload = Payload::new(work.seed);
-        let length = work.length as usize;
+        let length = work.longest();
         let mut bytes = Vec::with_capacity(most * length);
         while bytes.len() < most * length {
             let left = most * length - bytes.len();
             bytes.extend_from_slice(payload.chunk(stream, bytes.len() as u64, left));
         }
-        Self { bytes, length, run_id: work.run_id, next: [0; 2] }
+        Self { bytes, work, next: [0; 2] }
     }
 
     fn most(&self) -> u64 {
-        (self.bytes.len() / self.length) as u64
+        (self.bytes.len() / self.work.longest()) as u64
     }
 
-    /// Writes `count` headers and returns the messages.
+    /// Writes `count` headers and returns the messages, each with room for the longest.
     fn stamp(&mut self, count: u64, counted: bool, now_ns: u64) -> &[u8] {
         let kind = if counted { COUNTED } else { WARM } << KIND_SHIFT;
-        let first = self.next[usize::from(counted)];
-        let bytes = &mut self.bytes[..count as usize * self.length];
-        for (message, number) in bytes.chunks_exact_mut(self.length).zip(first..) {
-            message[..8].copy_from_slice(&self.run_id.to_be_bytes());
+        let (first, room) = (self.next[usize::from(counted)], self.work.longest());
+        let bytes = &mut self.bytes[..count as usize * room];
+        for (message, number) in bytes.chunks_exact_mut(room).zip(first..) {
+            message[..8].copy_from_slice(&self.work.run_id.to_be_bytes());
             message[8..16].copy_from_slice(&(kind | number).to_be_bytes());
             message[16..24].copy_from_slice(&now_ns.to_be_bytes());
         }
         bytes
     }
 
-    /// The first `count` of the stamped messages are under way.
-    fn took(&mut self, count: u64, counted: bool) {
+    /// The first `count` of the stamped messages are under way; returns their bytes.
+    fn took(&mut self, count: u64, counted: bool) -> u64 {
+        let first = self.next[usize::from(counted)];
         self.next[usize::from(counted)] += count;
+        (first..first + count).map(|number| self.work.length_of(number) as u64).sum()
     }
 }
 
@@ -192,12 +225,13 @@ impl Header {
     }
 }
 
-/// Sends until the schedule ends; `put` hands messages to the kernel and returns how many it took.
+/// Sends until the schedule ends; `put` hands messages, of which the first has this number, to the
+/// kernel and returns how many it took.
 fn send(
     stage: &SharedState,
     work: &Messages,
-    mut batch: Batch,
-    mut put: impl FnMut(&[u8]) -> Result<u64, String>,
+    mut batch: Batch<'_>,
+    mut put: impl FnMut(&[u8], u64) -> Result<u64, String>,
 ) -> WorkerResult {
     let mut pace = work.pace(stage);
     let mut share = WorkerResult::default();
@@ -216,11 +250,9 @@ fn send(
             Due::Send(count) => count,
         };
         let counted = stage.schedule.counts(now);
-        match put(batch.stamp(count, counted, now)) {
-            Ok(taken) => {
-                batch.took(taken, counted);
-                stage.meter.sent(taken, taken * batch.length as u64);
-            }
+        let first = batch.next[usize::from(counted)];
+        match put(batch.stamp(count, counted, now), first) {
+            Ok(taken) => stage.meter.sent(taken, batch.took(taken, counted)),
             Err(why) => {
                 share.fault = Some(why);
                 break;
@@ -241,9 +273,8 @@ pub(super) fn send_udp(
         return open_loop::send(stage, work, open, stream, socket);
     }
     let batch = Batch::new(work, stream, BATCH);
-    let length = work.length as usize;
     let mut refusals = 0;
-    send(stage, work, batch, |messages| match send_batch(socket, messages, length) {
+    send(stage, work, batch, |messages, first| match send_batch(socket, work.cut(messages, first)) {
         Ok(taken) => {
             refusals = 0;
             Ok(taken as u64)
@@ -257,7 +288,7 @@ pub(super) fn send_udp(
             refusals += 1;
             Ok(0)
         }
-        Err(error) => Err(format!("sending datagrams of {length} bytes: {error}")),
+        Err(error) => Err(format!("sending datagrams of {} bytes: {error}", work.longest())),
     })
 }
 
@@ -270,7 +301,7 @@ pub(super) fn send_tcp(
 ) -> WorkerResult {
     let batch = Batch::new(work, stream, (WRITE_BYTES / work.length as usize).max(1));
     let length = work.length as u64;
-    let mut share = send(stage, work, batch, |messages| {
+    let mut share = send(stage, work, batch, |messages, _| {
         let mut rest = messages;
         while !rest.is_empty() {
             match socket.write(rest) {
@@ -373,7 +404,7 @@ impl<'a> Accounting<'a> {
 
 /// Receives over UDP until the sender has ended and nothing comes any more.
 pub(super) fn receive_udp(stage: &SharedState, work: &Messages, socket: &UdpSocket) -> WorkerResult {
-    let mut receiver = Receiver::new(work.length as usize);
+    let mut receiver = Receiver::new(work.longest());
     let mut accounting = Accounting::new(stage, work);
     let mut last_arrival = Instant::now();
     while !stage.aborted() {
@@ -474,8 +505,8 @@ mod tests {
     #[test]
     fn only_what_counts_is_accounted_and_what_comes_twice_is_no_goodput() {
         let work: Work = Box::new(|stage| {
-            let mut accounting = Accounting::new(stage, &work_of(64));
-            let mut batch = Batch::new(&work_of(64), 0, 4);
+            let work = work_of(64);
+            let (mut accounting, mut batch) = (Accounting::new(stage, &work), Batch::new(&work, 0, 4));
             assert!(accounting.take(batch.stamp(1, false, 10), 20));
             for _ in 0..2 {
                 assert!(accounting.take(batch.stamp(1, true, 10), 30));

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 
 use super::delays::Delays;
-use super::exchange::{Silence, read_exact, write_all};
+use super::exchange::{LENGTH_BYTES, Silence, read_exact, send_answer, write_all};
 use super::message::open_loop::wait_until;
 use super::payload::Payload;
 use super::task::Sockets;
@@ -27,8 +27,6 @@ const MAX_REQUESTS: u32 = 1_000;
 const MAX_REQUEST_BYTES: u32 = 60_000;
 /// Largest answer.
 const MAX_ANSWER_BYTES: u32 = 16 << 20;
-/// A request begins with the length of the answer that it asks for.
-const LENGTH_BYTES: usize = 4;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -122,12 +120,12 @@ impl Pending {
 pub(super) fn ask(work: &Pages, sockets: Vec<TcpStream>) -> Vec<Work> {
     let pending = Arc::new(Pending::new(work.streams));
     let payload = Payload::new(work.seed);
-    let of = |(socket, stream): (TcpStream, u32)| -> Work {
+    let task = |(socket, stream): (TcpStream, u32)| -> Work {
         let (pending, work) = (Arc::clone(&pending), work.clone());
         let request = payload.chunk(0, 0, work.request as usize).to_vec();
         Box::new(move |stage| ask_on(&work, &pending, (socket, stream), request, stage))
     };
-    sockets.into_iter().zip(0..).map(of).collect()
+    sockets.into_iter().zip(0..).map(task).collect()
 }
 
 fn ask_on(
@@ -215,26 +213,6 @@ fn answer_on(work: Pages, payload: Arc<Payload>, mut socket: TcpStream) -> Work 
             }
         }
     })
-}
-
-fn send_answer(
-    socket: &mut TcpStream,
-    payload: &Payload,
-    request: &[u8],
-    most: u32,
-    over: &dyn Fn() -> bool,
-) -> Result<(), Silence> {
-    let length = request.first_chunk::<LENGTH_BYTES>().map_or(0, |bytes| u32::from_be_bytes(*bytes));
-    if length > most {
-        return Err(Silence::Broken(format!("an answer of {length} bytes was asked for, more than {most}")));
-    }
-    let mut sent = 0;
-    while sent < length {
-        let chunk = payload.chunk(0, u64::from(sent), (length - sent) as usize);
-        write_all(socket, chunk, over)?;
-        sent += chunk.len() as u32;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -4,6 +4,10 @@
 //! different start. The period is far beyond the window of the compressors that VPNs use (LZO,
 //! LZ4: at most 64 KiB). Both ends build the same buffer from the seed, so a receiver can check
 //! every byte by its position.
+//!
+//! A process makes the buffer of a seed once: short work would wait for it at every start.
+
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rand::rngs::ChaCha8Rng;
 use rand::{Rng, SeedableRng};
@@ -11,15 +15,24 @@ use rand::{Rng, SeedableRng};
 /// Length of the ring in bytes; a power of two.
 pub const PAYLOAD_BYTES: usize = 1 << 20;
 
+/// The ring that was made last, and its seed.
+static LAST: Mutex<Option<(u64, Arc<[u8]>)>> = Mutex::new(None);
+
 /// The ring of random bytes of one seed.
-pub struct Payload(Box<[u8]>);
+pub struct Payload(Arc<[u8]>);
 
 impl Payload {
     /// The ring that belongs to `seed`; the same on every machine.
     pub fn new(seed: u64) -> Self {
-        let mut bytes = vec![0_u8; PAYLOAD_BYTES].into_boxed_slice();
+        let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, ring)) = last.as_ref().filter(|(made, _)| *made == seed) {
+            return Self(Arc::clone(ring));
+        }
+        let mut bytes = vec![0_u8; PAYLOAD_BYTES];
         ChaCha8Rng::seed_from_u64(seed).fill_bytes(&mut bytes);
-        Self(bytes)
+        let ring: Arc<[u8]> = bytes.into();
+        *last = Some((seed, Arc::clone(&ring)));
+        Self(ring)
     }
 
     /// The bytes of `stream` from `position` on, at most `limit` of them, never empty for a
@@ -68,7 +81,7 @@ mod tests {
     fn bytes_are_spread_evenly_enough_not_to_compress() {
         let payload = Payload::new(42);
         let mut counts = [0_u32; 256];
-        for byte in &payload.0 {
+        for byte in payload.0.iter() {
             counts[usize::from(*byte)] += 1;
         }
         // 4,096 of each are expected; six standard deviations are 384.

@@ -350,9 +350,10 @@ impl Running {
             Kind::WorkerPool(pool) => Findings::of(pool.finish(Instant::now() + timeout.min(message::DRAIN))),
             Kind::Bulk { transfer, .. } => {
                 let totals = transfer.finish(timeout);
-                let of = |sends: bool| totals.iter().filter(move |t| t.sends == sends).map(|t| t.bytes).sum();
+                let bytes_of =
+                    |sends: bool| totals.iter().filter(move |t| t.sends == sends).map(|t| t.bytes).sum();
                 let name = |t: &tcp::StreamTotal| Some(format!("stream {}: {}", t.index, t.fault.as_ref()?));
-                let (bytes_sent, bytes_received) = (of(true), of(false));
+                let (bytes_sent, bytes_received) = (bytes_of(true), bytes_of(false));
                 Findings {
                     bytes_sent,
                     bytes_received,

@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+pub(super) use connect::socket_for;
 pub use connect::{ConnectError, Listener, connect_all};
 
 use crate::load::congestion::CongestionControl;

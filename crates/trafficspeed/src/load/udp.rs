@@ -165,9 +165,12 @@ fn socket_at(address: SocketAddr, window: Option<u32>) -> io::Result<UdpSocket> 
     Ok(socket)
 }
 
-/// Sends `datagrams`, each of `length` bytes; returns how many the kernel took.
-pub(super) fn send_batch(socket: &UdpSocket, datagrams: &[u8], length: usize) -> io::Result<usize> {
-    let parts: Vec<[IoSlice<'_>; 1]> = datagrams.chunks(length).map(|part| [IoSlice::new(part)]).collect();
+/// Sends `datagrams`; returns how many the kernel took.
+pub(super) fn send_batch<'a>(
+    socket: &UdpSocket,
+    datagrams: impl Iterator<Item = &'a [u8]>,
+) -> io::Result<usize> {
+    let parts: Vec<[IoSlice<'_>; 1]> = datagrams.map(|part| [IoSlice::new(part)]).collect();
     let mut controls: Vec<SendAncillaryBuffer<'_, '_, '_>> =
         parts.iter().map(|_| SendAncillaryBuffer::default()).collect();
     let mut headers: Vec<MMsgHdr<'_>> =
@@ -241,8 +244,8 @@ pub fn socket_drops() -> u64 {
 fn dropped_v4(text: &str) -> u64 {
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("Udp: "));
     let (Some(names), Some(values)) = (lines.next(), lines.next()) else { return 0 };
-    let mut both = names.split_whitespace().zip(values.split_whitespace());
-    both.find(|(name, _)| *name == "RcvbufErrors").and_then(|(_, value)| value.parse().ok()).unwrap_or(0)
+    let mut columns = names.split_whitespace().zip(values.split_whitespace());
+    columns.find(|(name, _)| *name == "RcvbufErrors").and_then(|(_, value)| value.parse().ok()).unwrap_or(0)
 }
 
 fn dropped_v6(text: &str) -> u64 {
@@ -265,21 +268,21 @@ mod tests {
         let meeting =
             std::thread::spawn(move || door.meet(9, Duration::from_secs(5), &mut || false).unwrap());
         let timeout = Duration::from_secs(5);
-        let here = reach(Ipv4Addr::LOCALHOST.into(), &ports, 9, None, timeout, &mut || false).unwrap();
-        let there = meeting.join().unwrap();
+        let senders = reach(Ipv4Addr::LOCALHOST.into(), &ports, 9, None, timeout, &mut || false).unwrap();
+        let receivers = meeting.join().unwrap();
         let datagrams: Vec<u8> = (0..5 * 30).collect();
-        assert_eq!(send_batch(&here[1], &datagrams, 30).unwrap(), 5);
+        assert_eq!(send_batch(&senders[1], datagrams.chunks(30)).unwrap(), 5);
         let mut receiver = Receiver::new(100);
         let mut got = Vec::new();
         while got.len() < datagrams.len() {
-            receiver.receive(&there[1]).unwrap();
+            receiver.receive(&receivers[1]).unwrap();
             for datagram in receiver.datagrams() {
                 assert_eq!(datagram.len(), 30);
                 got.extend_from_slice(datagram);
             }
         }
         assert_eq!(got, datagrams);
-        let timed_out = receiver.receive(&there[0]).unwrap_err();
+        let timed_out = receiver.receive(&receivers[0]).unwrap_err();
         assert_eq!(timed_out.kind(), io::ErrorKind::WouldBlock);
         assert_eq!(receiver.datagrams().count(), 0);
     }
@@ -317,11 +320,11 @@ mod tests {
         let (port, relaying) = relay(far, Duration::from_millis(300), Arc::clone(&over));
         let timeout = Duration::from_secs(10);
         let meeting = std::thread::spawn(move || door.meet(9, timeout, &mut || false).is_ok());
-        let here = reach(Ipv4Addr::LOCALHOST.into(), &[port], 9, None, timeout, &mut || false);
+        let reached = reach(Ipv4Addr::LOCALHOST.into(), &[port], 9, None, timeout, &mut || false);
         let met = meeting.join().unwrap();
         over.store(true, Ordering::Relaxed);
         relaying.join().unwrap();
-        assert!(here.is_ok() && met, "{here:?} {met}");
+        assert!(reached.is_ok() && met, "{reached:?} {met}");
     }
 
     #[test]

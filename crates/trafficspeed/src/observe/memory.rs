@@ -34,11 +34,11 @@ impl Memory {
     }
 
     fn parse(text: &str) -> Option<Self> {
-        let of = |name: &str| {
+        let kib = |name: &str| {
             let line = text.lines().find_map(|line| line.strip_prefix(name))?;
             line.split_whitespace().next()?.parse().ok()
         };
-        Some(Self { rss_kib: of("Rss:")?, pss_kib: of("Pss:")? })
+        Some(Self { rss_kib: kib("Rss:")?, pss_kib: kib("Pss:")? })
     }
 }
 

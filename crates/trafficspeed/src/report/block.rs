@@ -88,8 +88,10 @@ fn remarks(report: &BlockReport) -> Vec<String> {
     for &delay in delays {
         for &size in sizes {
             remarks.extend(report.ways().into_iter().filter_map(|way| {
-                let of = format!("{delay} ms, {}, {}", size_name(size), way.name());
-                far(&of, &report.rates(delay, size, way), |rate| format!("{} MB/s", significant(rate / 1e6)))
+                let subject = format!("{delay} ms, {}, {}", size_name(size), way.name());
+                far(&subject, &report.rates(delay, size, way), |rate| {
+                    format!("{} MB/s", significant(rate / 1e6))
+                })
             }));
         }
     }

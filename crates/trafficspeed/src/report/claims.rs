@@ -106,15 +106,15 @@ mod tests {
 
     #[test]
     fn without_a_verdict_the_reason_is_said() {
-        let of = |rounds, disturbed| lines([&table(rounds, disturbed)], [None, None]);
+        let lines_of = |rounds, disturbed| lines([&table(rounds, disturbed)], [None, None]);
         assert_eq!(
-            of(3, 0),
+            lines_of(3, 0),
             [
                 "Figures without verdicts: it takes 5 rounds to tell a difference from chance, and these are 3."
             ]
         );
-        assert!(of(5, 0)[0].contains("no system was measured a second time"));
-        assert_eq!(of(5, 2).len(), 1);
-        assert!(of(5, 2)[0].starts_with("2 of 5 measurements were disturbed"), "{:?}", of(5, 2));
+        assert!(lines_of(5, 0)[0].contains("no system was measured a second time"));
+        assert_eq!(lines_of(5, 2).len(), 1);
+        assert!(lines_of(5, 2)[0].starts_with("2 of 5 measurements were disturbed"), "{:?}", lines_of(5, 2));
     }
 }

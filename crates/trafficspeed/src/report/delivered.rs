@@ -22,7 +22,7 @@ pub struct Share {
 /// The trials of all searches of one system, from the lowest rate; rates that differ by less than a
 /// tenth or so are one.
 pub fn shares<'a>(searches: impl Iterator<Item = (&'a Task, &'a SearchOutcome)>) -> Vec<Share> {
-    let of = |(task, search): (&Task, &'a SearchOutcome)| {
+    let trials_of = |(task, search): (&Task, &'a SearchOutcome)| {
         let length = match task {
             Task::Messages(work) => work.length,
             _ => 0,
@@ -32,7 +32,7 @@ pub fn shares<'a>(searches: impl Iterator<Item = (&'a Task, &'a SearchOutcome)>)
             Some((offered * 8.0 * f64::from(length) / 1e6, share))
         })
     };
-    let mut all: Vec<(f64, f64)> = searches.flat_map(of).collect();
+    let mut all: Vec<(f64, f64)> = searches.flat_map(trials_of).collect();
     all.sort_by(|a, b| a.0.total_cmp(&b.0));
     let place = |rate: f64| (rate.ln() * 10.0).round() as i64;
     let share = |same: &[(f64, f64)]| {

@@ -60,8 +60,8 @@ pub fn sentences(campaign: &Campaign) -> Vec<String> {
 fn verdicts(campaign: &Campaign, table: &Observations) -> Vec<String> {
     let own = of_interest(campaign);
     let all = own.map_or_else(Vec::new, |own| [vec![own.clone()], other_shares(campaign, &own)].concat());
-    let each = CLAIMS.iter().flat_map(|claim| all.iter().map(move |own| (claim, own)));
-    each.flat_map(|(claim, own)| of_one(campaign, table, claim, own)).collect()
+    let pairs = CLAIMS.iter().flat_map(|claim| all.iter().map(move |own| (claim, own)));
+    pairs.flat_map(|(claim, own)| of_one(campaign, table, claim, own)).collect()
 }
 
 /// The sentences about the system `own`.
@@ -154,8 +154,9 @@ pub fn missing(campaign: &Campaign) -> Vec<String> {
             lines.push(format!("{label} is unfinished: it was interrupted"));
             continue;
         }
-        let why = runs.iter().flat_map(|run| run.problems()).next();
-        lines.push(format!("{label} is missing: {}", why.unwrap_or_else(|| "it was not measured".into())));
+        let problem = runs.iter().flat_map(|run| run.problems()).next();
+        lines
+            .push(format!("{label} is missing: {}", problem.unwrap_or_else(|| "it was not measured".into())));
     }
     lines
 }

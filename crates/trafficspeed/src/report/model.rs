@@ -13,9 +13,9 @@ use section::sections;
 /// The report of the model.
 pub fn document(model: &Model) -> Document<'_> {
     let lead = format!(
-        "{}. The stages of a running tunnel were measured on this host, and summed over what passes for a Gbit; then the real \
-         VPN carried each case.",
-        words::title(&model.judgement)
+        "Where the time goes. The stages of a running tunnel were measured on this host; then the real VPN carried each case, and \
+         they were summed over what passed for a Gbit. {}",
+        words::off(model)
     );
     let mut document = Document::new("Where the time goes", "Where the time goes", lead, &model.environment);
     document.interrupted = model.interrupted;
@@ -28,29 +28,29 @@ pub fn document(model: &Model) -> Document<'_> {
     document
 }
 
-/// The cost of a Gbit in the VPN's processes: predicted, and measured if it was.
+/// The cost of a Gbit in the VPN's processes: the sum of the stages, and measured if it was.
 fn pictures(model: &Model) -> Vec<Picture> {
     let style_of = |suite: &str| model.raw.suites.iter().position(|known| known.name == suite).unwrap_or(0);
-    let bars = model.predictions.iter().flat_map(|one| {
+    let bars = model.sums.iter().flat_map(|one| {
         let style = style_of(&one.suite);
         let name = format!("{}, {} bytes, streams: {}", one.suite, one.case.packet, one.case.streams);
         let bar = |what: &str, y, range| (format!("{name}, {what}"), style, Point { x: 0.0, y, range });
-        let predicted = one.predicted.as_ref().map(|made| bar("predicted", made.seconds_per_gbit(), None));
+        let sum = one.sum.as_ref().map(|sum| bar("sum of stages", sum.seconds_per_gbit(), None));
         let measured = one.real.as_ref();
         let measured =
             measured.map(|real| bar("measured", real.vpn_seconds_per_gbit(), Some(real.cpu_range)));
-        predicted.into_iter().chain(measured)
+        sum.into_iter().chain(measured)
     });
     let chart = BarChart {
-        title: "CPU time for a Gbit, predicted and measured".into(),
+        title: "CPU time for a Gbit, sum of stages and measured".into(),
         measure: Measure::lower_is_better("CPU seconds per Gbit, both VPN processes"),
         bars: bars.collect(),
     };
-    let caption = "The prediction is the sum of the stages over what passed in the run without a cipher (for that one: in its own \
-                   run). The whisker of a measurement is the range of its repetitions.";
+    let caption = "The sum is of the stages over what passed in the run. The whisker of a measurement is the range of its \
+                   repetitions.";
     let picture = |svg| Picture {
         name: "model-cost".into(),
-        title: "Predicted and measured".into(),
+        title: "Sum of stages and measured".into(),
         caption: caption.into(),
         svg,
     };
@@ -67,17 +67,13 @@ mod tests {
     }
 
     #[test]
-    fn the_title_of_every_form_follows_the_errors() {
-        let mut model = made_up::model(&[0.05, -0.1]);
+    fn every_form_says_how_far_the_sums_are_off() {
+        let mut model = made_up::model(&[0.05, -0.16]);
         for text in [text(&model), document(&model).page()] {
-            assert!(text.contains("a model that predicts it"), "{text}");
+            assert!(text.contains("The sums are off by -16 to +5 %."), "{text}");
         }
-        assert!(model.judgement.predicts());
-        model = made_up::model(&[0.05, -0.16]);
-        for text in [text(&model), document(&model).page()] {
-            assert!(!text.contains("that predicts it") && text.contains("off by up to 16 %"), "{text}");
-        }
-        assert!(!model.judgement.predicts());
+        model.sums.iter_mut().for_each(|one| one.real = None);
+        assert!(text(&model).contains("Nothing was measured beside the sums"));
     }
 
     #[test]
@@ -119,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn every_prediction_stands_beside_its_error() {
+    fn every_sum_stands_beside_its_error() {
         let model = made_up::model(&[0.05, -0.16]);
         let page = text(&model);
         assert!(page.contains("+5 %") && page.contains("-16 %"), "{page}");

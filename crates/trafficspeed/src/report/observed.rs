@@ -99,9 +99,9 @@ pub fn remarks(table: &Observations, wanted: &[(String, Quantity)], unit: Option
     let mut remarks = Vec::new();
     for system in table.systems_and_controls() {
         remarks.extend(wanted.iter().filter_map(|(case, quantity)| {
-            let of = format!("{system}, {case}, {}", quantity.name);
+            let subject = format!("{system}, {case}, {}", quantity.name);
             let show = |value: f64| quantity.text(&[value], unit).unwrap_or_default();
-            far(&of, &table.values(system, case, *quantity), show)
+            far(&subject, &table.values(system, case, *quantity), show)
         }));
     }
     remarks

@@ -161,9 +161,9 @@ mod tests {
             campaign.runs.push(bare);
         }
         let rows = beside(&campaign);
-        let here: Vec<&str> = rows.iter().map(|row| row[2].as_str()).collect();
+        let measured: Vec<&str> = rows.iter().map(|row| row[2].as_str()).collect();
         assert_eq!(
-            here,
+            measured,
             [
                 "vpnd, aes-256-gcm: 8; vpnd, no encryption: 4",
                 "vpnd, aes-256-gcm: 100 % of its highest at 8 clients; \

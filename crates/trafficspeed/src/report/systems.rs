@@ -1,4 +1,4 @@
-//! The systems of a campaign by their own accounts, all runs drawn together.
+//! The systems of a campaign, as each reports itself, all runs drawn together.
 
 use serde::Serialize;
 

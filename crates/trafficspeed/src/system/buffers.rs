@@ -68,7 +68,7 @@ pub fn set_queues(lab: &Lab) -> Result<(), LabError> {
 fn enlarge_sockets(lab: &Lab) -> Result<Option<String>, LabError> {
     let mut left = udp_sockets(lab)?;
     let found = left.len();
-    let mut why = None;
+    let mut failure = None;
     for pid in processes(lab) {
         for (descriptor, inode) in sockets_of(pid) {
             if !left.contains(&inode) {
@@ -78,7 +78,7 @@ fn enlarge_sockets(lab: &Lab) -> Result<Option<String>, LabError> {
                 Ok(()) => {
                     left.remove(&inode);
                 }
-                Err(error) => why = Some(error),
+                Err(error) => failure = Some(error),
             }
         }
     }
@@ -87,7 +87,7 @@ fn enlarge_sockets(lab: &Lab) -> Result<Option<String>, LabError> {
         let still = udp_sockets(lab)?;
         left.retain(|inode| still.contains(inode));
     }
-    Ok(exception(left.len(), found, why.as_ref()))
+    Ok(exception(left.len(), found, failure.as_ref()))
 }
 
 fn exception(left: usize, found: usize, why: Option<&io::Error>) -> Option<String> {

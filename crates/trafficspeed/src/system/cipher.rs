@@ -79,6 +79,7 @@ impl Cipher {
             Kind::OpenvpnDco => Some("the kernel's data channel has ciphers that authenticate only"),
             Kind::Pptp => Some("MPPE has one cipher, RC4"),
             Kind::Softether | Kind::SoftetherUdp => Some("every cipher suite of TLS authenticates"),
+            Kind::Nebula | Kind::NebulaRoutines => Some("both of its ciphers authenticate"),
             Kind::Openvpn | Kind::OpenvpnMtu9000 | Kind::Ipsec | Kind::Command | Kind::None => None,
         }
     }

@@ -171,8 +171,8 @@ impl System for Scripted {
         let scripts = self.scripts()?;
         for (option, path) in [("up", Some(&scripts.up)), ("down", scripts.down.as_ref())] {
             if let Some(path) = path.filter(|path| !is_executable(path)) {
-                let why = format!("--command-{option} {}: no executable file", path.display());
-                return Err(SystemError::Missing(why));
+                let reason = format!("--command-{option} {}: no executable file", path.display());
+                return Err(SystemError::Missing(reason));
             }
         }
         Ok(())
@@ -279,8 +279,8 @@ mod tests {
             all.iter().map(|name| ((*name).to_owned(), PathBuf::from(format!("/{name}")))).collect()
         };
         let pair = |ups: &[&str], downs: &[&str]| Scripts::pair(&named(ups), &named(downs));
-        let both = pair(&["a", "b"], &["b"]).unwrap();
-        assert_eq!((both[0].down.is_none(), both[1].down.clone()), (true, Some("/b".into())));
+        let clients = pair(&["a", "b"], &["b"]).unwrap();
+        assert_eq!((clients[0].down.is_none(), clients[1].down.clone()), (true, Some("/b".into())));
         for (ups, downs, expected) in [
             (&["a", "a"][..], &[][..], "two scripts of one kind are called `a`"),
             (&["a"], &["a", "a"], "two scripts of one kind are called `a`"),

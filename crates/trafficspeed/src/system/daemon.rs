@@ -27,6 +27,30 @@ pub struct Daemon {
     log: PathBuf,
 }
 
+/// The processes of a system that has one at the gateway and one at each client.
+#[derive(Debug, Default)]
+pub struct Daemons {
+    // Clients end first.
+    pub clients: Vec<Daemon>,
+    pub gateway: Option<Daemon>,
+}
+
+impl Daemons {
+    /// Their process ids: the gateway's, and the clients'.
+    pub fn pids(&self) -> (Vec<u32>, Vec<u32>) {
+        (self.gateway.iter().map(Daemon::pid).collect(), self.clients.iter().map(Daemon::pid).collect())
+    }
+
+    /// Ends all of them, at the same time.
+    pub fn end(&mut self) {
+        for daemon in self.clients.iter_mut().chain(&mut self.gateway) {
+            daemon.ask_to_end();
+        }
+        self.clients.clear();
+        self.gateway = None;
+    }
+}
+
 impl Daemon {
     /// Starts `program` with `arguments` inside `namespace`; both its outputs go to `log`.
     ///

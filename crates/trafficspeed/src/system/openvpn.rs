@@ -11,7 +11,7 @@ pub mod log;
 use std::path::Path;
 use std::time::Duration;
 
-use super::daemon::Daemon;
+use super::daemon::{Daemon, Daemons};
 use super::folder::Folder;
 use super::program::{Program, Programs, Source};
 use super::{Cipher, ClientAddress, Profile, Subject, System, SystemError, SystemInfo, check_tun, kernel};
@@ -84,13 +84,12 @@ pub struct OpenVpn {
     programs: Programs,
     tunnel: Tunnel,
     facts: SystemInfo,
-    clients: Vec<Daemon>,
-    gateway: Option<Daemon>,
+    daemons: Daemons,
 }
 
 impl OpenVpn {
     fn new(programs: Programs, tunnel: Tunnel) -> Self {
-        Self { programs, tunnel, facts: SystemInfo::default(), clients: Vec::new(), gateway: None }
+        Self { programs, tunnel, facts: SystemInfo::default(), daemons: Daemons::default() }
     }
 
     fn start_gateway(
@@ -106,7 +105,7 @@ impl OpenVpn {
         gateway.wait_until("did not become ready", SERVER_TIMEOUT, interrupt, |daemon| {
             Ok(log::is_complete(&daemon.output()).then_some(()))
         })?;
-        self.gateway = Some(gateway);
+        self.daemons.gateway = Some(gateway);
         Ok(())
     }
 
@@ -118,9 +117,9 @@ impl OpenVpn {
         (namespace, gateway): (&Namespace, &Namespace),
         interrupt: &Interrupt,
     ) -> Result<ClientAddress, SystemError> {
-        let client = &mut self.clients[number];
-        let what = "did not connect";
-        let (channel, device) = client.wait_until(what, CLIENT_TIMEOUT, interrupt, |daemon| {
+        let client = &mut self.daemons.clients[number];
+        let failure = "did not connect";
+        let (channel, device) = client.wait_until(failure, CLIENT_TIMEOUT, interrupt, |daemon| {
             let said = daemon.output();
             let Some(channel) = log::channel(&said).filter(|_| log::is_complete(&said)) else {
                 return Ok(None);
@@ -130,8 +129,8 @@ impl OpenVpn {
             Ok(device.and_then(|device| config::inner_addresses(&device)).map(|found| (channel, found)))
         })?;
         if let Some(wanted) = config::words(self.tunnel.cipher).filter(|wanted| !channel.is(wanted)) {
-            let what = format!("uses {channel}, not {} with {}", wanted.cipher, wanted.auth);
-            return Err(client.failed(&what));
+            let problem = format!("uses {channel}, not {} with {}", wanted.cipher, wanted.auth);
+            return Err(client.failed(&problem));
         }
         if self.tunnel.dco {
             for namespace in [namespace, gateway] {
@@ -206,7 +205,7 @@ impl System for OpenVpn {
         self.start_gateway(&program, &folder, lab, (&server, &clients), interrupt)?;
         for (identity, namespace) in clients.iter().zip(lab.clients()) {
             let text = config::client(self.tunnel, identity, &server);
-            self.clients.push(start(&identity.name, &program, &folder, namespace, &text)?);
+            self.daemons.clients.push(start(&identity.name, &program, &folder, namespace, &text)?);
         }
         let addresses = lab
             .clients()
@@ -219,7 +218,7 @@ impl System for OpenVpn {
     }
 
     fn processes(&self) -> (Vec<u32>, Vec<u32>) {
-        (self.gateway.iter().map(Daemon::pid).collect(), self.clients.iter().map(Daemon::pid).collect())
+        self.daemons.pids()
     }
 
     fn remark(&mut self, note: String) {
@@ -231,10 +230,6 @@ impl System for OpenVpn {
     }
 
     fn down(&mut self) {
-        for daemon in self.clients.iter_mut().chain(&mut self.gateway) {
-            daemon.ask_to_end();
-        }
-        self.clients.clear();
-        self.gateway = None;
+        self.daemons.end();
     }
 }

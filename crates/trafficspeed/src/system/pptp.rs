@@ -10,7 +10,7 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::daemon::Daemon;
+use super::daemon::{Daemon, Daemons};
 use super::folder::Folder;
 use super::program::{Program, Programs, Source};
 use super::{ClientAddress, Profile, System, SystemError, SystemInfo, kernel};
@@ -67,13 +67,12 @@ pub const PROFILE: Profile = Profile {
 struct Pptp {
     programs: Programs,
     facts: SystemInfo,
-    clients: Vec<Daemon>,
-    gateway: Option<Daemon>,
+    daemons: Daemons,
 }
 
 impl Pptp {
     fn new(programs: &Programs) -> Self {
-        Self { programs: programs.clone(), facts: SystemInfo::default(), clients: Vec::new(), gateway: None }
+        Self { programs: programs.clone(), facts: SystemInfo::default(), daemons: Daemons::default() }
     }
 
     fn start_gateway(
@@ -109,7 +108,7 @@ impl Pptp {
         gateway.wait_until("does not listen", SERVER_TIMEOUT, interrupt, |_| {
             Ok(lab.gateway().within(listens)?.then_some(()))
         })?;
-        self.gateway = Some(gateway);
+        self.daemons.gateway = Some(gateway);
         Ok(())
     }
 
@@ -129,7 +128,7 @@ impl Pptp {
         let arguments = ["file".as_ref(), options.as_os_str()];
         let (program, log) = (self.programs.find(&PPPD)?, folder.path("pppd.log"));
         let name = format!("pppd ({name})");
-        self.clients.push(Daemon::start_with(&private, &name, namespace, &program, arguments, &log)?);
+        self.daemons.clients.push(Daemon::start_with(&private, &name, namespace, &program, arguments, &log)?);
         Ok(())
     }
 
@@ -140,10 +139,10 @@ impl Pptp {
         namespace: &Namespace,
         interrupt: &Interrupt,
     ) -> Result<ClientAddress, SystemError> {
-        let client = &mut self.clients[number as usize - 1];
+        let client = &mut self.daemons.clients[number as usize - 1];
         let wanted = address(number);
-        let what = "has no encrypted connection with its address";
-        let (cipher, mtu) = client.wait_until(what, CLIENT_TIMEOUT, interrupt, |daemon| {
+        let failure = "has no encrypted connection with its address";
+        let (cipher, mtu) = client.wait_until(failure, CLIENT_TIMEOUT, interrupt, |daemon| {
             let Some(cipher) = encryption(&daemon.output()) else { return Ok(None) };
             let devices = Device::all(namespace)?.into_iter();
             let mut own = devices.filter(|device| device.addresses.contains(&wanted.into()));
@@ -245,7 +244,7 @@ impl System for Pptp {
     }
 
     fn processes(&self) -> (Vec<u32>, Vec<u32>) {
-        (self.gateway.iter().map(Daemon::pid).collect(), self.clients.iter().map(Daemon::pid).collect())
+        self.daemons.pids()
     }
 
     fn remark(&mut self, note: String) {
@@ -257,11 +256,7 @@ impl System for Pptp {
     }
 
     fn down(&mut self) {
-        for daemon in self.clients.iter_mut().chain(&mut self.gateway) {
-            daemon.ask_to_end();
-        }
-        self.clients.clear();
-        self.gateway = None;
+        self.daemons.end();
     }
 }
 

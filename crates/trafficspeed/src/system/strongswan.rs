@@ -117,8 +117,8 @@ impl StrongSwan {
         interrupt: &Interrupt,
     ) -> Result<ClientAddress, SystemError> {
         let Host { charon, folder, swanctl } = &mut self.clients[number];
-        let what = "has no association with the gateway";
-        let (esp, device) = charon.wait_until(what, CLIENT_TIMEOUT, interrupt, |_| {
+        let failure = "has no association with the gateway";
+        let (esp, device) = charon.wait_until(failure, CLIENT_TIMEOUT, interrupt, |_| {
             let Some(esp) = status::installed(&ask(swanctl, folder, &["--list-sas"])?) else {
                 return Ok(None);
             };

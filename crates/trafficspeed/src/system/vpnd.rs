@@ -363,8 +363,9 @@ impl Vpnd {
             let mut all_know_their_path = true;
             for (number, namespace) in namespaces.iter().enumerate() {
                 self.clients[number].must_run()?;
-                let mine = |session: &&Session| session.user == user(number + 1) && session.suite.is_some();
-                if let Some(session) = status.sessions.iter().find(mine)
+                let is_clients =
+                    |session: &&Session| session.user == user(number + 1) && session.suite.is_some();
+                if let Some(session) = status.sessions.iter().find(is_clients)
                     && let Some(device) = device_of(namespace, session)?
                 {
                     all_know_their_path &= device.mtu != FIRST_MTU;
@@ -408,8 +409,8 @@ impl System for Vpnd {
     fn check(&self) -> Result<(), SystemError> {
         self.programs.find(&VPND)?;
         if self.code == Code::WithoutAes && std::env::consts::ARCH != "x86_64" {
-            let why = "AES instructions can be masked on x86-64 only; measure the native code here";
-            return Err(SystemError::Missing(why.into()));
+            let reason = "AES instructions can be masked on x86-64 only; measure the native code here";
+            return Err(SystemError::Missing(reason.into()));
         }
         check_tun()
     }

@@ -261,9 +261,14 @@ fn socket_directory() -> Result<PathBuf, SystemError> {
 
 /// The MTU that fits into a link of the lab beside WireGuard's own headers.
 pub(super) fn inner_mtu(lab: &Lab) -> Result<u32, SystemError> {
+    Ok(link_mtu(lab)? - OVERHEAD)
+}
+
+/// The MTU of a client's link.
+pub(super) fn link_mtu(lab: &Lab) -> Result<u32, SystemError> {
     let devices = Device::all(&lab.clients()[0])?;
     let link = devices.iter().find(|device| device.name == CLIENT_LINK);
-    Ok(link.expect("the lab gave every client its link").mtu - OVERHEAD)
+    Ok(link.expect("the lab gave every client its link").mtu)
 }
 
 /// The inner address of a client, from 1; the gateway is number 0.

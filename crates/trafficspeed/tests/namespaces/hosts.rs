@@ -108,8 +108,11 @@ fn a_pair_that_never_came_is_said_beside_the_one_that_did() {
     assert_eq!(output.status.code(), Some(1));
     let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
     assert_eq!(report["runs"][0]["error"], Value::Null, "{report:#}");
-    let why = report["runs"][1]["error"].as_str().expect("a problem");
-    assert!(why.contains("cannot reach 127.0.0.1:1") && why.contains("trafficspeed serve"), "{why}");
+    let problem = report["runs"][1]["error"].as_str().expect("a problem");
+    assert!(
+        problem.contains("cannot reach 127.0.0.1:1") && problem.contains("trafficspeed serve"),
+        "{problem}"
+    );
 }
 
 #[test]
@@ -233,9 +236,9 @@ fn a_host_whose_owner_allows_no_blocks_refuses_them() {
 fn killed_while_writing(hosts: &mut BlockHosts, kills_target: bool) -> Value {
     let line = hosts.line("--sizes 4K --ahead 4 -t 20");
     let mut child = trafficspeed(&line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("built");
-    let mut told = BufReader::new(child.stderr.take().expect("piped")).lines();
-    let begun = told.by_ref().map_while(Result::ok).any(|line| line.contains("one-way delay"));
-    std::thread::spawn(move || told.for_each(drop));
+    let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
+    let begun = lines.by_ref().map_while(Result::ok).any(|line| line.contains("one-way delay"));
+    std::thread::spawn(move || lines.for_each(drop));
     assert!(begun, "it measures");
     std::thread::sleep(Duration::from_millis(1000));
     let victim = if kills_target { &mut hosts.target } else { &mut hosts.writer };

@@ -28,9 +28,10 @@ fn streams_go_both_ways_with_a_ping_beside_them() {
     if !can_run() {
         return;
     }
-    let report = measured(
-        "stream --vpn none --no-control --bidir --ping -P 2 --repeat 1 -t 1 -O 0.1 -i 0.25 -M 1334 -J",
-    );
+    let out = tempfile::tempdir().expect("a directory");
+    let line =
+        "stream --vpn none --no-control --bidir --ping -P 2 --repeat 1 -t 1 -O 0.1 -i 0.25 -M 1334 -J --out";
+    let report = measured(&format!("{line} {}", out.path().display()));
     for at in 0..2 {
         let stream = task(&report, at);
         assert!(number(&stream["received_bits_per_second"]) > 1e6, "{stream:#}");
@@ -42,6 +43,12 @@ fn streams_go_both_ways_with_a_ping_beside_them() {
     }
     let ping = &task(&report, 2)["round_trip"];
     assert!(number(&ping["count"]) >= 5.0 && number(&ping["p50_us"]) > 0.0, "{ping:#}");
+    assert!(run(&format!("report {} --flent -J", out.path().display())).status.success());
+    let file = std::fs::read(out.path().join("001.flent")).expect("a file for the run");
+    let file: Value = serde_json::from_slice(&file).expect("JSON");
+    for name in ["TCP download", "TCP upload", "Ping (ms) ICMP"] {
+        assert_eq!(file["results"][name].as_array().map(Vec::len), Some(4), "{file:#}");
+    }
 }
 
 #[test]

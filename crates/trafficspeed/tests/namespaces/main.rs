@@ -1,5 +1,5 @@
 //! The real program in real network namespaces: here over plain routing, in `vpn` through VPNs, in
-//! `compare` one beside the other.
+//! `compare` one after the other.
 //!
 //! ```text
 //!   c1 ── gateway (kernel routing) ── c2        one pair, four connections, about a second

@@ -1,4 +1,4 @@
-//! The adapters of OpenVPN, SoftEther and strongSwan with stand-ins for their programs: none of the
+//! The adapters of OpenVPN, SoftEther, strongSwan and Nebula with stand-ins for their programs: none of the
 //! packages is needed.
 
 use std::fs;
@@ -47,20 +47,23 @@ fn each_peer_that_fails_to_start_shows_its_log_and_the_others_go_on() {
         "swanctl",
         "charon-systemd",
         "libstrongswan-kernel-libipsec.so",
+        "nebula",
+        "nebula-cert",
     ];
     let named: String = names.iter().map(|name| format!(" --program {name}={}", broken.display())).collect();
     let report = report(&format!(
-        "--clients 2 --vpn openvpn,softether,strongswan,none -P 2 -t 0.5 -O 0 --json{named}"
+        "--clients 2 --vpn openvpn,softether,strongswan,nebula,none -P 2 -t 0.5 -O 0 --json{named}"
     ));
     for (system, what) in [
         ("OpenVPN", "openvpn (server) ended"),
         ("SoftEther", "vpnserver (server) ended"),
         ("strongSwan", "charon (gateway) ended"),
+        ("Nebula", "nebula-cert (authority) failed"),
     ] {
         let problem = first_problem(&report, system);
         assert!(problem.starts_with(what) && problem.ends_with("| no luck today"), "{problem}");
     }
-    let other = &report["runs"][3];
+    let other = &report["runs"][4];
     assert_eq!(other["pairs"].as_array().map(Vec::len), Some(1), "the other system goes on: {other:#}");
 }
 

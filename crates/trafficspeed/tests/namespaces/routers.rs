@@ -37,23 +37,25 @@ fn hosts_behind_routers_measure_vpnd_and_plain_routing_over_both_ip_versions() {
     assert_eq!(report["environment"]["topology"], "routers");
     let rows = report["rows"].as_array().expect("rows");
     for (label, ip) in [("plain routing", 4), ("plain routing", 6), ("aes-256-gcm", 4), ("aes-256-gcm", 6)] {
-        let mine: Vec<&Value> =
+        let selected: Vec<&Value> =
             rows.iter().filter(|row| row["label"] == label && row["case"]["ip"] == ip).collect();
-        assert!(mine.len() > 3, "{label} over IPv{ip}: {report:#}");
-        for row in mine {
+        assert!(selected.len() > 3, "{label} over IPv{ip}: {report:#}");
+        for row in selected {
             assert!(number(&row["figures"]["received_bits_per_second"]) > 0.0, "{row:#}");
         }
     }
     // Each place has its own CPU time, the VPN's at both routers and the generators' at both
     // hosts. One stream may take less than the kernel counts.
     let streams = |label: &str| {
-        let mine = rows.iter().filter(|row| row["label"] == label && row["case"]["section"] == "TCP stream");
-        mine.map(|row| {
-            let cpu = &row["cpu"];
-            let ends = &cpu["generator_ends"];
-            [&cpu["clients"], &cpu["gateway"], &ends[0], &ends[1]].map(number)
-        })
-        .fold([0.0; 4], |sum, row| std::array::from_fn(|at| sum[at] + row[at]))
+        let selected =
+            rows.iter().filter(|row| row["label"] == label && row["case"]["section"] == "TCP stream");
+        selected
+            .map(|row| {
+                let cpu = &row["cpu"];
+                let ends = &cpu["generator_ends"];
+                [&cpu["clients"], &cpu["gateway"], &ends[0], &ends[1]].map(number)
+            })
+            .fold([0.0; 4], |sum, row| std::array::from_fn(|at| sum[at] + row[at]))
     };
     let places = streams("aes-256-gcm");
     assert!(places.iter().all(|seconds| *seconds > 0.0), "{places:?}");

@@ -1,7 +1,7 @@
 //! The suites with the real `vpnd`, cut down to what a test needs.
 //!
 //! ```text
-//!   client 1 ══ gateway, CPU hogs beside them
+//!   client 1 ══ gateway, CPU hogs meanwhile
 //! ```
 
 use serde_json::Value;
@@ -85,6 +85,27 @@ fn without_aes_instructions_vpnd_chooses_the_cipher_that_needs_none() {
     let mss: Vec<_> =
         report["rows"].as_array().expect("rows").iter().map(|row| &row["figures"]["mss"]).collect();
     assert!(!mss.is_empty() && mss.iter().all(|mss| **mss == 1_322), "time stamps take 12 bytes: {mss:?}");
+}
+
+#[test]
+fn flows_have_completion_times_and_packets_of_mixed_sizes_a_rate_in_every_report() {
+    if !can_run() {
+        return;
+    }
+    let out = tempfile::tempdir().expect("a directory");
+    let line = "suite flows --quick --vpn none --repeat 1 --no-control -t 0.5 -O 0.1 -J --out";
+    let report = measured(&format!("{line} {}", out.path().display()));
+    for (section, quantity, count) in [
+        ("Short flows, one after the other", "flow completion, 95 %", 3),
+        ("Flows, 32 at a time", "flows", 2),
+        ("UDP stream", "received", 1),
+    ] {
+        let found = medians(&report, section, quantity);
+        assert!(found.len() == count && found.iter().all(|value| *value > 0.0), "{section}: {found:?}");
+    }
+    let csv = std::fs::read_to_string(out.path().join("report.csv")).expect("CSV");
+    assert_eq!(csv.matches("\"flow completion, 99 %\",ms,").count(), 5, "{csv}");
+    assert!(report_again(out.path(), &report).contains(&"suite-1-ipv4.svg".to_owned()));
 }
 
 #[test]

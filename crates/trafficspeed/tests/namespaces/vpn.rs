@@ -216,10 +216,10 @@ pub(super) fn real_vpnd() -> Option<PathBuf> {
     if path.is_file() {
         return Some(path);
     }
-    let what =
+    let missing =
         format!("{} is not built; run `cargo build -p vpnd`, or test the whole workspace", path.display());
-    assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "{what}");
-    eprintln!("\n*** SKIPPED: {what} ***\n");
+    assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "{missing}");
+    eprintln!("\n*** SKIPPED: {missing} ***\n");
     None
 }
 
@@ -251,9 +251,9 @@ fn stock_client(name: &str) -> Option<PathBuf> {
     if path.exists() {
         return Some(path);
     }
-    let what = format!("{} is not built; run `./x setup`", path.display());
-    assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "{what}");
-    eprintln!("\n*** SKIPPED: {what} ***\n");
+    let missing = format!("{} is not built; run `./x setup`", path.display());
+    assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "{missing}");
+    eprintln!("\n*** SKIPPED: {missing} ***\n");
     None
 }
 
@@ -455,7 +455,7 @@ fn programs_with_fixed_places_see_directories_of_their_own() {
     let problem = first_problem(&report, "");
     assert!(problem.contains("ended (exit status: 7)"), "{problem}");
     assert!(problem.ends_with(&format!("its log ends:\n    | ts{pid}g.test")), "{problem}");
-    let here = fs::read_dir("/var/run/wireguard").expect("made by the adapter").flatten();
-    let own = here.filter(|entry| entry.file_name().to_string_lossy().starts_with(&format!("ts{pid}")));
+    let sockets = fs::read_dir("/var/run/wireguard").expect("made by the adapter").flatten();
+    let own = sockets.filter(|entry| entry.file_name().to_string_lossy().starts_with(&format!("ts{pid}")));
     assert_eq!(own.count(), 0);
 }

@@ -13,11 +13,12 @@ use minicbor::{Decode, Encode};
 use super::message::Opening;
 use vpnd_config::ServerConfig;
 use vpnd_config::database::PostgresSettings;
+use vpnd_config::fleet::Fleet;
 use vpnd_ipc::gateway::database::DatabaseLaunch;
 use vpnd_store::StoreError;
 use vpnd_store::postgres::{Access, Dial, Dialled, Holder, Postgres, Trouble};
 
-/// Connections to each server: so many does a command need that moves a store.
+/// Connections to each server: a command that moves a store needs this many.
 const CONNECTIONS: usize = 6;
 
 /// How the process reaches the database.
@@ -37,6 +38,9 @@ pub(crate) struct DatabaseTarget {
     /// it.
     #[n(5)]
     unreachable: Vec<Option<String>>,
+    /// The gateway's fleet and its name there, for a command that only looks.
+    #[n(6)]
+    fleet: Option<(String, String)>,
 }
 
 impl DatabaseTarget {
@@ -70,14 +74,16 @@ impl DatabaseTarget {
         }
         let hosts = settings.hosts.iter().map(ToString::to_string).collect();
         let PostgresSettings { server_name, database, user, .. } = settings.clone();
-        Ok(Some((Self { launch, hosts, server_name, database, user, unreachable }, descriptors)))
+        let fleet = config.fleet.as_ref().filter(|_| opening == Opening::Inspect);
+        let fleet = fleet.map(|Fleet { id, name, .. }| (id.clone(), name.clone()));
+        Ok(Some((Self { launch, hosts, server_name, database, user, unreachable, fleet }, descriptors)))
     }
 
     /// The way to it by these descriptors.
     pub(super) fn take(self, descriptors: Vec<OwnedFd>) -> anyhow::Result<Target> {
         let hosts = self.hosts.iter().map(|host| host.parse());
         let settings = PostgresSettings {
-            hosts: hosts.collect::<Result<_, ()>>().map_err(|()| anyhow::anyhow!("a host is none"))?,
+            hosts: hosts.collect::<Result<_, ()>>().map_err(|()| anyhow::anyhow!("a host is not valid"))?,
             server_name: self.server_name,
             database: self.database,
             user: self.user,
@@ -88,14 +94,14 @@ impl DatabaseTarget {
         let access =
             Access::new(&settings, &self.launch.files()).map_err(|why| anyhow::anyhow!("[store]: {why}"))?;
         let reached = self.unreachable.iter().filter(|why| why.is_none()).count().max(1);
-        let each = descriptors.len() / reached;
+        let per_host = descriptors.len() / reached;
         let mut descriptors = descriptors.into_iter();
         let of_host = |why: Option<String>| match why {
             Some(why) => Err(why),
-            None => Ok(descriptors.by_ref().take(each).collect()),
+            None => Ok(descriptors.by_ref().take(per_host).collect()),
         };
         let hosts = self.unreachable.into_iter().map(of_host).collect();
-        Ok(Target { access, dial: Arc::new(Given(Mutex::new(hosts))) })
+        Ok(Target { access, dial: Arc::new(Given(Mutex::new(hosts))), fleet: self.fleet })
     }
 }
 
@@ -103,6 +109,7 @@ impl DatabaseTarget {
 pub(super) struct Target {
     pub(super) access: Access,
     pub(super) dial: Arc<dyn Dial>,
+    fleet: Option<(String, String)>,
 }
 
 impl Target {
@@ -111,7 +118,10 @@ impl Target {
             Opening::Inspect => Holder::look_up(state_dir),
             _ => Holder::of_state_dir(state_dir, None),
         };
-        let holder = holder.map_err(|error| failed(state_dir, &error))?;
+        let mut holder = holder.map_err(|error| failed(state_dir, &error))?;
+        if let Some((id, name)) = &self.fleet {
+            (holder.fleet, holder.name) = (Some(id.clone()), name.clone());
+        }
         if opening == Opening::Create {
             Postgres::create(&self.access, &self.dial, &holder)?;
         }

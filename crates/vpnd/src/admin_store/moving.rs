@@ -22,7 +22,7 @@ pub(crate) struct Adopt {
     pub(crate) from: String,
 }
 
-/// What the database's server says of itself; nothing where the store is a file.
+/// The database server's statement about itself; nothing where the store is a file.
 #[derive(Debug, Encode, Decode)]
 pub(crate) struct Facts;
 
@@ -34,6 +34,10 @@ pub(crate) struct DatabaseFacts {
     pub(crate) synchronous_commit: String,
     #[n(2)]
     pub(crate) fsync: bool,
+    #[n(3)]
+    pub(crate) connections_left: u64,
+    #[n(4)]
+    pub(crate) clock_apart_s: u64,
 }
 
 impl AdminStore {
@@ -49,7 +53,7 @@ impl AdminStore {
         self.ask(Adopt { from: from.to_owned() })
     }
 
-    /// What the database's server says of itself, if the store is a database.
+    /// The database server's statement about itself, if the store is a database.
     pub(crate) fn facts(&mut self) -> Result<Option<DatabaseFacts>, StoreError> {
         self.ask(Facts)
     }
@@ -90,6 +94,8 @@ impl Serve<Facts> for Served {
                     version: facts.version,
                     synchronous_commit: facts.synchronous_commit,
                     fsync: facts.fsync,
+                    connections_left: facts.connections_left,
+                    clock_apart_s: facts.clock_apart_s,
                 })
             }
             _ => None,

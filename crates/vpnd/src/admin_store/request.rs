@@ -15,6 +15,7 @@ use super::message::wireguard::{
 };
 use super::message::{ChangeToMake, DeviceSummary, StagedUser, UserSecrets, UserSummary, UserToAdd};
 use super::moving::{Adopt, DatabaseFacts, Facts, MoveStore};
+use vpnd_auth::whois::{OfGateway, Question};
 use vpnd_config::desk::DeskRole;
 use vpnd_ipc::messages::SecretBytes;
 use vpnd_store::audit::AuditEntry;
@@ -61,6 +62,8 @@ vpnd_ipc::requests! {
         MoveStore = 40, MoveStore => Replied<u64>;
         Adopt = 41, Adopt => Replied<()>;
         Facts = 42, Facts => Replied<Option<DatabaseFacts>>;
+        EndSessions = 43, EndSessions => Replied<u64>;
+        AskFleet = 44, AskFleet => Replied<Vec<OfGateway>>;
     }
 }
 
@@ -90,6 +93,15 @@ pub(crate) struct SetEnabled {
     /// Source of a user who need not have logged in before.
     #[n(3)]
     pub(crate) source: Option<String>,
+}
+
+/// Ends the sessions of the user with this name, as a kick does. The reply is how many there were.
+#[derive(Debug, Encode, Decode)]
+pub(crate) struct EndSessions {
+    #[n(0)]
+    pub(crate) name: String,
+    #[n(1)]
+    pub(crate) now_s: u64,
 }
 
 #[derive(Debug, Encode, Decode)]
@@ -262,6 +274,10 @@ pub(crate) struct ReplacementPart(#[n(0)] pub(crate) SecretBytes);
 /// which is kept.
 #[derive(Debug, Encode, Decode)]
 pub(crate) struct Replace;
+
+/// The other gateways of the fleet are asked.
+#[derive(Debug, Encode, Decode)]
+pub(crate) struct AskFleet(#[n(0)] pub(crate) Question);
 
 /// Question who had this address at that time; recorded before it is answered.
 #[derive(Debug, Encode, Decode)]

@@ -10,13 +10,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use vpnd_proto::session::DeviceId;
 use zeroize::Zeroizing;
 
+use vpnd_auth::whois::OfGateway;
 use vpnd_ipc::messages::SecretBytes;
 use vpnd_ipc::request::{Answer, Reason, Request};
 use vpnd_store::audit::whois::Asked;
 use vpnd_store::audit::{self, AuditEntry, AuditError, AuditFile, Event};
 use vpnd_store::postgres::Postgres;
 use vpnd_store::sqlite::{Replacement, Sqlite};
-use vpnd_store::{ExternalUser, NewUser, PasswordHash, Store, StoreError, TotpSecret, User, UserImport};
+use vpnd_store::{
+    ExternalUser, LiveUser, NewUser, PasswordHash, RevocationCause, Store, StoreError, TotpSecret, User,
+    UserImport,
+};
 
 use super::database::Target;
 use super::fault::Fault;
@@ -24,10 +28,10 @@ use super::message::{
     DeviceSummary, MAX_GROUP_BYTES, MAX_USERS, Opening, PART_BYTES, UserSecrets, UserSummary, UserToAdd,
 };
 use super::request::{
-    AddCertificate, AddUser, CopyPart, Devices, Export, Exported, ImportStaged, Invite, MakeCopy, ModifyUser,
-    OneUser, RecordDeed, RemoveDevice, RemoveToken, RemoveUser, Replace, ReplacementPart, Replied,
-    RevokeCertificates, Secrets, SetEnabled, SetPassword, StageUsers, StoreRequest, TokenSummary, Tokens,
-    Users, Whois,
+    AddCertificate, AddUser, AskFleet, CopyPart, Devices, EndSessions, Export, Exported, ImportStaged,
+    Invite, MakeCopy, ModifyUser, OneUser, RecordDeed, RemoveDevice, RemoveToken, RemoveUser, Replace,
+    ReplacementPart, Replied, RevokeCertificates, Secrets, SetEnabled, SetPassword, StageUsers, StoreRequest,
+    TokenSummary, Tokens, Users, Whois,
 };
 
 /// Messages that arrive or leave in several parts.
@@ -62,7 +66,7 @@ impl Parts {
     }
 }
 
-/// What keeps a store.
+/// The engine that keeps a store.
 pub(super) enum Engine {
     Sqlite(Box<Sqlite>),
     Postgres(Box<Postgres>),
@@ -211,6 +215,21 @@ impl Serve<SetEnabled> for Served {
             store.refresh_external(&ExternalUser::expected(&source, &name), now_s)?;
         }
         Ok(store.set_enabled(&name, enabled, now_s)?)
+    }
+}
+
+impl Serve<EndSessions> for Served {
+    fn serve(&mut self, EndSessions { name, now_s }: EndSessions) -> Replied<u64> {
+        let store = self.store()?.0;
+        let Some(user) = store.user(&name)? else { return Ok(0) };
+        let owners = store.session_owners(now_s)?;
+        let sessions = owners.iter().find(|owner| owner.user == user.name).map_or(0, |owner| owner.sessions);
+        // A device that was kicked stays out until it is renewed, wherever its session was.
+        for device in store.wireguard_devices_of(user.id)? {
+            store.wall_wireguard_device(device.id, now_s)?;
+        }
+        store.end_sessions(&LiveUser::of(&user), RevocationCause::Kicked, now_s)?;
+        Ok(sessions)
     }
 }
 
@@ -372,6 +391,12 @@ impl Serve<Whois> for Served {
         let question = AuditEntry { at_s: now_s, event, user, source, detail, by };
         file.whois(question, Asked { address, port }, at_s, now_s)
             .map_err(|error| failed(path, &error).into())
+    }
+}
+
+impl Serve<AskFleet> for Served {
+    fn serve(&mut self, AskFleet(question): AskFleet) -> Replied<Vec<OfGateway>> {
+        Ok(vpnd_auth::whois::ask(self.store()?.0, question)?)
     }
 }
 

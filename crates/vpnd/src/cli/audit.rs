@@ -31,6 +31,9 @@ pub struct AuditWhoisArgs {
     /// Why this is asked, such as the number of a complaint. It is recorded with the question
     #[arg(long, value_name = "TEXT")]
     pub reason: String,
+    /// Ask all gateways of the fleet
+    #[arg(long)]
+    pub fleet: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

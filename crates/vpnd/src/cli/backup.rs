@@ -30,7 +30,7 @@ pub struct RestoreArgs {
     /// Take the passphrase from this file's first line; without it, from the terminal
     #[arg(long, value_name = "FILE")]
     pub passphrase_file: Option<PathBuf>,
-    /// A directory in which files may be restored, besides that of the configuration. May be
+    /// A directory in which files may be restored, in addition to that of the configuration. May be
     /// repeated
     #[arg(long, value_name = "DIRECTORY")]
     pub outside: Vec<PathBuf>,

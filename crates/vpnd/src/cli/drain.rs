@@ -23,6 +23,9 @@ pub struct DrainArgs {
     /// Don't wait until it is drained
     #[arg(long, conflicts_with = "cancel")]
     pub no_wait: bool,
+    /// Refuse if no other gateway of the fleet can take the clients
+    #[arg(long, conflicts_with = "cancel")]
+    pub fleet_safe: bool,
     /// Accept logins again
     #[arg(long)]
     pub cancel: bool,

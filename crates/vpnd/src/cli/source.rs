@@ -11,7 +11,7 @@ use vpnd_config::DEFAULT_CONFIG;
 #[derive(Debug, Subcommand)]
 pub enum SourceCommand {
     /// End the sessions of users whom a source no longer shows. Too many at once go on until
-    /// this is said, or the source shows them again
+    /// this command confirms it, or the source shows them again
     Confirm(SourceConfirmArgs),
     /// Test a source step by step, as it is in the configuration, and show which step fails. Exit
     /// code 0: none, 1: one does

@@ -39,7 +39,7 @@ pub struct StoreMigrateArgs {
 /// Arguments of `vpnd store adopt`.
 #[derive(Args, Debug)]
 pub struct StoreAdoptArgs {
-    /// The name of the gateway that had it, as the refusal says it
+    /// The name of the gateway that had it, as in the text of the refusal
     #[arg(long, value_name = "NAME")]
     pub from: String,
     /// The gateway's configuration

@@ -25,7 +25,7 @@ pub struct UserModifyArgs {
 #[derive(Args, Debug)]
 #[group(required = true, multiple = true)]
 pub struct UserChangeArgs {
-    /// Put the user into this group and out of all that are not named so. May be repeated
+    /// Put the user into this group, and out of all groups that are not given so. May be repeated
     #[arg(long, value_name = "G", conflicts_with_all = ["add_group", "remove_group"])]
     pub group: Vec<String>,
     /// Put the user into this group, too. May be repeated

@@ -2,11 +2,14 @@
 //! --upgrade`.
 
 pub mod drain;
+mod fleet_table;
 pub(crate) mod table;
 
 use std::io::{self, IsTerminal as _, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+
+use serde::Serialize;
 
 use crate::admin_store::{Opening, Stores};
 use crate::cli::{AdminArgs, KickArgs, SourceConfirmArgs, StatusArgs};
@@ -14,8 +17,8 @@ use table::{ID_DIGITS, Rates, render};
 use vpnd_config::DEFAULT_CONFIG;
 use vpnd_config::{ConfigError, ServerConfig};
 use vpnd_gateway::args::ServerArgs;
-use vpnd_ipc::admin::Status;
 use vpnd_ipc::admin::client::{Client, ClientError};
+use vpnd_ipc::admin::{Kicked, Status};
 use vpnd_store::audit::AuditEntry;
 use vpnd_sys::clock::wall_s;
 
@@ -37,6 +40,15 @@ pub enum CommandError {
     Client(#[from] ClientError),
     #[error("no session of a user {0:?} and none with that id: `vpnd status` shows all")]
     NoSuchSession(String),
+    #[error(
+        "sessions of this gateway were ended: {own}; the other gateways of the fleet were not told: {why}"
+    )]
+    NotElsewhere { own: usize, why: String },
+    #[error(
+        "sessions were ended: {0}; but the user store does not keep that, so their devices may be let in again. \
+         The gateway's log says what is wrong with the store. Mend that, then kick those that are back, or disable the user"
+    )]
+    NotKept(usize),
     #[error("several sessions have ids that begin with {0:?}: give more digits")]
     Ambiguous(String),
     #[error("the source {0:?} shows all users with sessions: there is nothing to confirm")]
@@ -58,6 +70,11 @@ pub enum CommandError {
 pub fn status(args: &StatusArgs) -> Result<(), CommandError> {
     let mut client = Client::connect(&socket(&args.admin)?)?;
     let mut out = io::stdout().lock();
+    if args.fleet {
+        let gateways = client.fleet()?;
+        let text = if args.json { json(&gateways)? } else { fleet_table::render(&gateways) };
+        return Ok(write_all(&mut out, &text)?);
+    }
     let shown = match (args.watch, args.json) {
         (false, false) => write_all(&mut out, &render(&client.status()?, None)),
         (false, true) => write_all(&mut out, &json(&client.status()?)?),
@@ -69,22 +86,44 @@ pub fn status(args: &StatusArgs) -> Result<(), CommandError> {
     }
 }
 
-/// Ends sessions and prints how many there were.
+/// Ends sessions, those of a user at all gateways of the fleet, and prints how many there were.
 ///
 /// # Errors
 /// [`CommandError`], also if there was no such session.
 pub fn kick(args: &KickArgs, stores: &dyn Stores) -> Result<(), CommandError> {
     let mut client = Client::connect(&socket(&args.admin)?)?;
-    let target = target(&client.status()?, &args.target)?;
-    let ended = client.kick(&target)?;
+    let status = client.status()?;
+    let target = target(&status, &args.target)?;
+    let Kicked { sessions: own, is_kept } = client.kick(&target)?;
+    // A session of this gateway's, by its id, is at no other one.
+    let is_session = status.sessions.iter().any(|session| session.id == target);
+    let is_everywhere = status.fleet.is_some() && !is_session;
+    let elsewhere = if is_everywhere { kick_elsewhere(&args.admin, stores, &target) } else { Ok(0) };
+    // The command itself has written it, too.
+    let is_kept = is_kept || is_everywhere && elsewhere.is_ok();
+    let ended = own + elsewhere.as_ref().copied().unwrap_or_default();
     if ended > 0 {
         record(stores, &args.admin.config, &args.admin.socket, "kicked", &target);
     }
-    match ended {
-        0 => Err(CommandError::NoSuchSession(args.target.clone())),
-        1 => Ok(write_all(&mut io::stdout(), "1 session ended\n")?),
-        n => Ok(write_all(&mut io::stdout(), &format!("{n} sessions ended\n"))?),
+    match (elsewhere, ended) {
+        (Err(why), _) => Err(CommandError::NotElsewhere { own, why }),
+        (Ok(_), 0) => Err(CommandError::NoSuchSession(args.target.clone())),
+        (Ok(_), n) if !is_kept => Err(CommandError::NotKept(n)),
+        (Ok(_), 1) => Ok(write_all(&mut io::stdout(), "1 session ended\n")?),
+        (Ok(_), n) => Ok(write_all(&mut io::stdout(), &format!("{n} sessions ended\n"))?),
     }
+}
+
+/// Ends the sessions that a user has at the other gateways of the fleet, which learn of it from the
+/// database within a second; how many these are.
+fn kick_elsewhere(args: &AdminArgs, stores: &dyn Stores, user: &str) -> Result<usize, String> {
+    if args.socket.is_some() {
+        return Err("give --config in place of --socket, and the database is found".to_owned());
+    }
+    let config = ServerConfig::load(&args.config).map_err(|error| error.to_string())?;
+    let mut store = stores.open(&config, Opening::Existing).map_err(|error| error.to_string())?;
+    let ended = store.end_sessions(user, wall_s()).map_err(|error| error.to_string())?;
+    Ok(usize::try_from(ended).unwrap_or(usize::MAX))
 }
 
 /// Has a running gateway end the sessions of users whom a source no longer shows, and prints how
@@ -173,8 +212,8 @@ fn watch(client: &mut Client, out: &mut impl Write, as_json: bool) -> Result<io:
     }
 }
 
-fn json(status: &Status) -> Result<String, CommandError> {
-    Ok(serde_json::to_string_pretty(status).map_err(io::Error::from)? + "\n")
+fn json(shown: &impl Serialize) -> Result<String, CommandError> {
+    Ok(serde_json::to_string_pretty(shown).map_err(io::Error::from)? + "\n")
 }
 
 fn write_all(out: &mut impl Write, text: &str) -> io::Result<()> {
@@ -260,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_is_not_there_is_an_error() {
+    fn a_kick_of_no_session_is_an_error_as_is_one_that_is_not_kept() {
         use std::io::{BufRead as _, BufReader, Write as _};
 
         use vpnd_ipc::admin::Response;
@@ -269,10 +308,10 @@ mod tests {
         let path = dir.path().join("admin.sock");
         let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
         let gateway = std::thread::spawn(move || {
-            for ended in [0, 1] {
+            for ended in [Response::Ended(0), Response::Ended(1), Response::EndedForNow(2)] {
                 let (stream, _) = listener.accept().unwrap();
                 let mut requests = BufReader::new(&stream).lines();
-                for answer in [Response::Status(Box::new(status())), Response::Ended(ended)] {
+                for answer in [Response::Status(Box::new(status())), ended] {
                     requests.next().unwrap().unwrap();
                     writeln!(&stream, "{}", serde_json::to_string(&answer).unwrap()).unwrap();
                 }
@@ -285,6 +324,8 @@ mod tests {
         let error = kick(&args("eve"), &InThisProcess).unwrap_err();
         assert!(matches!(&error, CommandError::NoSuchSession(name) if name == "eve"), "{error}");
         kick(&args("ann"), &InThisProcess).unwrap();
+        let error = kick(&args("ann"), &InThisProcess).unwrap_err();
+        assert!(matches!(error, CommandError::NotKept(2)), "{error}");
         gateway.join().unwrap();
     }
 }

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::admin_store::{AdminStore, Opening, Stores};
 use crate::cli::{AuditCommand, AuditExportArgs, AuditWhoisArgs, ExportFormat};
+use vpnd_auth::whois::{OfGateway, Recorded};
 use vpnd_config::{ConfigError, ServerConfig};
 use vpnd_store::StoreError;
 use vpnd_store::audit::AuditEntry;
@@ -33,6 +34,8 @@ pub enum AuditCommandError {
     Future,
     #[error("--from is later than --to")]
     Backwards,
+    #[error("this gateway is of no fleet: leave out --fleet")]
+    NoFleet,
     #[error("nothing is recorded here: 'enabled' in [audit] is false")]
     Disabled,
     #[error("can't write the result: {0}")]
@@ -79,10 +82,22 @@ fn whois(
         return Err(AuditCommandError::Future);
     }
     let config = ServerConfig::load(&args.store.config)?;
+    if args.fleet && config.fleet.is_none() {
+        return Err(AuditCommandError::NoFleet);
+    }
     let mut store = open(&config, stores)?;
     let detail = question(args.address, at_s, reason);
     let answer = store.whois(args.address.address, args.address.port, at_s, now_s, detail)?;
     let notes = Recording::of(&config).notes(args.address, at_s, &answer);
+    if let Some(fleet) = config.fleet.as_ref().filter(|_| args.fleet) {
+        drop(store);
+        let detail = question(args.address, at_s, reason);
+        let mut store = stores.open(&config, Opening::Existing)?;
+        let mut all = store.ask_fleet(args.address, at_s, detail, &fleet.name)?;
+        let recorded = Some(Recorded { found: answer.found, notes });
+        all.insert(0, OfGateway { name: fleet.name.clone(), recorded });
+        return write_fleet(args, at_s, &all, out);
+    }
     if args.json {
         let records: Vec<Value> = answer.found.iter().map(shown).collect();
         let all = json!({
@@ -91,14 +106,52 @@ fn whois(
         });
         writeln!(out, "{}", serde_json::to_string_pretty(&all).map_err(io::Error::from)?)?;
     } else {
-        for record in &answer.found {
-            out.write_all(described(record).as_bytes())?;
-        }
-        for note in &notes {
-            writeln!(out, "{note}")?;
-        }
+        write_records(&answer.found, &notes, out)?;
     }
     Ok(!answer.found.is_empty())
+}
+
+fn write_records(found: &[Record], notes: &[String], out: &mut dyn Write) -> io::Result<()> {
+    for record in found {
+        out.write_all(described(record).as_bytes())?;
+    }
+    notes.iter().try_for_each(|note| writeln!(out, "{note}"))
+}
+
+/// Writes the answers of all gateways of a fleet. Whether any has found the client.
+fn write_fleet(
+    args: &AuditWhoisArgs,
+    at_s: u64,
+    all: &[OfGateway],
+    out: &mut dyn Write,
+) -> Result<bool, AuditCommandError> {
+    let recorded = || all.iter().filter_map(|gateway| gateway.recorded.as_ref());
+    let is_found = recorded().any(|recorded| !recorded.found.is_empty());
+    if args.json {
+        let is_uncertain =
+            |recorded: &Recorded| recorded.notes.iter().any(|note| note.starts_with("UNCERTAIN"));
+        let certain = is_found && recorded().count() == all.len() && !recorded().any(is_uncertain);
+        let of_gateway = |OfGateway { name, recorded }: &OfGateway| {
+            let found = recorded.iter().flat_map(|recorded| &recorded.found).map(shown);
+            let notes: Vec<_> = recorded.iter().flat_map(|recorded| &recorded.notes).collect();
+            let found: Vec<Value> = found.collect();
+            json!({ "gateway": name, "answered": recorded.is_some(), "found": found, "notes": notes })
+        };
+        let gateways: Vec<Value> = all.iter().map(of_gateway).collect();
+        let all = json!({
+            "address": args.address.to_string(), "at": rfc3339(at_s), "certain": certain, "gateways": gateways,
+        });
+        writeln!(out, "{}", serde_json::to_string_pretty(&all).map_err(io::Error::from)?)?;
+        return Ok(is_found);
+    }
+    for OfGateway { name, recorded } in all {
+        writeln!(out, "gateway:  {}", vpnd_sys::text::plain(name))?;
+        match recorded {
+            Some(Recorded { found, notes }) => write_records(found, notes, out)?,
+            None => writeln!(out, "UNCERTAIN: it has not answered: ask there, or again once it runs")?,
+        }
+    }
+    Ok(is_found)
 }
 
 fn described(record: &Record) -> String {
@@ -166,13 +219,13 @@ fn export(
     let config = ServerConfig::load(&args.store.config)?;
     let mut store = open(&config, stores)?;
     let range = Range { from_s, to_s, user: args.user.clone() };
-    let whose = args.user.as_ref().map_or("all users".to_owned(), |user| format!("user {user}"));
+    let subject = args.user.as_ref().map_or("all users".to_owned(), |user| format!("user {user}"));
     store.audit(AuditEntry {
         at_s: now_s,
         event: "audit-exported".to_owned(),
         user: String::new(),
         source: String::new(),
-        detail: format!("{whose} from {} to {}: {reason}", rfc3339(from_s), rfc3339(to_s)),
+        detail: format!("{subject} from {} to {}: {reason}", rfc3339(from_s), rfc3339(to_s)),
         by: String::new(),
     })?;
     let mut sheet = Sheet::new(args.format, out)?;

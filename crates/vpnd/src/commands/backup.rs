@@ -164,9 +164,9 @@ pub fn restore(
         return Err(BackupError::Running(config_path.clone()));
     }
     if !args.force {
-        let there: Vec<PathBuf> = paths().filter(|path| path.exists()).cloned().collect();
-        if !there.is_empty() {
-            return Err(BackupError::Exists(there));
+        let existing: Vec<PathBuf> = paths().filter(|path| path.exists()).cloned().collect();
+        if !existing.is_empty() {
+            return Err(BackupError::Exists(existing));
         }
     }
     for target in &targets {
@@ -204,7 +204,7 @@ pub fn restore(
         out,
         "users that were disabled, removed or given other passwords since can log in again: repeat that first\n\
          tokens of the API and invitations are gone: make others (vpnd token add, vpnd user passwd NAME --invite)\n\
-         next: vpnd doctor --config {name}, then systemctl start vpnd-server. Clients log in anew"
+         next: vpnd doctor --config {name}, then systemctl start vpnd-server. Clients have to log in again"
     )?;
     Ok(())
 }

@@ -21,6 +21,7 @@ use crate::cli::{
 };
 use vpnd_config::access_profile::Who;
 use vpnd_config::pool::Pool;
+use vpnd_config::standing::Standing;
 use vpnd_config::{AccessProfile, ServerConfig};
 use vpnd_store::audit::AuditEntry;
 use vpnd_store::{StoreError, totp};
@@ -37,7 +38,7 @@ pub enum DeviceError {
     Off { config: String },
     #[error("the user '{name}' is disabled; run 'vpnd user enable {name}' first")]
     Disabled { name: String },
-    #[error("the time of the user '{name}' is over; run 'vpnd user modify {name} --expires DATE' first")]
+    #[error("the user '{name}' has expired; run 'vpnd user modify {name} --expires DATE' first")]
     Expired { name: String },
     #[error(
         "the profile of '{name}' has no WireGuard devices: it requires a second factor, or says wireguard = false"
@@ -262,23 +263,13 @@ fn state(device: &WireGuardSummary, config: &ServerConfig, user: Option<&UserSum
     let profile = user.and_then(|user| {
         config.profiles.of(Who { user: &user.name, source: &user.source, groups: &user.groups })
     });
-    let Some(profile) = profile.filter(|profile| profile.wireguard.allowed) else {
-        return "not allowed by its user's profile".to_owned();
-    };
     let is_expired = user.and_then(|user| user.expires_s).is_some_and(|expires_s| expires_s <= now_s);
-    if !device.may_connect || is_expired {
-        return "its user is disabled or expired".to_owned();
-    }
-    if let Some(walled_s) = device.walled_s {
-        return format!("kicked {}; waits for 'vpnd device renew'", rfc3339(walled_s));
-    }
-    match profile.session_lifetime.map(|lifetime| device.renewed_s.saturating_add(lifetime.as_secs())) {
-        Some(end_s) if end_s <= now_s => {
-            format!("ended {}; waits for 'vpnd device renew'", rfc3339(end_s))
-        }
-        Some(end_s) => format!("until {}", rfc3339(end_s)),
-        None => "without end".to_owned(),
-    }
+    let standing = Standing {
+        user_may_connect: device.may_connect && !is_expired,
+        renewed_s: device.renewed_s,
+        walled_s: device.walled_s,
+    };
+    standing.state(profile, now_s)
 }
 
 fn remove(

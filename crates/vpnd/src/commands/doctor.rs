@@ -17,63 +17,20 @@ pub(super) mod passage;
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-use serde::Serialize;
-
 use crate::admin_store::Stores;
 use crate::cli::DoctorArgs;
 use crate::commands::check;
 use vpnd_config::{ConfigError, Invalid, ServerConfig};
+use vpnd_ipc::health::plural;
+pub use vpnd_ipc::health::{Finding, Verdict};
 
-/// The weight of a finding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Verdict {
-    Good,
-    /// It could not be looked at.
-    Unknown,
-    /// The gateway works, less well than it could, or not for long.
-    Warning,
-    /// Clients can't connect, or not get where they want.
-    Problem,
-}
-
-impl Verdict {
-    const fn label(self) -> &'static str {
-        match self {
-            Self::Good => "ok",
-            Self::Unknown => "?",
-            Self::Warning => "warning",
-            Self::Problem => "PROBLEM",
-        }
-    }
-}
-
-/// The result of one check. INVARIANT: names of checks and fields are an interface for scripts.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Finding {
-    /// The name of the check.
-    pub check: &'static str,
-    pub verdict: Verdict,
-    pub found: String,
-    /// The next step, if there is something to do.
-    pub advice: Option<String>,
-}
-
-impl Finding {
-    pub(super) fn good(check: &'static str, found: impl Into<String>) -> Self {
-        Self { check, verdict: Verdict::Good, found: found.into(), advice: None }
-    }
-
-    pub(super) fn unknown(check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self { check, verdict: Verdict::Unknown, found: found.into(), advice: Some(advice.into()) }
-    }
-
-    pub(super) fn warning(check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self { check, verdict: Verdict::Warning, found: found.into(), advice: Some(advice.into()) }
-    }
-
-    pub(super) fn problem(check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self { check, verdict: Verdict::Problem, found: found.into(), advice: Some(advice.into()) }
+/// The label of a verdict in the report.
+const fn label(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Good => "ok",
+        Verdict::Unknown => "?",
+        Verdict::Warning => "warning",
+        Verdict::Problem => "PROBLEM",
     }
 }
 
@@ -175,24 +132,20 @@ fn count(findings: &[Finding], verdict: Verdict) -> usize {
     findings.iter().filter(|finding| finding.verdict == verdict).count()
 }
 
-fn plural(count: usize, what: &str) -> String {
-    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
-}
-
 /// The worst first, each with its next step below.
 pub(super) fn render(findings: &[Finding]) -> String {
     let mut sorted: Vec<&Finding> = findings.iter().collect();
     sorted.sort_by_key(|finding| std::cmp::Reverse(finding.verdict));
     let widest = |of: fn(&Finding) -> usize| sorted.iter().map(|finding| of(finding)).max().unwrap_or(0);
-    let (label, check) =
-        (widest(|finding| finding.verdict.label().len()), widest(|finding| finding.check.len()));
+    let (width, check) =
+        (widest(|finding| label(finding.verdict).len()), widest(|finding| finding.check.len()));
     let mut text = String::new();
     for Finding { check: name, verdict, found, advice } in sorted {
         let found = vpnd_sys::text::plain(found).replace('\n', "; ");
         // Writing to a string can't fail.
-        let _ = writeln!(text, "{:label$}  {name:check$}  {found}", verdict.label());
+        let _ = writeln!(text, "{:width$}  {name:check$}  {found}", label(*verdict));
         if let Some(advice) = advice {
-            let _ = writeln!(text, "{:label$}  {:check$}  -> {}", "", "", vpnd_sys::text::plain(advice));
+            let _ = writeln!(text, "{:width$}  {:check$}  -> {}", "", "", vpnd_sys::text::plain(advice));
         }
     }
     let [problems, warnings, unknown, good] =

@@ -2,13 +2,17 @@
 //! do about it.
 //!
 //! INVARIANT: looking changes nothing, and what is sent names neither a user nor a profile.
-//! It needs no privilege.
+//! It needs no privilege; a profile that only root can read comes from the client service, without
+//! what is secret in it.
 
+mod named;
+mod nat;
 mod tcp;
 mod udp;
 
 use std::io::{self, Write};
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
@@ -19,10 +23,13 @@ use super::doctor::names::look_up;
 use super::doctor::passage::FAR;
 use super::doctor::{Finding, machine, render};
 use crate::cli::NetcheckArgs;
+use nat::Mapping;
 use tcp::{LoginPage, Pages, Port};
 use udp::{Loss, Probed};
+use vpnd_client::user_commands::ServiceSocket;
 use vpnd_config::ConfigError;
 use vpnd_config::profile::{Profile, ServerAddress};
+use vpnd_sys::netlink::Netlink;
 
 /// Addresses of the gateway that are tried.
 const MAX_ADDRESSES: usize = 8;
@@ -36,9 +43,13 @@ const ENOUGH: usize = 1_360;
 pub enum NetcheckError {
     #[error(transparent)]
     Config(#[from] ConfigError),
+    #[error(
+        "no file '{name}' can be read ({source}), and the client service gives no profile of that name: {why}"
+    )]
+    NoProfile { name: String, source: io::Error, why: String },
     #[error("this network stands between you and the gateway: {0}")]
     Blocked(String),
-    #[error("the network can't be looked at: {0}")]
+    #[error("the network's state can't be read: {0}")]
     HeldBack(String),
     #[error("can't write the report: {0}")]
     Output(#[from] io::Error),
@@ -65,22 +76,53 @@ struct Way {
 ///
 /// # Errors
 /// [`NetcheckError::Blocked`] if no address of the gateway answers over UDP, and
-/// [`NetcheckError::HeldBack`] while a kill switch is on.
+/// [`NetcheckError::HeldBack`] while a kill switch is on or a tunnel takes what is sent.
 pub fn netcheck(args: &NetcheckArgs, out: &mut dyn Write) -> Result<(), NetcheckError> {
-    let profile = args.profile.as_deref().map(Profile::load).transpose()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let profile = args.profile.as_deref().map(|named| runtime.block_on(profile(named, &args.service)));
+    let profile = profile.transpose()?;
     if let Some(state) = vpnd_client::parent::kill_switch_state() {
         let report = held_back(&state);
         write(&report, args.json, out)?;
         return Err(NetcheckError::HeldBack(report.advice));
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let (report, ways) = runtime.block_on(examine(profile.as_ref()));
+    let (report, outcome) = runtime.block_on(examine(profile.as_ref(), args.silence));
     write(&report, args.json, out)?;
-    if profile.is_none() || ways.iter().any(Way::is_usable) {
-        Ok(())
-    } else {
-        Err(NetcheckError::Blocked(report.advice))
+    match outcome {
+        Outcome::Passes => Ok(()),
+        Outcome::Blocked => Err(NetcheckError::Blocked(report.advice)),
+        Outcome::HeldBack => Err(NetcheckError::HeldBack(report.advice)),
     }
+}
+
+/// The exit code that a report leads to.
+enum Outcome {
+    /// The network passes the VPN, or no gateway is named.
+    Passes,
+    Blocked,
+    /// This machine hides the network.
+    HeldBack,
+}
+
+/// The profile in this file; or that of this name, whose file only root can read, from the client
+/// service.
+async fn profile(named: &Path, service: &ServiceSocket) -> Result<Profile, NetcheckError> {
+    let source = match Profile::load(named) {
+        Err(ConfigError::Read { source, .. })
+            if matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) =>
+        {
+            source
+        }
+        loaded => return Ok(loaded?),
+    };
+    // Those of the machine are named as `vpnd list` shows them, or by their files.
+    let name = named.file_stem().filter(|_| named.extension().is_none_or(|extension| extension == "toml"));
+    let name = name.unwrap_or(named.as_os_str()).to_string_lossy().into_owned();
+    vpnd_client::user_commands::gateway(service, &name).await.map_err(|why| NetcheckError::NoProfile {
+        name,
+        source,
+        why: format!("{why:#}"),
+    })
 }
 
 fn write(report: &Report, is_json: bool, out: &mut dyn Write) -> Result<(), NetcheckError> {
@@ -101,7 +143,24 @@ fn held_back(state: &str) -> Report {
     Report { findings: vec![finding], advice: advice.to_owned() }
 }
 
-async fn examine(profile: Option<&Profile>) -> (Report, Vec<Way>) {
+/// The report while a tunnel of vpnd takes what is sent to the gateway.
+fn in_tunnel(address: IpAddr, tunnel: &str) -> Report {
+    let advice = "a tunnel of this machine takes what netcheck sends: end it with 'vpnd down' or Ctrl-C at its client, then try again";
+    let finding = Finding::problem("tunnel", format!("{address} is behind {tunnel}"), advice);
+    Report { findings: vec![finding], advice: advice.to_owned() }
+}
+
+/// The tunnel of vpnd into which packets for this address go.
+async fn tunnel_to(address: IpAddr) -> Option<String> {
+    let netlink = Netlink::open().ok()?;
+    let is_there = netlink.rules().await.ok()?.iter().any(|rule| rule.made_by_vpnd);
+    let index = netlink.route_to(address, None).await.ok()??.interface.filter(|_| is_there)?;
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).ok()?;
+    let name = rustix::net::netdevice::index_to_name(&socket, index).ok()?;
+    netlink.link(&name).await.ok()??.is_tun.then_some(name)
+}
+
+async fn examine(profile: Option<&Profile>, waits: bool) -> (Report, Outcome) {
     let mut findings = families();
     findings.push(machine::clock());
     findings.push(invented_name().await);
@@ -112,14 +171,82 @@ async fn examine(profile: Option<&Profile>) -> (Report, Vec<Way>) {
         addresses.extend(found.into_iter().map(|address| (server.clone(), address)));
     }
     addresses.truncate(MAX_ADDRESSES);
+    for (_, address) in &addresses {
+        if let Some(tunnel) = tunnel_to(address.ip()).await {
+            return (in_tunnel(address.ip(), &tunnel), Outcome::HeldBack);
+        }
+    }
     let pages = profile.map(Pages::of);
+    let proxy = async { pages.as_ref()?.by_proxy().await };
     let ways = pages.iter().flat_map(|pages| {
         addresses.iter().map(move |(server, address)| Way::examine(server.clone(), *address, pages))
     });
-    let ways = join_all(ways).await;
+    let (ways, proxy, (named, is_captive)) = tokio::join!(join_all(ways), proxy, named::portals());
+    findings.extend(named);
     findings.extend(ways.iter().flat_map(Way::findings));
-    let advice = advice(profile.is_some(), &ways);
-    (Report { findings, advice }, ways)
+    findings.extend(proxy.iter().map(|(server, port)| through_tcp("proxy", server.to_string(), port, true)));
+    findings.extend(translator(&ways, waits).await);
+    let proxy = proxy.filter(|(_, port)| matches!(port, Port::Open | Port::Password));
+    let proxy = proxy.map(|(server, _)| server);
+    let is_usable = profile.is_none() || proxy.is_some() || ways.iter().any(Way::is_usable);
+    let advice = advice(profile.is_some(), &ways, proxy.as_ref(), is_captive);
+    (Report { findings, advice }, if is_usable { Outcome::Passes } else { Outcome::Blocked })
+}
+
+/// Findings about an address translator on the way to the gateway.
+async fn translator(ways: &[Way], waits: bool) -> Vec<Finding> {
+    const PORT: &str = "nat.port";
+    const SILENCE: &str = "nat.silence";
+    let answering: Vec<_> = ways.iter().filter(|way| way.answers()).map(|way| way.address).collect();
+    // More ports of one address would not do: the gateway's machine redirects them, and gives the
+    // second flow from one port another.
+    let other = |at: SocketAddr| {
+        let is_other = |other: &&SocketAddr| other.is_ipv4() == at.is_ipv4() && other.ip() != at.ip();
+        answering.iter().find(is_other).copied()
+    };
+    let Some(at) = answering.iter().find(|at| other(**at).is_some()).or(answering.first()).copied() else {
+        return Vec::new();
+    };
+    let (ip, other) = (at.ip(), other(at));
+    let found = match nat::look(at, other, waits).await {
+        Ok(found) => found,
+        Err(error) => {
+            return vec![Finding::unknown(
+                PORT,
+                format!("nothing can be sent to {at}: {error}"),
+                "try again",
+            )];
+        }
+    };
+    let addresses = other.map_or_else(|| ip.to_string(), |other| format!("{ip} and {}", other.ip()));
+    let mut findings = vec![match found.mapping {
+        None => Finding::unknown(
+            PORT,
+            format!("one address of the gateway, {ip}, does not show which kind of NAT is here"),
+            "it matters to nothing that vpnd does",
+        ),
+        Some(Mapping::Unknown) => {
+            Finding::unknown(PORT, format!("{addresses} have not answered enough"), "try again")
+        }
+        Some(Mapping::Same) => {
+            Finding::good(PORT, format!("{addresses} see one port of this machine (endpoint-independent)"))
+        }
+        Some(Mapping::Differs) => Finding::unknown(
+            PORT,
+            format!("{addresses} see two ports of this machine (endpoint-dependent), or are two gateways"),
+            "vpnd works with both",
+        ),
+    }];
+    let s = nat::silence_s();
+    findings.extend(found.outlives_silence.map(|outlives| match outlives {
+        true => Finding::good(SILENCE, format!("after {s} s of silence {ip} sees the same port of this machine")),
+        false => Finding::warning(
+            SILENCE,
+            format!("after {s} s of silence {ip} sees another port of this machine"),
+            "what the campus begins may not reach an idle tunnel: an address translator here forgets it so soon",
+        ),
+    }));
+    findings
 }
 
 /// Whether the machine has a route for each version of IP.
@@ -154,7 +281,7 @@ async fn invented_name() -> Finding {
                 "a name that does not exist has the address {}: the name servers here change answers",
                 found[0].ip()
             ),
-            "log in to the network in a browser if it wants that; else use another network",
+            "log in to the network in a browser if it asks for that; else use another network",
         ),
         Err(error) if error.kind() == io::ErrorKind::TimedOut => {
             Finding::warning(CHECK, "the name servers do not answer", "see /etc/resolv.conf")
@@ -208,12 +335,14 @@ impl Way {
 
     fn findings(&self) -> Vec<Finding> {
         let mut findings = self.over_udp();
-        findings.push(self.over_tcp());
+        let (port, found, is_used) = &self.tcp;
+        let at = SocketAddr::new(self.address.ip(), *port);
+        findings.push(through_tcp("tcp", at.to_string(), found, *is_used));
         findings.extend(self.login_page.as_ref().map(|page| {
-            let whose = page.location.as_deref().unwrap_or("an answer without an address");
+            let answer = page.location.as_deref().unwrap_or("an answer without an address");
             Finding::problem(
                 "login.page",
-                format!("something else answers for {} on TCP port 80: {whose}", self.server.host),
+                format!("something else answers for {} on TCP port 80: {answer}", self.server.host),
                 "log in to this network in a browser, then try again",
             )
         }));
@@ -272,40 +401,48 @@ impl Way {
             Finding::warning(CHECK, found, advice)
         }
     }
+}
 
-    fn over_tcp(&self) -> Finding {
-        const CHECK: &str = "tcp";
-        let (port, found, is_used) = &self.tcp;
-        let at = SocketAddr::new(self.address.ip(), *port);
-        match found {
-            Port::Open if *is_used => {
-                Finding::good(CHECK, format!("{at} can be reached, and carries the VPN where UDP is blocked"))
-            }
-            Port::Open => {
-                Finding::good(CHECK, format!("{at} can be reached; the profile has no 'tcp_port' to use it"))
-            }
-            Port::Untrusted(reason) => Finding::warning(
-                CHECK,
-                format!("{at} answers, but TLS fails: {reason}"),
-                "a proxy of this network may look into TLS: the VPN does not go through it",
-            ),
-            Port::Refused => {
-                Finding::good(CHECK, format!("{at} can be reached; the gateway serves nothing there"))
-            }
-            Port::Silent => {
-                Finding::warning(CHECK, format!("{at} does not answer"), "it matters where UDP is blocked")
-            }
+/// The finding about a way over TCP, directly or through a proxy.
+fn through_tcp(check: &'static str, at: String, found: &Port, is_used: bool) -> Finding {
+    match found {
+        Port::Open if is_used => {
+            Finding::good(check, format!("{at} can be reached, and carries the VPN where UDP is blocked"))
+        }
+        Port::Open => {
+            Finding::good(check, format!("{at} can be reached; the profile has no 'tcp_port' to use it"))
+        }
+        Port::NoTunnel(answer) => Finding::warning(
+            check,
+            format!("{at} answers, and carries no VPN: {answer}"),
+            "the gateway needs 'relays' in [portal], and what stands before it has to pass the upgrade on",
+        ),
+        Port::Password => Finding::good(
+            check,
+            format!("{at} asks for user and password, which vpnd connect sends if the profile has them"),
+        ),
+        Port::Untrusted(reason) => Finding::warning(
+            check,
+            format!("{at} answers, but TLS fails: {reason}"),
+            "a proxy of this network may look into TLS: the VPN does not go through it",
+        ),
+        Port::Refused => {
+            Finding::good(check, format!("{at} can be reached; the gateway serves nothing there"))
+        }
+        Port::Silent => {
+            Finding::warning(check, format!("{at} does not answer"), "it matters where UDP is blocked")
         }
     }
 }
 
 /// One line of advice.
-fn advice(has_profile: bool, ways: &[Way]) -> String {
+fn advice(has_profile: bool, ways: &[Way], proxy: Option<&ServerAddress>, is_captive: bool) -> String {
     let answering = ways.iter().filter(|way| way.answers());
     let best = answering.min_by_key(|way| way.udp.as_ref().ok().and_then(Probed::median));
-    let has_page = ways.iter().any(|way| way.login_page.is_some());
+    let has_page = is_captive || ways.iter().any(|way| way.login_page.is_some());
     let has_open = ways.iter().any(|way| way.tcp.1 == Port::Open);
     match best {
+        _ if !has_profile && is_captive => "log in to this network in a browser first".to_owned(),
         _ if !has_profile => "name a profile to see what this network lets through to its gateway".to_owned(),
         Some(way) => {
             format!("this network lets the VPN through: vpnd connect reaches the gateway at {}", way.address)
@@ -316,6 +453,10 @@ fn advice(has_profile: bool, ways: &[Way]) -> String {
         None if ways.iter().any(Way::carries_tcp) => {
             "this network lets no UDP through to the gateway: vpnd connect uses TCP, which is slower"
                 .to_owned()
+        }
+        None if proxy.is_some() => {
+            let proxy = proxy.map(ToString::to_string).unwrap_or_default();
+            format!("only the proxy {proxy} leads to the gateway: vpnd connect uses it, which is slower")
         }
         None if has_open => {
             "this network lets no UDP through to the gateway, but TCP: ask for a profile with 'tcp_port'"

@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
 use serde_json::json;
-use vpnd_proto::packet::{Packet, tcp_flag};
+use vpnd_packet::{Packet, tcp_flag};
 use vpnd_proto::policy::{Decision, Destination, Ground, Names, PolicyError, Principal, ProfileId, Verdict};
 
 use crate::admin_store::{Opening, Stores, UserSummary};
@@ -41,7 +41,7 @@ pub enum PolicyTestError {
         "there is no user '{0}' in the gateway's store: 'vpnd user list' shows all; or give the groups by --groups"
     )]
     NoUser(String),
-    #[error("the user has not been here, and {0}")]
+    #[error("the user has never logged in here, and {0}")]
     Directory(String),
     #[error("clients have no address of {0}'s protocol version: [tunnel] has no such pool")]
     NoPool(IpAddr),

@@ -21,7 +21,7 @@ pub enum TokenError {
     Store(#[from] StoreError),
     #[error("'{0}' can't be a name: write up to 32 letters, digits, '-' and '_'")]
     Name(String),
-    #[error("a token has an end: give --expires a day that is not over")]
+    #[error("a token needs an end: give --expires today or a later day")]
     Endless,
     #[error("there is a token '{0}'; remove it first, or choose another name")]
     Taken(String),

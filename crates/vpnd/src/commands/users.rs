@@ -75,7 +75,7 @@ pub enum UserError {
         "logins by the name '{name}' go to the source '{owner}', and never to a user of the gateway; choose another name"
     )]
     OfSource { name: String, owner: String },
-    #[error("'{name}' would be a guest without an end; add --expires DATE")]
+    #[error("'{name}' would be a guest without an end date; add --expires DATE")]
     EndlessGuest { name: String },
     /// A file with mistakes. Nothing was changed.
     #[error("{file} has mistakes, and nothing was changed:{}", list_of(mistakes, *rest))]

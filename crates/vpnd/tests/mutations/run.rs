@@ -67,15 +67,15 @@ impl Scratch {
             .output()
             .expect("git lists the tree's files");
         let files = String::from_utf8(files.stdout).expect("names of files are UTF-8");
-        let there = files.split('\0').filter(|file| !file.is_empty() && root.join(file).exists());
+        let existing = files.split('\0').filter(|file| !file.is_empty() && root.join(file).exists());
         let copied = Command::new("cp")
             .args(["--parents", "--preserve=mode,timestamps", "--no-dereference"])
-            .args(there)
+            .args(existing)
             .arg(&scratch.tree)
             .current_dir(root)
             .status();
         assert!(copied.is_ok_and(|status| status.success()), "the tree can't be copied");
-        // What an earlier run has built last may hold a mutation, and is younger than the file
+        // An earlier run's last build may hold a mutation, and is younger than the file
         // without it.
         for file in mutated {
             let file = File::options().append(true).open(scratch.tree.join(file)).unwrap();

@@ -26,7 +26,7 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Limit for what takes half a second on a machine that has nothing else to do. Longer than the 25
 /// s of a control connection's keep-alive, by which a client notices an upgrade whose close it
 /// missed.
-const SOON: Duration = Duration::from_secs(40);
+const TIMEOUT: Duration = Duration::from_secs(40);
 /// A second network of the campus.
 const LIBRARY: Ipv4Addr = Ipv4Addr::new(10, 201, 0, 2);
 const STAFF: &str = "[[profile]]\nname = \"staff\"\ngroups = [\"staff\"]\nroutes = [\"10.200.0.0/24\"]\ndns = [\"10.200.0.2\"]\n";
@@ -86,12 +86,12 @@ fn users_are_in_different_profiles_at_once() {
     let one = Client::connect(&lab, 1, &ann);
     let two = Client::connect(&lab, 2, &bob);
     let (campus, library) = (IpAddr::from(CAMPUS_V4), IpAddr::from(LIBRARY));
-    ping_until(one.namespace(), campus, SOON);
-    ping_until(two.namespace(), library, SOON);
+    ping_until(one.namespace(), campus, TIMEOUT);
+    ping_until(two.namespace(), library, TIMEOUT);
     assert_eq!(["ann", "bob"].map(|user| profile_of(&gateway, user)), ["staff", "guests"]);
     assert!(resolver(&lab, 1).contains("10.200.0.2") && !resolver(&lab, 2).contains("10.200.0.2"));
 
-    // What the other is given is closed, whatever a client does with its routes.
+    // The other profile's networks are closed, whatever a client does with its routes.
     insist(&one, LIBRARY);
     insist(&two, CAMPUS_V4);
     let before = gateway.counter("policy");
@@ -113,7 +113,7 @@ fn users_are_in_different_profiles_at_once() {
     assert!(may("eve", campus).1.contains("no access profile is for eve"));
     assert_eq!(may("nobody", campus).0, Some(2));
 
-    // Who is in none is refused like a wrong password; the administrator sees why.
+    // A user in no profile is refused like a wrong password; the administrator sees why.
     let (_, output) = Client::refused(&lab, 3, &eve, &[]);
     assert!(
         output.contains("whether your account is admitted") && !output.contains("not admitted"),
@@ -122,7 +122,7 @@ fn users_are_in_different_profiles_at_once() {
     assert_eq!(gateway.status()["counters"]["logins"]["no_profile"], 0);
     assert!(gateway.process().output().contains("reason=\"no-profile\""), "{}", gateway.process().output());
     must(gateway.upgrade());
-    ping_until(one.namespace(), campus, SOON);
+    ping_until(one.namespace(), campus, TIMEOUT);
     assert_eq!(["ann", "bob"].map(|user| profile_of(&gateway, user)), ["staff", "guests"]);
     assert!(!ping(two.namespace(), campus, 56, SECOND));
 }
@@ -146,13 +146,13 @@ fn a_name_server_at_the_gateway_answers_the_profiles_that_push_it() {
         server.recv(&mut [0; 16]).is_ok()
     };
     // A route takes a device that is up.
-    ping_until(one.namespace(), CAMPUS_V4.into(), SOON);
-    ping_until(two.namespace(), LIBRARY.into(), SOON);
+    ping_until(one.namespace(), CAMPUS_V4.into(), TIMEOUT);
+    ping_until(two.namespace(), LIBRARY.into(), TIMEOUT);
     for client in [&one, &two] {
         insist(client, OWN);
-        ping_until(client.namespace(), OWN.into(), SOON);
+        ping_until(client.namespace(), OWN.into(), TIMEOUT);
     }
-    eventually("the query of who has the name server", SOON, || is_asked(&one).then_some(()));
+    eventually("the query of who has the name server", TIMEOUT, || is_asked(&one).then_some(()));
     let before = gateway.counter("policy");
     assert!(!(0..10).any(|_| is_asked(&two)), "it is staff's");
     gateway.counter_above("policy", before);
@@ -162,7 +162,7 @@ fn a_name_server_at_the_gateway_answers_the_profiles_that_push_it() {
         &STAFF.replace("10.200.0.2\"", &format!("{OWN}\"")).replace("[\"staff\"]", "[\"staff\", \"guests\"]"),
     );
     must(gateway.ask(&["reload"]));
-    eventually("the query of who has it now", SOON, || is_asked(&two).then_some(()));
+    eventually("the query of who has it now", TIMEOUT, || is_asked(&two).then_some(()));
 }
 
 #[test]
@@ -177,23 +177,23 @@ fn a_change_of_groups_or_profiles_reaches_live_sessions() {
     let mut one = Client::connect(&lab, 1, &ann);
     let two = Client::connect(&lab, 2, &bob);
     let (campus, library) = (IpAddr::from(CAMPUS_V4), IpAddr::from(LIBRARY));
-    ping_until(one.namespace(), campus, SOON);
-    ping_until(two.namespace(), library, SOON);
+    ping_until(one.namespace(), campus, TIMEOUT);
+    ping_until(two.namespace(), library, TIMEOUT);
     let before = [one.addresses(), two.addresses()];
 
     // Another group: the same session in the other profile, with its routes.
     join(&gateway, "bob", "staff");
-    ping_until(two.namespace(), campus, SOON);
+    ping_until(two.namespace(), campus, TIMEOUT);
     insist(&two, LIBRARY);
     assert!(!ping(two.namespace(), library, 56, SECOND));
     assert_eq!(profile_of(&gateway, "bob"), "staff");
     leave(&gateway, "bob", "staff");
-    ping_until(two.namespace(), library, SOON);
+    ping_until(two.namespace(), library, TIMEOUT);
 
     // Another order: staff are guests now.
     configure(&gateway, &format!("{}{STAFF}", GUESTS.replace("[\"guests\"]", "[\"guests\", \"staff\"]")));
     must(gateway.ask(&["reload"]));
-    ping_until(one.namespace(), library, SOON);
+    ping_until(one.namespace(), library, TIMEOUT);
     assert_eq!(profile_of(&gateway, "ann"), "guests");
     assert_eq!([one.addresses(), two.addresses()], before, "addresses stay");
 
@@ -207,12 +207,12 @@ fn a_change_of_groups_or_profiles_reaches_live_sessions() {
     // The profile is gone, and no other is for her.
     configure(&gateway, GUESTS);
     must(gateway.ask(&["reload"]));
-    let ended = one.process().wait(SOON);
+    let ended = one.process().wait(TIMEOUT);
     let output = one.process().output();
     assert!(!ended.success() && output.contains("not admitted to this gateway"), "{output}");
     assert!(ping(two.namespace(), library, 56, SECOND), "others don't notice");
     drop(one);
-    // The auth process knows it, too, and tells nobody by a password alone.
+    // The auth process knows it, too, and tells no user by a password alone.
     let (_, output) = Client::refused(&lab, 1, &ann, &[]);
     assert!(output.contains("whether your account is admitted"), "{output}");
 }
@@ -237,7 +237,7 @@ fn a_change_of_profiles_opens_nothing_for_a_moment() {
     configure(&gateway, &profiles("one", "two"));
     gateway.start();
     let client = Client::connect(&lab, 1, &ann);
-    ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
+    ping_until(client.namespace(), CAMPUS_V4.into(), TIMEOUT);
     let [closed, open] = [7777, 7778].map(|port| SocketAddr::new(CAMPUS_V4.into(), port));
     let receivers = [closed, open].map(|address| {
         let receiver = lab.campus.within(|| UdpSocket::bind(address)).unwrap();
@@ -271,7 +271,7 @@ fn a_change_of_profiles_opens_nothing_for_a_moment() {
             must(gateway.ask(&["reload"]));
             assert_eq!(profile_of(&gateway, "ann"), names.0);
             let before = arrived[1].load(Ordering::Relaxed);
-            eventually("packets go on", SOON, || {
+            eventually("packets go on", TIMEOUT, || {
                 (arrived[1].load(Ordering::Relaxed) > before + 20).then_some(())
             });
         }
@@ -286,13 +286,13 @@ fn a_change_of_profiles_opens_nothing_for_a_moment() {
     // It is seen if it comes.
     configure(&gateway, &profiles("one", "two").replace("7777", "7779"));
     must(gateway.ask(&["reload"]));
-    eventually("the port is open", SOON, || {
+    eventually("the port is open", TIMEOUT, || {
         let _ = client.namespace().within(|| UdpSocket::bind("0.0.0.0:0").unwrap().send_to(b"open", closed));
         receivers[0].recv(&mut [0; 8]).ok()
     });
 }
 
-/// What the ports of the campus host have received: packets, and when the last came.
+/// Counts what the ports of the campus host have received: packets, and when the last came.
 #[derive(Default)]
 struct Arrivals(Mutex<(usize, Option<Instant>)>);
 
@@ -332,7 +332,7 @@ fn a_change_of_groups_reaches_a_session_within_a_second_and_opens_nothing_for_a_
     configure(&gateway, &(closing("two", "7777") + &closing("one", "7779")));
     gateway.start();
     let client = Client::connect(&lab, 1, &ann);
-    ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
+    ping_until(client.namespace(), CAMPUS_V4.into(), TIMEOUT);
     let ports = [7777, 7778, 7779].map(|port| SocketAddr::new(CAMPUS_V4.into(), port));
     let receivers = ports.map(|address| {
         let receiver = lab.campus.within(|| UdpSocket::bind(address)).unwrap();
@@ -358,7 +358,7 @@ fn a_change_of_groups_reaches_a_session_within_a_second_and_opens_nothing_for_a_
                 }
             });
         });
-        eventually("the first profile's port", SOON, || (arrivals[0].now().0 > 0).then_some(()));
+        eventually("the first profile's port", TIMEOUT, || (arrivals[0].now().0 > 0).then_some(()));
         for change in 0..CHANGES {
             let (closing, opening) = if change % 2 == 0 { (0, 2) } else { (2, 0) };
             let before = arrivals[opening].now().0;
@@ -369,12 +369,12 @@ fn a_change_of_groups_reaches_a_session_within_a_second_and_opens_nothing_for_a_
             }
             // From now on it is acknowledged.
             let since = Instant::now();
-            let opened = eventually("the other profile's port is open", SOON, || {
+            let opened = eventually("the other profile's port is open", TIMEOUT, || {
                 let (count, last) = arrivals[opening].now();
                 last.filter(|_| count > before)
             });
             let then = arrivals[opening].now().0;
-            eventually("packets go on", SOON, || (arrivals[opening].now().0 > then + 20).then_some(()));
+            eventually("packets go on", TIMEOUT, || (arrivals[opening].now().0 > then + 20).then_some(()));
             let closed = arrivals[closing].now().1.expect("it was open");
             delays.push(opened.max(closed).saturating_duration_since(since));
         }
@@ -391,7 +391,7 @@ fn a_change_of_groups_reaches_a_session_within_a_second_and_opens_nothing_for_a_
     // It is seen if it comes.
     configure(&gateway, &(closing("two", "7777") + &closing("one", "7779")).replace("\"7778\", ", ""));
     must(gateway.ask(&["reload"]));
-    eventually("the port is open", SOON, || {
+    eventually("the port is open", TIMEOUT, || {
         let _ =
             client.namespace().within(|| UdpSocket::bind("0.0.0.0:0").unwrap().send_to(b"open", ports[1]));
         receivers[1].recv(&mut [0; 8]).ok()
@@ -425,7 +425,7 @@ fn limits_are_those_of_the_profile_and_a_reload_changes_them_for_live_sessions()
     let one = Client::connect(&lab, 1, &ann);
     let mut two = Client::connect(&lab, 2, &bob);
     for client in [&one, &two] {
-        ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
+        ping_until(client.namespace(), CAMPUS_V4.into(), TIMEOUT);
     }
     is_kept(&lab.campus, one.namespace(), one.v4(), mbit(16));
     is_kept(&lab.campus, two.namespace(), two.v4(), mbit(4));
@@ -435,8 +435,10 @@ fn limits_are_those_of_the_profile_and_a_reload_changes_them_for_live_sessions()
     // One session is all that bob may have.
     let third = process::Process::start(&lab, "client3", client::command(&lab, 3, &bob, &[]));
     let refused = || gateway.status()["counters"]["logins"]["too_many"].as_u64().filter(|count| *count > 0);
-    eventually("the second session is refused and counted", SOON, refused);
-    eventually("the client shows why", SOON, || third.output().contains("too many sessions").then_some(()));
+    eventually("the second session is refused and counted", TIMEOUT, refused);
+    eventually("the client shows why", TIMEOUT, || {
+        third.output().contains("too many sessions").then_some(())
+    });
     drop(third);
 
     let before = ["ann", "bob"].map(|user| session_of(&gateway, user));
@@ -448,15 +450,15 @@ fn limits_are_those_of_the_profile_and_a_reload_changes_them_for_live_sessions()
     // Bob's time is over by a reload; his client logs in again, and no other user notices.
     configure(&gateway, &profiles("8mbit", "session_lifetime_s = 1"));
     must(gateway.ask(&["reload"]));
-    eventually("the session is over", SOON, || {
+    eventually("the session is over", TIMEOUT, || {
         two.process().output().contains("the session's lifetime is over").then_some(())
     });
     configure(&gateway, &profiles("8mbit", ""));
     must(gateway.ask(&["reload"]));
-    eventually("bob is back", SOON, || {
+    eventually("bob is back", TIMEOUT, || {
         session_of(&gateway, "bob").filter(|id| before[1].as_ref() != Some(id))
     });
-    ping_until(two.namespace(), CAMPUS_V4.into(), SOON);
+    ping_until(two.namespace(), CAMPUS_V4.into(), TIMEOUT);
     assert_eq!(session_of(&gateway, "ann"), before[0]);
 }
 
@@ -486,7 +488,7 @@ fn each_profile_has_its_pools_and_a_change_moves_only_whom_it_must() {
     let one = Client::connect(&lab, 1, &ann);
     let two = Client::connect(&lab, 2, &bob);
     for client in [&one, &two] {
-        ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
+        ping_until(client.namespace(), CAMPUS_V4.into(), TIMEOUT);
     }
     let is_in = |address: IpAddr, net: &str| net.parse::<ipnet::IpNet>().unwrap().contains(&address);
     assert!(is_in(one.v4(), "10.86.16.0/24") && two.v4() == IpAddr::from([10, 86, 0, 2]), "{}", two.v4());
@@ -495,8 +497,8 @@ fn each_profile_has_its_pools_and_a_change_moves_only_whom_it_must() {
     // A full pool is a refusal that the client shows, and is counted; other profiles have room.
     let third = process::Process::start(&lab, "client3", client::command(&lab, 3, &bob, &[]));
     let refused = || gateway.status()["counters"]["logins"]["no_address"].as_u64().filter(|count| *count > 0);
-    eventually("the login is refused and counted", SOON, refused);
-    eventually("the client shows why", SOON, || {
+    eventually("the login is refused and counted", TIMEOUT, refused);
+    eventually("the client shows why", TIMEOUT, || {
         third.output().contains("no inner address left").then_some(())
     });
     drop(third);
@@ -507,14 +509,14 @@ fn each_profile_has_its_pools_and_a_change_moves_only_whom_it_must() {
     configure(&gateway, &profiles("pool_v4 = \"10.86.16.0/20\"", TINY));
     must(gateway.ask(&["reload"]));
     must(gateway.upgrade());
-    ping_until(one.namespace(), CAMPUS_V4.into(), SOON);
+    ping_until(one.namespace(), CAMPUS_V4.into(), TIMEOUT);
     assert_eq!((session_of(&gateway, "ann"), one.v4()), (before, address));
     configure(&gateway, &profiles("pool_v4 = \"10.86.32.0/20\"", TINY));
     must(gateway.ask(&["reload"]));
-    eventually("the client has an address of the new pool", SOON, || {
+    eventually("the client has an address of the new pool", TIMEOUT, || {
         one.addresses().into_iter().find(|address| is_in(*address, "10.86.32.0/20"))
     });
-    ping_until(one.namespace(), CAMPUS_V4.into(), SOON);
+    ping_until(one.namespace(), CAMPUS_V4.into(), TIMEOUT);
     assert!(!one.addresses().contains(&address) && ping(two.namespace(), CAMPUS_V4.into(), 56, SECOND));
     assert_eq!(session_of(&gateway, "bob"), of_bob, "others don't notice");
 
@@ -522,16 +524,16 @@ fn each_profile_has_its_pools_and_a_change_moves_only_whom_it_must() {
     configure(&gateway, &profiles("pool_v4 = \"10.99.0.0/24\"", TINY));
     let refused = process::text(&gateway.ask(&["reload"]));
     assert!(refused.contains("no part of a pool of [tunnel]"), "{refused}");
-    ping_until(one.namespace(), CAMPUS_V4.into(), SOON);
+    ping_until(one.namespace(), CAMPUS_V4.into(), TIMEOUT);
 
     // Without IPv4, and what is for it does not leave another way.
     configure(&gateway, &profiles("pool_v4 = \"10.86.32.0/20\"", "pool_v4 = \"none\""));
     must(gateway.ask(&["reload"]));
-    eventually("IPv6 alone", SOON, || {
+    eventually("IPv6 alone", TIMEOUT, || {
         let addresses = two.addresses();
         (!addresses.is_empty() && addresses.iter().all(IpAddr::is_ipv6)).then_some(())
     });
-    ping_until(two.namespace(), CAMPUS_V6.into(), SOON);
+    ping_until(two.namespace(), CAMPUS_V6.into(), TIMEOUT);
     assert!(!ping(two.namespace(), CAMPUS_V4.into(), 56, SECOND));
     assert!(ping(one.namespace(), CAMPUS_V4.into(), 56, SECOND));
 }
@@ -552,7 +554,7 @@ fn a_profile_that_requires_a_second_factor_takes_no_password_alone() {
     let mut one = Client::connect(&lab, 1, &ann);
     let two = Client::connect(&lab, 2, &bob);
     for client in [&one, &two] {
-        ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
+        ping_until(client.namespace(), CAMPUS_V4.into(), TIMEOUT);
     }
 
     // Her session is over, and it says why; her client logs in again, and a password alone is as
@@ -560,7 +562,7 @@ fn a_profile_that_requires_a_second_factor_takes_no_password_alone() {
     let ours = |text: &str| text.contains("the login was refused") && !text.contains("your account needs");
     configure(&gateway, &profiles("require = [\"otp\"]"));
     must(gateway.ask(&["reload"]));
-    let ended = one.process().wait(SOON);
+    let ended = one.process().wait(TIMEOUT);
     let output = one.process().output();
     assert!(!ended.success() && output.contains("requires another factor now") && ours(&output), "{output}");
     assert!(ping(two.namespace(), CAMPUS_V4.into(), 56, SECOND), "others don't notice");
@@ -574,16 +576,16 @@ fn a_profile_that_requires_a_second_factor_takes_no_password_alone() {
     // With a code she is in, and an upgrade and a restart know that she had one.
     must(process::run(gateway.user(&["modify", "ann", "--totp"])));
     let (one, mut keyboard) = factors::at_terminal(&lab, 1, &ann);
-    eventually("she is asked for a code", SOON, || one.output().contains("ne-time code").then_some(()));
+    eventually("she is asked for a code", TIMEOUT, || one.output().contains("ne-time code").then_some(()));
     let users = Sqlite::inspect(&gateway.file("state").join("vpnd.db")).unwrap();
     let secret = users.into_iter().find(|user| user.name == "ann").and_then(|user| user.totp).unwrap();
     let codes = totp_rs::Builder::new().with_secret(totp_rs::Secret::new(secret.expose().into()));
     let now_s = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
     let code = codes.with_account_name("ann").build().unwrap().generate(now_s).to_string();
     keyboard.write_all(format!("{code}\n").as_bytes()).unwrap();
-    let id = eventually("she is in", SOON, || session_of(&gateway, "ann"));
+    let id = eventually("she is in", TIMEOUT, || session_of(&gateway, "ann"));
     must(gateway.upgrade());
     must(gateway.ask(&["reload"]));
-    ping_until(&lab.clients[0], CAMPUS_V4.into(), SOON);
+    ping_until(&lab.clients[0], CAMPUS_V4.into(), TIMEOUT);
     assert_eq!(session_of(&gateway, "ann"), Some(id));
 }

@@ -13,7 +13,7 @@ use crate::traffic::{ping, ping_until};
 
 const SECOND: Duration = Duration::from_secs(1);
 /// Limit for what takes half a second on a machine that has nothing else to do.
-const SOON: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 #[test]
 fn a_change_of_groups_holds_for_live_sessions() {
@@ -33,12 +33,12 @@ fn a_change_of_groups_holds_for_live_sessions() {
     let before = sessions();
     for _ in 0..2 {
         must(process::run(gateway.user(&["modify", "ann", "--add-group", "barred"])));
-        eventually("the rule for the new group holds", SOON, || {
+        eventually("the rule for the new group holds", TIMEOUT, || {
             (!ping(one.namespace(), CAMPUS_V4.into(), 56, SECOND)).then_some(())
         });
         assert!(ping(two.namespace(), CAMPUS_V4.into(), 56, SECOND), "others don't notice");
         must(process::run(gateway.user(&["modify", "ann", "--remove-group", "barred"])));
-        ping_until(one.namespace(), CAMPUS_V4.into(), SOON);
+        ping_until(one.namespace(), CAMPUS_V4.into(), TIMEOUT);
     }
     assert_eq!(sessions(), before, "no session has ended for it");
 }
@@ -57,7 +57,7 @@ fn a_removed_device_is_out_and_the_other_goes_on() {
     let line = listed.lines().find(|line| line.split_whitespace().any(|word| word == of_one));
     let device = line.and_then(|line| line.split_whitespace().next()).expect(&listed).to_owned();
     must(process::run(gateway.user(&["devices", "ann", "--remove", &device])));
-    assert!(!one.process().wait(SOON).success());
+    assert!(!one.process().wait(TIMEOUT).success());
     assert!(one.process().output().contains("this device was removed"), "{}", one.process().output());
     assert_eq!(gateway.sessions().len(), 1);
     assert!(ping(two.namespace(), CAMPUS_V4.into(), 56, SECOND));
@@ -95,6 +95,6 @@ fn an_account_that_expires_ends_its_session() {
     let mut one = Client::connect(&lab, 1, &ann);
     ping_until(one.namespace(), CAMPUS_V4.into(), 5 * SECOND);
     must(process::run(gateway.user(&["modify", "ann", "--expires", "2020-01-01"])));
-    assert!(!one.process().wait(SOON).success());
+    assert!(!one.process().wait(TIMEOUT).success());
     assert!(one.process().output().contains("expired"), "{}", one.process().output());
 }

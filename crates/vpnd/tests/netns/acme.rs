@@ -321,7 +321,7 @@ fn a_certificate_is_ordered_over_http_and_refusals_leave_the_old_one() {
     assert_eq!(finding["verdict"], "warning", "{finding}");
     assert!(finding["found"].as_str().unwrap().contains("failed"), "{finding}");
 
-    // Somebody has the port.
+    // Another process has the port.
     configure(&gateway, &authority.ca, &[NAME]);
     let taken = lab.gateway.within(|| TcpListener::bind("0.0.0.0:80").unwrap());
     must(gateway.ask(&["reload"]));
@@ -329,7 +329,7 @@ fn a_certificate_is_ordered_over_http_and_refusals_leave_the_old_one() {
     assert!(failed.as_ref().is_some_and(|why| why.contains("[::]:80")), "{failed:?}");
     drop(taken);
 
-    // The directory is somebody else's by its certificate.
+    // The directory has another's certificate.
     let other = lab.path("other.pem");
     fs::copy(gateway.file("ca.pem"), &other).unwrap();
     configure(&gateway, &other, &[NAME]);

@@ -92,7 +92,8 @@ fn an_address_leads_to_its_user_through_a_kill_of_the_gateway() {
     after(&dead);
     gateway.start();
     ping_until(client.namespace(), CAMPUS_V4.into(), 60 * SECOND);
-    // The session goes on, as one; what was while nobody wrote is uncertain, and that is said.
+    // The session goes on, as one; the time without records is uncertain, and the answer shows
+    // that.
     let answer = eventually("the gateway writes again", RECORDED, || {
         Some(whois(&gateway, &v4, &now())).filter(|answer| answer["certain"] == true)
     });
@@ -142,7 +143,7 @@ fn an_outer_address_and_port_lead_to_the_client_that_was_heard_from_there() {
         }
         let outer = heard(n + 1)[n].clone();
         assert!(outer.starts_with(&format!("198.18.1.{to}:")), "{outer}");
-        // Of another second than the moves before and after it.
+        // The second differs from those of the moves before and after it.
         let moment = after(&now());
         after(&moment);
         moments.push((outer, moment));
@@ -197,7 +198,7 @@ fn a_disk_without_room_stops_nobody_and_is_said_at_once() {
     assert_eq!(bobs["ipv4"], two.v4().to_string());
     assert!(gateway.status()["audit"]["failure"].is_null());
     assert_eq!(gateway.status()["counters"]["audit"]["lost"], 0);
-    // What an administrator does to a gateway that runs is on record, too, with who did it.
+    // An administrator's acts on a running gateway are on record, too, with who did it.
     let by_configuration = |words: &[&str]| {
         let mut command = gateway.vpnd(words);
         command.arg("--config").arg(gateway.config());

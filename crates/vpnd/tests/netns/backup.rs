@@ -37,7 +37,7 @@ fn a_running_gateway_is_backed_up_and_comes_back_as_its_clients_know_it() {
     // Not under a gateway that runs, and not for the asking.
     let refused = process::run(transfer(&gateway, &lab, &["restore", "--force"]));
     assert!(!refused.status.success() && process::text(&refused).contains("stop it first"), "{refused:?}");
-    // The same for a backup whose configuration has another admin socket.
+    // Again for a backup whose configuration has another admin socket.
     let configuration = std::fs::read_to_string(gateway.config()).expect("it is there");
     gateway.configure("admin.socket", "other.sock");
     std::fs::rename(lab.path("backup"), lab.path("kept")).expect("it is ours");

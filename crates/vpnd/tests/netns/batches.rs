@@ -1,6 +1,6 @@
 //! Behaviour: the path loses batches of datagrams (UDP segmentation offload) and no single ones, in
 //! one direction, as behind kernels that damage batches. The end that sends them finds out, goes on
-//! with single datagrams, and says so.
+//! with single datagrams, and logs that.
 //!
 //! ```text
 //! client --- net (drops what is longer than a datagram) --- gateway --- campus

@@ -1,5 +1,5 @@
 //! Behaviour: what crosses the borders of tunnel and campus: nothing that neither comes from the
-//! tunnel nor belongs there, whoever sends it and under whatever address.
+//! tunnel nor belongs there, from any sender and under any address.
 //!
 //! Every attack is made again without the rules that stop it, and must then succeed: so it is one.
 
@@ -16,10 +16,10 @@ use crate::process;
 use crate::traffic::{ping, ping_until};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// How long something is awaited that must not come.
+/// Time to wait for something that must not come.
 const KEPT_OUT: Duration = SECOND;
-/// How long something is awaited that comes, on a machine with other work.
-const COMES: Duration = Duration::from_secs(20);
+/// Time to wait for something that comes, on a machine with other work.
+const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(20);
 const LISTENS: u16 = 7_000;
 /// `net`'s addresses on its link to the gateway: a host on the gateway's WAN.
 const WAN: [&str; 2] = ["198.18.0.1", "fd18::1"];
@@ -40,10 +40,10 @@ pub(crate) fn arrives(
     let receiver = there.within(|| UdpSocket::bind((to, LISTENS))).expect("the address is the receiver's");
     let sender = from.within(|| UdpSocket::bind((source, 0))).expect("the address is the sender's");
     receiver.set_read_timeout(Some(SECOND / 10)).expect("a socket");
-    let end = Instant::now() + if expected { COMES } else { KEPT_OUT };
+    let end = Instant::now() + if expected { ARRIVAL_TIMEOUT } else { KEPT_OUT };
     let mut buffer = [0; 64];
     while Instant::now() < end {
-        // A border that says no may say so by ICMP, too.
+        // A border may refuse by ICMP, too.
         let _ = sender.send_to(b"from elsewhere", SocketAddr::new(to, LISTENS));
         if let Ok((length, _)) = receiver.recv_from(&mut buffer) {
             assert_eq!(&buffer[..length], b"from elsewhere");
@@ -83,7 +83,7 @@ fn campus() -> [IpAddr; 2] {
     [CAMPUS_V4.into(), CAMPUS_V6.into()]
 }
 
-/// What of this crosses: IPv4 from `net` to campus and back, then IPv6, each as itself.
+/// Whether this crosses: IPv4 from `net` to campus and back, then IPv6, each as itself.
 fn through_the_gateway(lab: &Lab, expected: [bool; 4]) -> Vec<bool> {
     let hosts = WAN.map(address).into_iter().zip(campus());
     let pairs = hosts.flat_map(|(wan, campus)| {
@@ -93,7 +93,7 @@ fn through_the_gateway(lab: &Lab, expected: [bool; 4]) -> Vec<bool> {
     pairs.zip(expected).map(|((from, to), expected)| arrives(from, to, expected)).collect()
 }
 
-/// What comes from `net` to campus under addresses of the tunnel.
+/// Whether packets come from `net` to campus under addresses of the tunnel.
 fn under_inner_addresses(lab: &Lab, expected: bool) -> Vec<bool> {
     // The kernel alone refuses its own IPv4 address as a source.
     let sources = SPOOFED.into_iter().chain([INNER_V6]).map(address);
@@ -217,7 +217,7 @@ fn an_interface_that_forwarded_goes_on() {
     lab.gateway.sysctl("net/ipv4/conf/campus0/forwarding", "1");
     let mut gateway = installed(&lab, "nftables");
     gateway.start();
-    // What came by that interface was forwarded before, and nothing else.
+    // Packets by that interface were forwarded before, and nothing else.
     let from_campus_v4 = [false, true, false, false];
     assert_eq!(through_the_gateway(&lab, from_campus_v4), from_campus_v4);
 }
@@ -280,7 +280,7 @@ fn a_neighbour_does_not_reach_a_clients_inner_addresses() {
         let pairs = sources.into_iter().zip(inner);
         pairs.map(|(from, to)| arrives((&lab.net, from), (&lab.clients[0], to), expected)).collect()
     };
-    // As itself, and as hosts that the client talks to through the tunnel.
+    // It sends as itself, and as hosts that the client talks to through the tunnel.
     for sources in [neighbour, [INNER_V4, INNER_V6].map(address)] {
         assert_eq!(reached(sources, false), [false; 2], "{sources:?}");
     }
@@ -431,7 +431,7 @@ fn of_the_gateway_itself_clients_reach_ping_and_pushed_dns() {
     eventually("all services are reached", 10 * SECOND, || (services() == [true; 6]).then_some(()));
 }
 
-/// The provider's name server stands beside the gateway, and outside of all that is pushed.
+/// The provider's name server stands next to the gateway, and outside of all that is pushed.
 #[test]
 fn a_pushed_name_server_is_asked_through_the_tunnel_wherever_it_is() {
     let Some(lab) = Lab::new(1) else { return };

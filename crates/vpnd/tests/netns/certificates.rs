@@ -47,7 +47,7 @@ fn the_worker_of_a_running_gateway_does_not_hold_the_key() {
     let held = |process: &Seen| shapes(&key).iter().map(|shape| process.remembers(shape)).collect::<Vec<_>>();
     assert!(held(&auth).contains(&true), "the auth process signs with it, so this search finds keys");
     assert_eq!(held(&worker), [false; 4], "the worker holds the gateway's key");
-    // What makes this a search of what the worker does hold.
+    // This shows that the search finds what the worker does hold.
     assert!(worker.remembers(&certificate(&gateway)), "the worker presents the certificate");
 }
 
@@ -121,7 +121,7 @@ fn a_gateway_that_was_off_for_long_renews_its_certificate_before_it_begins() {
     let Some(lab) = Lab::new(1) else { return };
     let mut gateway = Gateway::init(&lab);
     present(&gateway, 3600 * SECOND, Duration::ZERO);
-    // Its profile pins the CA all the same.
+    // Its profile still pins the CA.
     let ann = gateway.add_user("ann");
     thread::sleep(SECOND);
     gateway.start();

@@ -20,7 +20,7 @@ use crate::lab::{Lab, eventually};
 use crate::namespace::Namespace;
 use crate::process;
 
-const SOON: Duration = Duration::from_secs(90);
+const TIMEOUT: Duration = Duration::from_secs(90);
 
 /// A key of the keyboard.
 pub(crate) struct Key {
@@ -41,7 +41,7 @@ pub(crate) struct Chromium {
     from: Receiver<Json>,
     session: Option<String>,
     next: u64,
-    /// What the browser has found wrong with pages, such as something that a policy forbids.
+    /// Faults that the browser has found in pages, such as something that a policy forbids.
     complaints: Vec<String>,
     log: PathBuf,
 }
@@ -178,7 +178,7 @@ impl Chromium {
 
     /// Waits until an expression is true of the page.
     pub(crate) fn until(&mut self, what: &str, expression: &str) {
-        eventually(what, SOON, || (self.value(expression) == json!(true)).then_some(()));
+        eventually(what, TIMEOUT, || (self.value(expression) == json!(true)).then_some(()));
     }
 
     /// The text of the page.
@@ -193,9 +193,9 @@ impl Chromium {
         self.reply().map_or(Json::Null, |reply| reply["result"]["value"].clone())
     }
 
-    /// What the browser has found wrong with pages until now.
+    /// Faults that the browser has found in pages until now.
     pub(crate) fn complaints(&mut self) -> &[String] {
-        // What it has said before it answers has come then.
+        // Messages that it sent before the answer have arrived then.
         self.value("0");
         &self.complaints
     }
@@ -219,7 +219,7 @@ impl Chromium {
 
     fn reply(&mut self) -> Result<Json, Json> {
         loop {
-            let mut message = match self.from.recv_timeout(SOON) {
+            let mut message = match self.from.recv_timeout(TIMEOUT) {
                 Ok(message) => message,
                 Err(RecvTimeoutError::Timeout) => panic!("Chromium does not answer"),
                 Err(RecvTimeoutError::Disconnected) => panic!("Chromium has ended"),

@@ -73,7 +73,7 @@ fn changed<'l>(lab: &'l Lab, gateway: &mut Gateway<'l>) -> (Machine, Client<'l>)
 
 #[test]
 fn after_an_orderly_end() {
-    for signal in [Signal::INT, Signal::TERM] {
+    for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
         let Some(lab) = Lab::new(1) else { return };
         let mut gateway = Gateway::init(&lab);
         let (before, mut client) = changed(&lab, &mut gateway);

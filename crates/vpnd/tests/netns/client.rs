@@ -46,7 +46,7 @@ impl<'l> Client<'l> {
         Self::connect_with(lab, number, login, &[])
     }
 
-    /// The same, with further arguments.
+    /// Connects with further arguments.
     pub(crate) fn connect_with(lab: &'l Lab, number: usize, login: &Login, arguments: &[&str]) -> Self {
         let process = Process::start(lab, &format!("client{number}"), command(lab, number, login, arguments));
         let mut client = Self { lab, number, process };
@@ -163,7 +163,8 @@ pub(crate) fn command(lab: &Lab, number: usize, login: &Login, arguments: &[&str
     command
 }
 
-/// The same as a person starts it, without `--verbose`, and without a user that few machines have.
+/// The client as a person starts it, without `--verbose`, and without a user that few machines
+/// have.
 pub(crate) fn plain_command(lab: &Lab, number: usize, login: &Login) -> Command {
     let words = self::arguments(lab, number, login);
     let mut command = process::command(lab, namespace(lab, number), &words[0]);

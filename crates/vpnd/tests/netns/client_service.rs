@@ -16,12 +16,13 @@ use serde_json::Value as Json;
 use vpnd_client::user_messages::{Up, UserRequest};
 
 use crate::client::{self, TUN};
-use crate::gateway::{Gateway, Login, VPND, must, write_secret};
+use crate::gateway::{Gateway, Login, VPND, copy_program, must, write_secret};
 use crate::lab::{CAMPUS_V4, Lab, eventually};
 use crate::namespace::Namespace;
 use crate::over_tcp;
 use crate::process::{self, Process};
 use crate::traffic::{ping, ping_until};
+use crate::without_ipv6::switch_off;
 
 const SOON: Duration = Duration::from_secs(30);
 const GROUP: u32 = 61_500;
@@ -51,7 +52,7 @@ impl<'l> Machine<'l> {
         // Its users are not root, and have to reach a copy of the program and the socket.
         fs::set_permissions(lab.path(""), fs::Permissions::from_mode(0o711)).unwrap();
         let program = lab.path("vpnd-of-all");
-        fs::hard_link(VPND, &program).or_else(|_| fs::copy(VPND, &program).map(drop)).unwrap();
+        fs::hard_link(VPND, &program).unwrap_or_else(|_| copy_program(&program));
         let etc = process::etc(lab, &lab.clients[0]);
         for (file, lines) in [
             (
@@ -103,7 +104,7 @@ impl<'l> Machine<'l> {
         process::run(self.command(user, words))
     }
 
-    /// The same at a terminal.
+    /// Runs it at a terminal.
     fn at_terminal(&self, user: User, words: &[&str]) -> Command {
         let command = self.command(user, words);
         let words: Vec<_> = command.get_args().map(|word| format!("'{}'", word.to_str().unwrap())).collect();
@@ -113,7 +114,7 @@ impl<'l> Machine<'l> {
         command
     }
 
-    /// The same as root.
+    /// Runs it as root.
     pub(crate) fn run_as_root(&self, words: &[&str]) -> Output {
         let mut command = process::command(self.lab, self.place(), &self.program);
         command.arg(words[0]).arg(option(words)).arg(self.socket()).args(&words[1..]);
@@ -129,8 +130,13 @@ impl<'l> Machine<'l> {
         path.to_str().unwrap().to_owned()
     }
 
+    /// The service's process.
+    pub(crate) fn id(&self) -> u32 {
+        self.service.id()
+    }
+
     /// Connects as ann, by her password.
-    fn up(&self) -> String {
+    pub(crate) fn up(&self) -> String {
         let output = must(self.run(ANN, &["up", "--credentials", &self.password(ANN, "ann's password")]));
         ping_until(self.place(), CAMPUS_V4.into(), SOON);
         String::from_utf8(output.stdout).unwrap()
@@ -153,8 +159,16 @@ impl<'l> Machine<'l> {
             .collect()
     }
 
-    /// Waits until nothing of a tunnel is left.
-    pub(crate) fn is_clean(&self) {
+    /// Ends the service by this signal, and starts it again once its clients are gone.
+    pub(crate) fn restart_service(&mut self, signal: Signal) {
+        self.service.signal(signal);
+        self.service.wait(SOON);
+        self.is_down();
+        self.service = start(self.lab, &self.program);
+    }
+
+    /// Waits until no tunnel is left.
+    pub(crate) fn is_down(&self) {
         eventually("nothing is left of the tunnel", SOON, || {
             let links = self.place().ip(&["-br", "link"]);
             let routes = self.place().ip(&["route", "show", "table", "all", "proto", "118"]);
@@ -163,6 +177,11 @@ impl<'l> Machine<'l> {
             let journals = journals.filter(|entry| is_journal(entry.as_ref().unwrap().file_name())).count();
             (!links.contains(TUN) && routes.is_empty() && journals == 0).then_some(())
         });
+    }
+
+    /// Waits until nothing of a tunnel is left, and no kill switch.
+    pub(crate) fn is_clean(&self) {
+        self.is_down();
         let mut rules = process::command(self.lab, self.place(), "nft");
         rules.args(["list", "ruleset"]);
         assert_eq!(process::text(&process::run(rules)), "");
@@ -198,6 +217,26 @@ fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
+#[test]
+fn keys_and_profiles_of_former_users_go_and_those_of_users_stay() {
+    let Some(lab) = Lab::new(1) else { return };
+    let (_gateway, login) = Gateway::for_ann(&lab);
+    let users = lab.path("state1/users");
+    let place = |uid: u32, name: &str| users.join(format!("{uid}-{name}"));
+    let (gone, kept) = (place(61_509, "gone"), [place(ANN.uid, ANN.name), place(BOB.uid, BOB.name)]);
+    for directory in kept.iter().chain([&gone]) {
+        fs::create_dir_all(directory.join("profiles")).unwrap();
+    }
+    // A directory of accounts that is kept elsewhere may be out of reach.
+    let etc = process::etc(&lab, &lab.clients[0]);
+    fs::write(etc.join("nsswitch.conf"), "passwd: files\ngroup: files\n").unwrap();
+    let machine = Machine::new(&lab, &login);
+    eventually("what was kept for a former user is gone", SOON, || (!gone.exists()).then_some(()));
+    assert!(kept.iter().all(|directory| directory.exists()));
+    must(machine.run(ANN, &["list"]));
+    assert!(kept.iter().all(|directory| directory.exists()));
+}
+
 fn start(lab: &Lab, program: &Path) -> Process {
     let mut command = process::command(lab, &lab.clients[0], program);
     command.arg("client-service").arg("--socket").arg(lab.path("service/socket"));
@@ -218,6 +257,23 @@ pub(crate) fn refused(output: &Output, words: &str) {
     assert!(!text.contains('\x1b') && text.lines().count() <= 2, "{text:?}");
 }
 
+/// `vpnd log --notify` in ann's session, once it has begun, and the file of what her desktop has shown.
+fn notifier(machine: &Machine<'_>) -> (PathBuf, Process) {
+    let (shown, programs) = (machine.lab.path("shown"), machine.lab.path("programs"));
+    fs::create_dir(&programs).unwrap();
+    fs::set_permissions(&programs, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::write(&shown, "").unwrap();
+    chown(&shown, Some(ANN.uid), None).unwrap();
+    let program = programs.join("notify-send");
+    fs::write(&program, format!("#!/bin/sh\necho \"$*\" >>{}\n", shown.display())).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = machine.command(ANN, &["log", "--notify"]);
+    command.env("PATH", format!("{}:{}", programs.display(), std::env::var("PATH").unwrap()));
+    let notifier = Process::start(machine.lab, "notifier", command);
+    eventually("it looks", SOON, || notifier.output().contains("are shown").then_some(()));
+    (shown, notifier)
+}
+
 #[test]
 fn a_user_connects_without_root_and_no_other_user_can_do_anything_about_it() {
     let Some(lab) = Lab::new(1) else { return };
@@ -226,6 +282,7 @@ fn a_user_connects_without_root_and_no_other_user_can_do_anything_about_it() {
     let listed = process::text(&must(machine.run(ANN, &["list"])));
     assert_eq!(listed, "work: 198.18.0.2\n");
     assert!(machine.tunnels(ANN).is_empty());
+    let (shown, _notifier) = notifier(&machine);
     let said = machine.up();
     let lines: Vec<_> = said.lines().collect();
     assert_eq!(lines[..2], ["connecting over UDP", "connected over UDP"], "{said}");
@@ -243,6 +300,10 @@ fn a_user_connects_without_root_and_no_other_user_can_do_anything_about_it() {
     assert!(details["rtt_us"].as_u64() > Some(0) && details["interface"] == TUN, "{tunnel}");
     let log = process::text(&must(machine.run(ANN, &["log"])));
     assert!(log.contains("work: connected over UDP"), "{log}");
+    eventually("the desktop shows it", SOON, || {
+        let shown = fs::read_to_string(&shown).unwrap();
+        shown.contains("VPN work: connected over UDP").then_some(())
+    });
     let again = process::text(&must(machine.run(ANN, &["up", "work"])));
     assert!(again.contains("work: connected over UDP as 10.86."), "{again}");
 
@@ -292,6 +353,14 @@ fn a_user_is_told_that_a_network_passes_only_tcp() {
     assert_eq!((&tunnel["state"], &tunnel["details"]["transport"]), (&"connected".into(), &"tcp".into()));
     let status = process::text(&must(machine.run(ANN, &["status"])));
     assert!(status.contains("work: connected over TCP"), "{status}");
+    let has_ipv6 = || {
+        let tunnel = &machine.tunnels(ANN)[0];
+        let addresses = tunnel["details"]["addresses"].as_array()?;
+        Some(addresses.iter().any(|address| address.as_str().unwrap().contains(':')))
+    };
+    eventually("IPv6 is shown", SOON, || (has_ipv6() == Some(true)).then_some(()));
+    switch_off(machine.place());
+    eventually("what is not in force is not shown", SOON, || (has_ipv6() == Some(false)).then_some(()));
     must(machine.run(ANN, &["down"]));
     machine.is_clean();
 }
@@ -308,7 +377,7 @@ fn a_refused_login_says_why_and_leaves_nothing() {
     assert!(gateway.sessions().is_empty());
     let ended = &machine.tunnels(ANN)[0];
     assert!(ended["state"] == "ended" && ended["said"].as_str().unwrap().contains("refused"), "{ended}");
-    // Nobody to ask.
+    // No user to ask.
     refused(&machine.run(ANN, &["up"]), "there is no terminal to ask for a password");
     machine.is_clean();
 
@@ -322,7 +391,7 @@ fn a_refused_login_says_why_and_leaves_nothing() {
     ping_until(machine.place(), CAMPUS_V4.into(), SOON);
     must(machine.run(ANN, &["down"]));
 
-    // Who goes away at the question leaves nothing either.
+    // A user who leaves at the question leaves nothing either.
     let command = machine.at_terminal(ANN, &["up"]);
     let (mut up, _keyboard) = Process::start_at_terminal(&lab, "terminal", command);
     eventually("the password is asked", SOON, || up.output().contains("Password of ann at ").then_some(()));
@@ -342,17 +411,17 @@ fn no_profile_but_roots_connects_anybody() {
     for name in ["../outside", "..", "/etc/passwd", "work.toml/../work", "\x1b[2Jwork", "-x", "w\nork"] {
         refused(&machine.run(ANN, &["up", "--credentials", &password, "--", name]), "profile's name has");
     }
-    refused(&machine.run(ANN, &["up", &"x".repeat(200)]), "so long a name");
+    refused(&machine.run(ANN, &["up", &"x".repeat(200)]), "longer than that of any profile");
     refused(&machine.run(ANN, &["up", "home"]), "there is no profile 'home'");
-    // Profiles that somebody else could have written.
+    // Profiles that another user could have written.
     let profile = machine.profile();
     set_mode(&profile, 0o666);
-    refused(&machine.run(ANN, &["up", "--credentials", &password]), "nobody else can write");
+    refused(&machine.run(ANN, &["up", "--credentials", &password]), "no other user can write");
     set_mode(&profile, 0o644);
     chown(&profile, Some(ANN.uid), None).unwrap();
     refused(&machine.run(ANN, &["up", "--credentials", &password]), "belongs to user 61501");
     chown(&profile, Some(0), None).unwrap();
-    // What is wrong with a file of root may be a secret of its.
+    // A fault in a file of root may reveal a secret.
     let good = fs::read_to_string(&profile).unwrap();
     fs::write(&profile, good.replace("version = 1", "version = 1\nhushhush = 3")).unwrap();
     let said = process::text(&machine.run(ANN, &["up", "--credentials", &password]));
@@ -370,7 +439,7 @@ fn until_closed(stream: &mut UnixStream) -> Vec<u8> {
     stream.set_read_timeout(Some(SOON)).unwrap();
     let mut all = Vec::new();
     match stream.read_to_end(&mut all) {
-        // What the other end has not read is no reason to answer.
+        // Data that the other end has not read is no reason to answer.
         Err(error) if error.kind() != ErrorKind::ConnectionReset => panic!("it stays open: {error}"),
         _ => all,
     }

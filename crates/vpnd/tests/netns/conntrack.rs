@@ -1,5 +1,5 @@
 //! Behaviour: the kernel forgets the connections of an inner address when its session ends, so that
-//! whoever gets the address next gets no packet of them. Others stay, those of a device that logs
+//! the next holder of the address gets no packet of them. Others stay, those of a device that logs
 //! in again among them.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
@@ -19,7 +19,7 @@ use crate::process;
 use crate::theft::{Speaker, in_her_box};
 use crate::traffic::ping_until;
 
-const SOON: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 const PORT: u16 = 7_000;
 
 /// A laboratory whose gateway remembers datagrams for longer than a test takes.
@@ -52,7 +52,7 @@ fn is_known(lab: &Lab, source: IpAddr) -> bool {
 }
 
 fn await_known(lab: &Lab, from: &Namespace, source: IpAddr, to: IpAddr) {
-    eventually("the connection is known", SOON, || {
+    eventually("the connection is known", TIMEOUT, || {
         send(from, source, to);
         is_known(lab, source).then_some(())
     });
@@ -88,12 +88,13 @@ fn the_connections_of_a_session_end_with_it_and_others_stay() {
     drop(two);
     must(crate::client::cleanup(&lab, 2));
     let two = Client::connect(&lab, 2, &bob);
-    let other = eventually("a new session", SOON, || session_of(&gateway, "bob").filter(|id| *id != before));
+    let other =
+        eventually("a new session", TIMEOUT, || session_of(&gateway, "bob").filter(|id| *id != before));
     assert_eq!([two.v4(), two.v6()], of_bob, "{other}");
     // Ann's end comes after that of bob's session before.
     must(process::run(gateway.user(&["disable", "ann"])));
     for address in of_ann {
-        eventually("the session's connections are forgotten", SOON, || {
+        eventually("the session's connections are forgotten", TIMEOUT, || {
             (!is_known(&lab, address)).then_some(())
         });
     }
@@ -102,7 +103,7 @@ fn the_connections_of_a_session_end_with_it_and_others_stay() {
     }
     must(process::run(gateway.user(&["disable", "bob"])));
     for address in of_bob {
-        eventually("these, too", SOON, || (!is_known(&lab, address)).then_some(()));
+        eventually("these, too", TIMEOUT, || (!is_known(&lab, address)).then_some(()));
     }
 }
 
@@ -126,7 +127,7 @@ fn fill_the_pool(lab: &Lab, user: &Login) {
 fn the_next_one_with_an_address_gets_nothing_that_was_for_the_one_before() {
     nothing_reaches_the_next_one(|gateway| {
         must(process::run(gateway.user(&["disable", "ann"])));
-        eventually("ann is out", SOON, || session_of(gateway, "ann").is_none().then_some(()));
+        eventually("ann is out", TIMEOUT, || session_of(gateway, "ann").is_none().then_some(()));
     });
 }
 
@@ -157,7 +158,7 @@ fn nothing_reaches_the_next_one(ann_leaves: impl FnOnce(&mut Gateway<'_>)) {
     drop(one);
     let two = Client::connect(&lab, 2, &bob);
     assert_eq!(two.v4(), inner, "there is no other");
-    ping_until(two.namespace(), CAMPUS_V4.into(), SOON);
+    ping_until(two.namespace(), CAMPUS_V4.into(), TIMEOUT);
 
     let received = two.namespace().within(|| UdpSocket::bind((inner, PORT))).unwrap();
     received.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
@@ -167,7 +168,7 @@ fn nothing_reaches_the_next_one(ann_leaves: impl FnOnce(&mut Gateway<'_>)) {
     };
     assert!(!(0..10).any(|_| arrives()), "what was for ann reaches bob");
     // It would arrive: bob's own answers do.
-    eventually("the answer to bob", SOON, || {
+    eventually("the answer to bob", TIMEOUT, || {
         received.send_to(b"one", (CAMPUS_V4, PORT)).unwrap();
         arrives().then_some(())
     });
@@ -204,5 +205,5 @@ fn a_loop_of_logins_keeps_no_connection_of_others_alive() {
         }
     });
     must(process::run(gateway.user(&["disable", "ann"])));
-    eventually("ann's connections are forgotten", SOON, || (!is_known(&lab, client.v4())).then_some(()));
+    eventually("ann's connections are forgotten", TIMEOUT, || (!is_known(&lab, client.v4())).then_some(()));
 }

@@ -69,7 +69,7 @@ pub(crate) fn download(
         }
     }
     drop(stream);
-    // It ends because nobody reads any more.
+    // It ends because there is no reader any more.
     drop(sender.join().expect("it does not panic"));
     Ok(received)
 }
@@ -88,7 +88,7 @@ fn downloads_behind_nat_outlive_a_restart_and_a_kill() {
         });
         thread::sleep(SECOND);
         gateway.terminate();
-        // While it is gone, what comes for the client would be answered by whoever thinks that it
+        // While it is gone, a packet for the client would be answered by a host that thinks that it
         // is meant.
         thread::sleep(SECOND);
         gateway.start();

@@ -179,7 +179,7 @@ impl<'l> Trial<'l> {
         let begun = Instant::now();
         must(client::cleanup(self.lab, 1));
         self.wait_for(1, begun);
-        // Who comes next finds a gateway that works.
+        // The next client finds a gateway that works.
         let client = Client::connect(self.lab, 1, &self.ann);
         ping_until(client.namespace(), CAMPUS_V4.into(), 10 * SECOND);
         self.leave_client(client);

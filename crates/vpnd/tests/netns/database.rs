@@ -39,7 +39,7 @@ fn configure(gateway: &Gateway<'_>, cluster: &Cluster, database: &str) {
     configure_at(gateway, "127.0.0.1", cluster, database);
 }
 
-/// The same with a server at this address.
+/// Configures a server at this address.
 pub(crate) fn configure_at(gateway: &Gateway<'_>, address: &str, cluster: &Cluster, database: &str) {
     write_secret(&gateway.file("database-password"), &format!("{PASSWORD}\n"));
     fs::copy(cluster.ca(), gateway.file("database-ca.pem")).expect("the laboratory has room");

@@ -1,4 +1,4 @@
-//! Behaviour: a gateway that is drained lets nobody in; its clients move to another gateway of
+//! Behaviour: a gateway that is drained lets no client in; its clients move to another gateway of
 //! their profile while their traffic goes on, or stay until the time that the administrator has
 //! set.
 //!
@@ -125,7 +125,7 @@ fn without_another_gateway_clients_stay_until_the_time_and_come_back_afterwards(
         (&drain_state(&gateway)["in_use"], &drain_state(&gateway)["over"]),
         (&1.into(), &false.into())
     );
-    // Somebody else is refused, and does not give up.
+    // Another client is refused, and does not give up.
     let mut two = Process::start(&lab, "two", client::command(&lab, 2, &ann, &[]));
     eventually("a login is refused", LIMIT, || {
         two.assert_running();

@@ -13,12 +13,13 @@ use crate::freeradius::FreeRadius;
 use crate::gateway::{Gateway, Login, edit_toml, must};
 use crate::identity::{add_source, beside, login_of};
 use crate::lab::{CAMPUS_V4, Lab, eventually};
+use crate::portal::{Browser, configure, serves};
 use crate::process::{self, Process};
 use crate::theft::{Speaker, in_her_box};
 use crate::traffic::ping_until;
 
 const ADDRESS: &str = "127.0.0.1";
-const SOON: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 const ASKS: &str = "The gateway asks: Code from your token: ";
 
 /// A gateway that asks a FreeRADIUS, which listens.
@@ -47,11 +48,13 @@ pub(crate) fn at_terminal(lab: &Lab, number: usize, login: &Login) -> (Process, 
 }
 
 fn shows(process: &Process, text: &str) {
-    eventually(&format!("the client shows {text:?}"), SOON, || process.output().contains(text).then_some(()));
+    eventually(&format!("the client shows {text:?}"), TIMEOUT, || {
+        process.output().contains(text).then_some(())
+    });
 }
 
 fn is_in(gateway: &Gateway<'_>, user: &str) {
-    eventually(&format!("{user} is in"), SOON, || {
+    eventually(&format!("{user} is in"), TIMEOUT, || {
         gateway.sessions().iter().any(|session| session["user"] == user).then_some(())
     });
 }
@@ -65,7 +68,7 @@ fn a_challenge_is_answered_at_the_terminal_and_not_asked_again() {
     shows(&client, ASKS);
     keyboard.write_all(b"123456\n").expect("the terminal is there");
     is_in(&gateway, "token@guests.example");
-    ping_until(&lab.clients[0], CAMPUS_V4.into(), SOON);
+    ping_until(&lab.clients[0], CAMPUS_V4.into(), TIMEOUT);
     assert!(!client.output().contains("123456"), "a code is not shown:\n{}", client.output());
 
     // A choice is shown while it is typed, and leads to a code.
@@ -80,11 +83,11 @@ fn a_challenge_is_answered_at_the_terminal_and_not_asked_again() {
     // Without the server, and with another gateway process, the session's token is all it takes.
     radius.kill();
     must(gateway.upgrade());
-    ping_until(&lab.clients[0], CAMPUS_V4.into(), SOON);
+    ping_until(&lab.clients[0], CAMPUS_V4.into(), TIMEOUT);
     gateway.kill();
     gateway.start();
     is_in(&gateway, "token@guests.example");
-    ping_until(&lab.clients[0], CAMPUS_V4.into(), SOON);
+    ping_until(&lab.clients[0], CAMPUS_V4.into(), TIMEOUT);
     assert_eq!(client.output().matches(ASKS).count(), 1, "{}", client.output());
 }
 
@@ -106,6 +109,38 @@ fn who_can_show_no_challenge_learns_what_is_missing() {
     assert!(gateway.sessions().is_empty());
 }
 
+/// Logs in on the web pages: by a challenge, and by an approval that `radius` gives in the end.
+fn on_the_pages(lab: &Lab, gateway: &Gateway<'_>, radius: &FreeRadius) {
+    let browser = |number: usize| Browser::new(lab, &lab.clients[number], gateway);
+    let answer = |browser: &Browser<'_>, form: &str, code: &str| {
+        browser.post("/login/answer", &[("form", form), ("answer", code)]).status
+    };
+    configure(gateway);
+    must(gateway.ask(&["reload"]));
+    let token = browser(0);
+    serves(&token);
+    let asked = token.log_in("token@guests.example", "right");
+    assert!(asked.status == 200 && asked.body.contains("Code from your token"), "{asked:?}");
+    let form = asked.field("form");
+    assert_eq!(answer(&browser(0), &form, "123456"), 403, "another browser");
+    assert_eq!(answer(&token, &form, "123456"), 303);
+    assert!(token.overview().is_some_and(|page| page.body.contains("token@guests.example")));
+    let wrong = browser(0);
+    let asked = wrong.log_in("token@guests.example", "right");
+    assert_eq!(answer(&wrong, &asked.field("form"), "654321"), 403);
+    assert_eq!(answer(&wrong, &asked.field("form"), "123456"), 503, "an answer counts once");
+
+    radius.take_approval_back();
+    let phone = browser(0);
+    let asked = phone.log_in("phone@guests.example", "right");
+    assert!(asked.status == 303 && asked.head.contains("location: /login/wait"), "{asked:?}");
+    assert_eq!(phone.get("/login/wait").status, 200, "it waits");
+    assert!(phone.overview().is_none());
+    radius.approve();
+    eventually("the login is approved", TIMEOUT, || (phone.get("/login/wait").status == 303).then_some(()));
+    assert!(phone.overview().is_some_and(|page| page.body.contains("phone@guests.example")));
+}
+
 #[test]
 fn a_login_waits_for_its_approval_and_keeps_nobody_waiting() {
     let Some(lab) = Lab::new(2) else { return };
@@ -123,11 +158,13 @@ fn a_login_waits_for_its_approval_and_keeps_nobody_waiting() {
     shows(&waiting, "approve the login on your phone");
     let ann = login_of(&lab, &local, "ann@guests.example", "right");
     let other = Client::connect(&lab, 2, &ann);
-    ping_until(other.namespace(), CAMPUS_V4.into(), SOON);
+    ping_until(other.namespace(), CAMPUS_V4.into(), TIMEOUT);
     assert_eq!(gateway.sessions().len(), 1);
     radius.approve();
     is_in(&gateway, "phone@guests.example");
-    ping_until(&lab.clients[0], CAMPUS_V4.into(), SOON);
+    ping_until(&lab.clients[0], CAMPUS_V4.into(), TIMEOUT);
+    drop(waiting);
+    on_the_pages(&lab, &gateway, &radius);
 }
 
 /// Two sources of the same server, `guests` and `others`; in each one login may wait for a person.
@@ -155,14 +192,14 @@ fn a_source_whose_logins_wait_for_people_refuses_more_and_takes_nothing_from_oth
     let full = || gateway.status()["counters"]["logins"]["waiting_full"].as_u64().unwrap_or(0);
     assert_eq!(full(), 0);
 
-    // The second waits for room, and says so.
+    // The second waits for room, and reports that.
     let menu = login_of(&lab, &local, "menu@guests.example", "right");
     let (second, mut keys) = at_terminal(&lab, 2, &menu);
     shows(&second, "too many logins wait for their second factor");
     assert!(full() > 0);
     assert!(!second.output().contains("The gateway asks"), "{}", second.output());
 
-    // Whoever needs no room gets in, and so does a user of another source who does.
+    // A user who needs no room gets in, and so does one of another source who does.
     let ann = login_of(&lab, &local, "ann@guests.example", "right");
     Client::connect(&lab, 3, &ann).interrupt();
     let other = login_of(&lab, &local, "token@others.example", "right");
@@ -185,7 +222,7 @@ fn a_source_whose_logins_wait_for_people_refuses_more_and_takes_nothing_from_oth
 
 #[test]
 fn a_late_approval_counts_and_no_second_server_is_asked_meanwhile() {
-    /// Longer than all servers together have for a login that nobody has to approve.
+    /// Longer than all servers together have for a login without approval.
     const LATE: Duration = Duration::from_secs(12);
     let Some(lab) = Lab::new(1) else { return };
     let Some((gateway, radius, local)) = start(&lab, "push = true\npush_timeout_s = 60\n") else { return };
@@ -207,7 +244,7 @@ fn a_late_approval_counts_and_no_second_server_is_asked_meanwhile() {
     assert!(!waiting.output().contains("try again"), "{}", waiting.output());
     radius.approve();
     is_in(&gateway, "phone@guests.example");
-    ping_until(&lab.clients[0], CAMPUS_V4.into(), SOON);
+    ping_until(&lab.clients[0], CAMPUS_V4.into(), TIMEOUT);
     assert!(!asked.exists(), "a second server has asked");
     assert_eq!(waiting.output().matches("approve the login").count(), 1, "{}", waiting.output());
 }

@@ -25,7 +25,7 @@ const TABLE: &str = "inet vpnd_vpnd0";
 const FORWARDING: [&str; 2] = ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"];
 /// The address of `net` on the gateway's WAN.
 const STRANGER: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
-/// As Debian's package nftables installs it.
+/// The file that Debian's package nftables installs.
 const DEBIAN: &str = "flush ruleset\n\
     table inet filter {\n\
     chain input {\n type filter hook input priority filter;\n }\n\
@@ -78,7 +78,7 @@ impl Drop for End<'_> {
     }
 }
 
-/// What arrives at the campus of what a stranger sends there without a pause.
+/// Counts what arrives at the campus of a stranger's packets, sent without a pause.
 pub(crate) struct Stranger {
     receiver: UdpSocket,
 }
@@ -186,7 +186,7 @@ fn forwarding_is_taken_back_after_every_flush() {
     assert_eq!((look_at(&lab, &lab.gateway), settings(&lab.gateway)), before, "its journal was lost");
 }
 
-/// Another program owns a table of that name, which nobody else can change then.
+/// Another program owns a table of that name, which no other program can change then.
 #[test]
 fn without_its_table_a_gateway_forwards_nothing() {
     let Some(lab) = lab_with_stranger() else { return };
@@ -294,7 +294,7 @@ fn forwarding_that_was_not_vpnds_stays_off() {
     assert_eq!(settings(&lab.gateway), ["0", "1"]);
 }
 
-/// So many flows of a client to a host, each with a packet.
+/// This many flows of a client to a host, each with a packet.
 fn flows(client: &Client<'_>, count: usize, to: SocketAddr) -> Vec<UdpSocket> {
     let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     client.namespace().within(|| {
@@ -341,7 +341,7 @@ fn a_client_gets_no_more_connections_than_it_may_have_and_others_get_theirs() {
         let many = flows(&one, 300, to);
         let admitted = sources(&receiver, 1);
         assert!((90..=100).contains(&admitted), "{admitted} connections");
-        // Those that are there go on, however many packets they have; and nobody else notices.
+        // Those that are there go on, however many packets they have; and no other client notices.
         for _ in 0..10 {
             many[0].send_to(b"more", to).expect("there is a route");
         }

@@ -12,13 +12,18 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
-use std::collections::BTreeMap;
+mod bird;
+mod devices;
+mod faults;
+mod guide;
+
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -26,13 +31,14 @@ use rustix::process::Signal;
 use serde_json::Value as Json;
 use vpnd_store::postgres::testing::Cluster;
 
-use crate::client::Client;
+use crate::audit::{exported, now};
+use crate::client::{self, Client};
 use crate::database::configure_at;
-use crate::drain::SECOND_GATEWAY;
+use crate::drain::{SECOND_GATEWAY, drain};
 use crate::gateway::{Gateway, Login, edit_toml, must};
-use crate::lab::{CAMPUS_V4, GATEWAY_V4, Lab, UPLINK, eventually};
+use crate::lab::{CAMPUS_V4, CAMPUS_V6, GATEWAY_V4, Lab, UPLINK, eventually};
 use crate::namespace::Namespace;
-use crate::process;
+use crate::process::{self, Process};
 use crate::traffic::{ping, ping_until};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -42,8 +48,11 @@ const LIMIT: Duration = Duration::from_secs(60);
 const DATABASE: &str = "198.18.0.1";
 /// The kernel's table for routes to clients.
 const TABLE: &str = "5118";
-/// A user's connection may stand still for so long.
+/// A user's connection may stand still for this long.
 const MAX_GAP: Duration = Duration::from_secs(10);
+
+/// Datagrams that may be lost while the campus's routers change their minds, one each 2 ms.
+const MAX_LOST: u64 = 100;
 
 /// Both gateways, not started, and their user.
 struct Fleet<'l> {
@@ -55,16 +64,31 @@ struct Fleet<'l> {
     ann: Login,
 }
 
+/// A database server in `net`.
+fn cluster(lab: &Lab) -> Option<Cluster> {
+    cluster_by(lab, &[])
+}
+
+/// A database server in `net`, with programs that are started by these words.
+fn cluster_by(lab: &Lab, words: &'static [&'static str]) -> Option<Cluster> {
+    let net = lab.net.name().to_owned();
+    let in_net = move |program: &str| {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &net]).args(words).arg(program);
+        command
+    };
+    Cluster::start(DATABASE, in_net, "")
+}
+
 impl<'l> Fleet<'l> {
     fn new(lab: &'l Lab) -> Option<Self> {
-        let net = lab.net.name().to_owned();
-        let in_net = move |program: &str| {
-            let mut command = Command::new("ip");
-            command.args(["netns", "exec", &net, program]);
-            command
-        };
-        let cluster = Cluster::start(DATABASE, in_net, "")?;
+        let cluster = cluster(lab)?;
         let database = cluster.database();
+        Some(Self::on(lab, cluster, database, &[]))
+    }
+
+    /// With more settings.
+    fn on(lab: &'l Lab, cluster: Cluster, database: String, settings: &[(&str, toml::Value)]) -> Self {
         let first = Gateway::init(lab);
         let place = &lab.clients[1];
         let second = Gateway::init_elsewhere(lab, "second", place, &[SECOND_GATEWAY]);
@@ -75,6 +99,7 @@ impl<'l> Fleet<'l> {
             configure_at(gateway, DATABASE, &cluster, &database);
             gateway.configure("fleet.id", "campus");
             gateway.configure("fleet.name", name);
+            settings.iter().for_each(|(key, value)| gateway.configure(key, value.clone()));
         }
         let ann = first.add_user("ann");
         edit_toml(&ann.profile, |profile| {
@@ -84,27 +109,10 @@ impl<'l> Fleet<'l> {
             assert_eq!(server.insert("spread".to_owned(), false.into()), Some(true.into()));
             server.insert("addresses".to_owned(), toml::Value::Array(addresses.into()));
         });
-        let fleet = Self { lab, cluster, database, first, second, ann };
-        fleet.link_second();
-        Some(fleet)
-    }
-
-    /// Links the second gateway to the campus.
-    fn link_second(&self) {
-        let (second, campus) = (&self.lab.clients[1], &self.lab.campus);
-        second.ip_batch(&format!(
-            "link add campus1 index 201 type veth peer name second0 netns {}\n\
-             addr add 10.201.0.1/24 dev campus1\n\
-             link set campus1 up\n\
-             route add 10.200.0.0/24 via 10.201.0.2\n",
-            campus.name()
-        ));
+        link_to_campus(lab, 1, "second0");
         // A route to a client comes from its gateway alone.
-        campus.ip_batch(&format!(
-            "addr add 10.201.0.2/24 dev second0\n\
-             link set second0 up\n\
-             route del default via 10.200.0.1 dev {UPLINK}\n"
-        ));
+        lab.campus.ip_batch(&format!("route del default via 10.200.0.1 dev {UPLINK}\n"));
+        Self { lab, cluster, database, first, second, ann }
     }
 
     fn start(&mut self) {
@@ -124,8 +132,28 @@ impl<'l> Fleet<'l> {
     }
 }
 
+/// Links the gateway in the place of client `number` + 1 to the campus, where its interface has this
+/// name.
+fn link_to_campus(lab: &Lab, number: usize, interface: &str) {
+    let (place, campus) = (&lab.clients[number], &lab.campus);
+    place.ip_batch(&format!(
+        "link add campus{number} index 20{number} type veth peer name {interface} netns {}\n\
+         addr add 10.20{number}.0.1/24 dev campus{number}\n\
+         link set campus{number} up\n\
+         route add 10.200.0.0/24 via 10.20{number}.0.2\n",
+        campus.name()
+    ));
+    campus.ip_batch(&format!(
+        "addr add 10.20{number}.0.2/24 dev {interface}\n\
+         link set {interface} up\n"
+    ));
+}
+
 fn announced(lab: &Lab, is_second: bool) -> BTreeMap<String, u64> {
-    let place = if is_second { &lab.clients[1] } else { &lab.gateway };
+    announced_at(if is_second { &lab.clients[1] } else { &lab.gateway })
+}
+
+fn announced_at(place: &Namespace) -> BTreeMap<String, u64> {
     let mut found = BTreeMap::new();
     for family in ["-4", "-6"] {
         let listed = place.ip(&["-j", family, "route", "show", "table", "all", "proto", "118"]);
@@ -140,11 +168,16 @@ fn announced(lab: &Lab, is_second: bool) -> BTreeMap<String, u64> {
 /// The campus's router: sends packets for each client to the gateway with the lowest metric, as BIRD
 /// with the filter of docs/FLEET.md does, until it is stopped.
 fn route(lab: &Lab, is_over: &AtomicBool) {
+    route_by(lab, &[&lab.gateway, &lab.clients[1]], is_over);
+}
+
+/// Routes as [`route`] does, to the gateways in these places.
+fn route_by(lab: &Lab, places: &[&Namespace], is_over: &AtomicBool) {
     let mut known: BTreeMap<String, &str> = BTreeMap::new();
     while !is_over.load(Ordering::Relaxed) {
         let mut best: BTreeMap<String, (u64, &str)> = BTreeMap::new();
-        for (is_second, router) in [(false, "10.200.0.1"), (true, "10.201.0.1")] {
-            for (client, metric) in announced(lab, is_second).into_iter().filter(|(to, _)| to.contains('.')) {
+        for (place, router) in places.iter().zip(["10.200.0.1", "10.201.0.1", "10.202.0.1"]) {
+            for (client, metric) in announced_at(place).into_iter().filter(|(to, _)| to.contains('.')) {
                 let best = best.entry(client).or_insert((metric, router));
                 *best = (metric, router).min(*best);
             }
@@ -217,7 +250,7 @@ fn pings(from: &Namespace, is_over: &AtomicBool, pauses: &Mutex<Pauses>) {
     }
 }
 
-/// Stops what runs beside a test, however that ends.
+/// Stops what runs during a test, however that ends.
 struct Over<'o>(&'o AtomicBool);
 
 impl Drop for Over<'_> {
@@ -229,18 +262,114 @@ impl Drop for Over<'_> {
 /// Has traffic flow and the campus route by what gateways announce, while `work` runs; the pauses of
 /// the traffic.
 fn with_traffic(lab: &Lab, client: &Client<'_>, work: impl FnOnce()) -> Pauses {
+    with_traffic_by(lab, &[&lab.gateway, &lab.clients[1]], client.namespace(), work)
+}
+
+/// Has traffic flow as [`with_traffic`] does, by the gateways in these places.
+fn with_traffic_by(lab: &Lab, places: &[&Namespace], from: &Namespace, work: impl FnOnce()) -> Pauses {
     let (is_over, pauses) = (AtomicBool::new(false), Mutex::new(Pauses::default()));
     thread::scope(|scope| {
         let _over = Over(&is_over);
-        scope.spawn(|| route(lab, &is_over));
-        ping_until(client.namespace(), CAMPUS_V4.into(), LIMIT);
-        scope.spawn(|| download(lab, client.namespace(), &is_over, &pauses));
-        scope.spawn(|| pings(client.namespace(), &is_over, &pauses));
+        scope.spawn(|| route_by(lab, places, &is_over));
+        ping_until(from, CAMPUS_V4.into(), LIMIT);
+        scope.spawn(|| download(lab, from, &is_over, &pauses));
+        scope.spawn(|| pings(from, &is_over, &pauses));
         thread::sleep(SECOND);
         work();
         thread::sleep(SECOND);
     });
     *pauses.lock().unwrap()
+}
+
+/// Numbered datagrams that a client sends to the campus and gets back.
+#[derive(Default)]
+struct Echoes {
+    sent: AtomicU64,
+    arrived: AtomicU64,
+    returned: AtomicU64,
+}
+
+impl Echoes {
+    /// Sends one each 2 ms until it is over, and for a moment more waits for those on their way.
+    fn run(&self, lab: &Lab, from: &Namespace, is_over: &AtomicBool) {
+        let campus = SocketAddr::new(CAMPUS_V4.into(), 7_007);
+        let echo = lab.campus.within(|| UdpSocket::bind(campus)).unwrap();
+        let client = from.within(|| UdpSocket::bind("0.0.0.0:0")).unwrap();
+        client.connect(campus).unwrap();
+        for socket in [&echo, &client] {
+            socket.set_read_timeout(Some(SECOND / 2)).unwrap();
+        }
+        let is_done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let (echo, back, is_done) = (&echo, &client, &is_done);
+            scope.spawn(move || {
+                let (mut bytes, mut seen) = ([0; 8], HashSet::new());
+                while !is_done.load(Ordering::Relaxed) {
+                    let Ok((_, sender)) = echo.recv_from(&mut bytes) else { continue };
+                    self.arrived.fetch_add(u64::from(seen.insert(bytes)), Ordering::Relaxed);
+                    let _ = echo.send_to(&bytes, sender);
+                }
+            });
+            scope.spawn(move || {
+                let (mut bytes, mut seen) = ([0; 8], HashSet::new());
+                while !is_done.load(Ordering::Relaxed) {
+                    let is_new = back.recv(&mut bytes).is_ok() && seen.insert(bytes);
+                    self.returned.fetch_add(u64::from(is_new), Ordering::Relaxed);
+                }
+            });
+            while !is_over.load(Ordering::Relaxed) {
+                let number = self.sent.fetch_add(1, Ordering::Relaxed);
+                client.send(&number.to_be_bytes()).unwrap();
+                thread::sleep(Duration::from_millis(2));
+            }
+            thread::sleep(SECOND);
+            is_done.store(true, Ordering::Relaxed);
+        });
+    }
+
+    /// The numbers of those that were lost on their way out and on their way back.
+    fn lost(&self) -> (u64, u64) {
+        let [sent, arrived, returned] =
+            [&self.sent, &self.arrived, &self.returned].map(|count| count.load(Ordering::Relaxed));
+        (sent - arrived, arrived - returned)
+    }
+}
+
+/// The lost ones of the datagrams that a client sends while `work` runs.
+fn echoed(lab: &Lab, client: &Client<'_>, work: impl FnOnce()) -> (u64, u64) {
+    let (is_over, echoes) = (AtomicBool::new(false), Echoes::default());
+    thread::scope(|scope| {
+        let _over = Over(&is_over);
+        scope.spawn(|| echoes.run(lab, client.namespace(), &is_over));
+        thread::sleep(SECOND / 2);
+        work();
+        thread::sleep(SECOND);
+    });
+    println!("{} datagrams, lost (out, back): {:?}", echoes.sent.load(Ordering::Relaxed), echoes.lost());
+    echoes.lost()
+}
+
+/// `vpnd status --fleet`, by the names of the gateways.
+fn gateways(gateway: &Gateway<'_>) -> BTreeMap<String, Json> {
+    let shown = must(gateway.ask(&["status", "--fleet", "--json"]));
+    let shown: Vec<Json> = serde_json::from_slice(&shown.stdout).unwrap();
+    shown.into_iter().map(|gateway| (gateway["name"].as_str().unwrap().to_owned(), gateway)).collect()
+}
+
+/// `vpnd audit whois --fleet` about this moment.
+fn whois(gateway: &Gateway<'_>, address: &str) -> Json {
+    let mut command = gateway.vpnd(&["audit", "whois", address, "--at", &now(), "--reason", "x", "--fleet"]);
+    command.args(["--json", "--config"]).arg(gateway.config());
+    let output = process::run(command);
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", process::text(&output)))
+}
+
+/// The refusal of a drain that is to be safe for the fleet.
+fn refusal_of_drain(gateway: &Gateway<'_>) -> String {
+    let refused = gateway.ask(&["drain", "--fleet-safe", "--no-wait"]);
+    assert!(!refused.status.success());
+    String::from_utf8_lossy(&refused.stderr).into_owned()
 }
 
 fn session(gateway: &Gateway<'_>) -> Option<String> {
@@ -373,4 +502,135 @@ fn a_gateway_cut_off_from_the_database_withdraws_the_route_of_a_client_that_has_
         assert_eq!(fleet.carrier(), "gw2");
         ping_until(client.namespace(), CAMPUS_V4.into(), LIMIT);
     });
+}
+
+/// `vpnd doctor` at the second gateway, once the first one is gone.
+fn assert_doctor_names_the_first(gateway: &Gateway<'_>) {
+    let mut doctor = gateway.vpnd(&["doctor", "--json", "--config"]);
+    doctor.arg(gateway.config());
+    let findings: Vec<Json> = serde_json::from_slice(&process::run(doctor).stdout).unwrap();
+    let found = |check: &str| findings.iter().find(|finding| finding["check"] == check);
+    let silent = found("fleet.gateways").map(|finding| finding["found"].to_string());
+    assert!(silent.is_some_and(|silent| silent.contains("1 of 2") && silent.contains("gw1")), "{findings:?}");
+    assert!(found("fleet.alone").is_some() && found("fleet.versions").is_none(), "{findings:?}");
+}
+
+#[test]
+fn a_kick_at_any_gateway_ends_the_sessions_at_all_and_all_are_shown() {
+    let Some(lab) = Lab::new(3) else { return };
+    let Some(mut fleet) = Fleet::new(&lab) else { return };
+    for gateway in [&fleet.first, &fleet.second] {
+        gateway.configure("limits.max_sessions_per_user", 1);
+    }
+    fleet.start();
+    let mut client = Client::connect(&lab, 1, &fleet.ann);
+    eventually("the first gateway has the session", LIMIT, at(&fleet.first));
+    eventually("the second knows that by the first one's report", LIMIT, || {
+        let known = gateways(&fleet.second);
+        (known.len() == 2 && known["gw1"]["sessions"] == 1 && known["gw2"]["sessions"] == 0).then_some(())
+    });
+    let known = gateways(&fleet.second);
+    for (name, address, is_here) in
+        [("gw1", GATEWAY_V4.to_string(), false), ("gw2", SECOND_GATEWAY.to_owned(), true)]
+    {
+        let gateway = &known[name];
+        assert_eq!((&gateway["alive"], &gateway["here"]), (&true.into(), &is_here.into()), "{gateway}");
+        assert_eq!(gateway["address"], address, "as the database sees it");
+        assert!(
+            gateway["heard_s"].as_u64() < Some(12) && gateway["load_percent"].as_u64().is_some(),
+            "{gateway}"
+        );
+    }
+
+    edit_toml(&fleet.ann.profile, |profile| {
+        let addresses = profile["server"]["addresses"].as_array_mut().unwrap();
+        addresses.remove(0);
+    });
+    let other = Process::start(&lab, "client3", client::command(&lab, 3, &fleet.ann, &[]));
+    eventually("one session is all that ann may have at all gateways", LIMIT, || {
+        other.output().contains("too many sessions").then_some(())
+    });
+    drop(other);
+    assert!(fleet.second.sessions().is_empty());
+
+    let address = client.addresses().first().unwrap().to_string();
+    let of_first = &whois(&fleet.second, &address)["gateways"];
+    assert_eq!((&of_first[0]["gateway"], &of_first[0]["found"]), (&"gw2".into(), &Json::Array(Vec::new())));
+    assert_eq!(
+        (&of_first[1]["gateway"], &of_first[1]["answered"]),
+        (&"gw1".into(), &true.into()),
+        "{of_first}"
+    );
+    assert_eq!(of_first[1]["found"][0]["user"], "ann", "{of_first}");
+    let asked = exported(&fleet.first, "whois");
+    let is_named = asked[0]["by"].as_str().is_some_and(|name| name.ends_with(" at gw2"));
+    assert!(asked.len() == 1 && is_named, "it is on record where it is answered: {asked:?}");
+
+    let mut kick = fleet.second.vpnd(&["kick", "ann", "--config"]);
+    kick.arg(fleet.second.config());
+    let shown = process::text(&must(process::run(kick)));
+    let kicked = Instant::now();
+    assert!(shown.contains("1 session ended"), "{shown}");
+    eventually("the session at the other gateway is over", LIMIT, || {
+        fleet.first.sessions().is_empty().then_some(())
+    });
+    println!("kicked at the other gateway: out after {:.2?}", kicked.elapsed());
+    let status = client.process().wait(LIMIT);
+    assert!(!status.success() && client.process().output().contains("administrator"), "{status}");
+    let mut again = fleet.second.vpnd(&["kick", "ann", "--config"]);
+    again.arg(fleet.second.config());
+    assert!(!process::run(again).status.success(), "there is no session any more");
+
+    fleet.first.kill();
+    eventually("a gateway that is gone is shown", LIMIT, || {
+        (gateways(&fleet.second)["gw1"]["alive"] == false).then_some(())
+    });
+    let shown = process::text(&must(fleet.second.ask(&["status", "--fleet"])));
+    assert!(shown.contains("NOT HEARD OF for"), "{shown}");
+    assert_doctor_names_the_first(&fleet.second);
+    let answer = whois(&fleet.second, &address);
+    assert_eq!((&answer["gateways"][1]["answered"], &answer["certain"]), (&false.into(), &false.into()));
+}
+
+#[test]
+fn clients_of_a_drained_gateway_go_on_at_another_one_and_lose_nothing() {
+    let Some(lab) = Lab::new(2) else { return };
+    let Some(mut fleet) = Fleet::new(&lab) else { return };
+    fleet.first.start();
+    let refusal = refusal_of_drain(&fleet.first);
+    assert!(refusal.contains("there is no other"), "{refusal}");
+    fleet.second.start();
+    let client = Client::connect(&lab, 1, &fleet.ann);
+    eventually("the first gateway has the session", LIMIT, at(&fleet.first));
+    eventually("the second is known", LIMIT, || {
+        (gateways(&fleet.first)["gw2"]["alive"] == true).then_some(())
+    });
+    let (addresses, before) = (client.addresses(), session(&fleet.first));
+    let (mut lost, Fleet { first, second, .. }) = ((0, 0), &fleet);
+    let pauses = with_traffic(&lab, &client, || {
+        lost = echoed(&lab, &client, || {
+            let began = Instant::now();
+            drain(first, &["--fleet-safe", "--no-wait"]);
+            eventually("the second gateway has the session", LIMIT, at(second));
+            println!("drained: at the other gateway after {:.2?}", began.elapsed());
+            eventually("the first one is empty", LIMIT, || first.sessions().is_empty().then_some(()));
+            println!("drained: the first gateway is empty after {:.2?}", began.elapsed());
+        });
+    });
+    println!("drained: {:.2?} without pings, {:.2?} on the connection", pauses.pings, pauses.connection);
+    assert_eq!(lost, (0, 0), "it is made before it is broken");
+    assert!(pauses.connection < SECOND, "{pauses:?}");
+    assert_eq!((session(second), client.addresses()), (before, addresses), "it is the same session");
+    assert_eq!(second.status()["counters"]["logins"]["accepted"], 0, "nobody has logged in");
+    assert_eq!(fleet.carrier(), "gw2");
+    assert_eq!(first.status()["drain"]["over"], true);
+
+    let refusal = refusal_of_drain(second);
+    assert!(refusal.contains("gw1 is being drained"), "{refusal}");
+    assert_eq!(second.status()["drain"], Json::Null, "nothing has changed");
+    drain(first, &["--cancel"]);
+    eventually("the first one takes clients again", LIMIT, || {
+        (gateways(second)["gw1"]["draining"] == false).then_some(())
+    });
+    drain(second, &["--fleet-safe", "--no-wait"]);
 }

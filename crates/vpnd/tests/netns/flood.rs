@@ -1,5 +1,5 @@
-//! Behaviour: a flood of handshakes from forged addresses keeps nobody out, costs no memory, and is
-//! not made larger.
+//! Behaviour: a flood of handshakes from forged addresses keeps no client out, costs no memory, and
+//! is not made larger.
 //!
 //! `./x flood` runs the same for longer, as fast as one core can send, and holds the figures
 //! against what is promised. The live client's stream has a fixed rate, because the flood is made
@@ -30,7 +30,7 @@ use crate::traffic::{ping, ping_until};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MIB: u64 = 1 << 20;
-/// Of the live client's stream.
+/// Rate of the live client's stream.
 const BYTES_PER_S: u64 = 12_500_000;
 
 /// Duration, and datagrams each second (`None`: as many as there can be).
@@ -250,7 +250,7 @@ fn stream<'s>(
         while over.load(Ordering::Relaxed) == 0 && writer.write_all(&chunk).is_ok() {
             sent += chunk.len() as u64;
             let due = Duration::from_secs_f64(sent as f64 / BYTES_PER_S as f64);
-            // What was lost is not made up for.
+            // Lost time is not made up for.
             match due.checked_sub(began.elapsed()) {
                 Some(wait) => thread::sleep(wait),
                 None => sent = (began.elapsed().as_secs_f64() * BYTES_PER_S as f64) as u64,

@@ -1,4 +1,4 @@
-//! Behaviour: undo journals that somebody without privileges may have written are not undone,
+//! Behaviour: undo journals that a user without privileges may have written are not undone,
 //! wherever they lie.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -61,14 +61,14 @@ impl<'l> Bait<'l> {
         owner(self.namespace) + &change(0, &json!({"sysctl": {"set": set, "before": "0", "dependent": []}}))
     }
 
-    /// A change that makes a program which runs as root for whoever starts it.
+    /// A change that makes a program which runs as root for any user.
     fn dishonest(&self) -> String {
         let before = json!({"file": {"content": "eA==", "mode": 0o4755, "uid": 0, "gid": 0}});
         let file = json!({"path": self.program, "before": before, "after": "y"});
         owner(self.namespace) + &change(0, &json!({"dns": {"file": file}}))
     }
 
-    /// Whether the setting is as it was; nobody has made the program.
+    /// Whether the setting is as it was; the program was not made.
     fn is_untouched(&self) -> bool {
         assert!(!self.program.exists(), "{} was made", self.program.display());
         let path = Path::new("/proc/sys").join(SETTING);
@@ -165,7 +165,7 @@ fn what_lies_among_the_state_is_not_undone() {
     let mut gateway = Gateway::init(&lab);
     gateway.configure("nat.mode", "none");
     let bait = Bait::new(&lab, &lab.gateway);
-    // As the auth process may write it, which is root by its user.
+    // The auth process may write this, which is root by its user.
     let forged = [gateway.file("state/1-0.journal"), gateway.file("state/2-0.journal")];
     for (path, text) in forged.iter().zip([bait.honest(), bait.dishonest()]) {
         plant(path, &text);
@@ -175,7 +175,7 @@ fn what_lies_among_the_state_is_not_undone() {
     assert!(bait.is_untouched());
     assert!(forged.iter().all(|path| path.exists()), "it is left to people");
 
-    // And nobody can have both in one place.
+    // And no place can have both.
     for journals in ["state", "state/journals"] {
         gateway.configure("server.journal_dir", gateway.file(journals).to_str().unwrap());
         let output = process::run(gateway.server(&[]));

@@ -25,7 +25,7 @@ use crate::namespace::Namespace;
 const BATCH: usize = 64;
 const IP_HEADER: usize = 20;
 const UDP_HEADER: usize = 8;
-/// `IPPROTO_RAW`: whoever sends writes the IP header.
+/// `IPPROTO_RAW`: the sender writes the IP header.
 const RAW: i32 = 255;
 
 /// A flood under way.
@@ -107,7 +107,7 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
 }
 
-/// A client that trusts nobody.
+/// A client that trusts no authority.
 fn client() -> quinn::ClientConfig {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let mut tls = rustls::ClientConfig::builder_with_provider(provider)

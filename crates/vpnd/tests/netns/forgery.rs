@@ -1,4 +1,4 @@
-//! Behaviour: what nobody who may send it has sent gets nowhere, and is counted.
+//! Behaviour: forged datagrams are dropped, and counted.
 
 use std::net::UdpSocket;
 use std::time::Duration;
@@ -22,7 +22,7 @@ fn a_foreign_inner_source_is_dropped_and_counted() {
     let two = Client::connect(&lab, 2, &bob);
     ping_until(one.namespace(), two.v4(), 5 * SECOND);
 
-    // An address that nobody has, and the address of another client.
+    // An unused address, and the address of another client.
     for (source, to) in [
         ("10.86.99.99".parse().unwrap(), CAMPUS_V4.into()),
         ("fd86::9999".parse().unwrap(), CAMPUS_V6.into()),
@@ -94,7 +94,7 @@ fn noise_is_counted_and_never_answered() {
     stranger.connect((GATEWAY_V4, PORT)).unwrap();
     stranger.set_read_timeout(Some(SECOND / 2)).unwrap();
     let before = (gateway.counter("unknown_index"), gateway.counter("bad_header"));
-    // Well-formed but for an index that nobody has; reserved bits that are not zero; too short;
+    // Well-formed but for an unused index; reserved bits that are not zero; too short;
     // other first bytes.
     let mut unknown = vec![0x80; 48];
     unknown[1..4].fill(0);

@@ -19,8 +19,8 @@ pub const SECRET: &str = "testing 123";
 /// A name that its certificate is for besides its address.
 pub const NAME: &str = "radius.example";
 
-/// What the server does: `ann` gets in by her password, `token` by that and the code 123456, `menu`
-/// by a choice before (`1`), `phone` when somebody has approved it.
+/// The server's rules: `ann` gets in by her password, `token` by that and the code 123456, `menu`
+/// by a choice before (`1`), `phone` when a person has approved it.
 const CONFIGURATION: &str = r#"
 libdir = /usr/lib/freeradius
 logdir = AT
@@ -155,7 +155,7 @@ server default {
 }
 "#;
 
-/// The same in TLS, for clients with a certificate.
+/// The server in TLS, for clients with a certificate.
 const IN_TLS: &str = r"
     listen {
         type = auth+acct
@@ -203,7 +203,7 @@ impl FreeRadius {
         Self::launch(address, command, "")
     }
 
-    /// The same, which listens for TLS, too.
+    /// Starts one that listens for TLS, too.
     pub fn start_with_tls(address: &str, command: impl Fn(&str) -> Command) -> Option<Self> {
         Self::launch(address, command, IN_TLS)
     }
@@ -257,9 +257,14 @@ impl FreeRadius {
         self.process.id()
     }
 
-    /// Has somebody approve the logins of `phone`.
+    /// Approves the logins of `phone`.
     pub fn approve(&self) {
         fs::write(self.directory.path().join("approved"), "").unwrap();
+    }
+
+    /// Lets the next ones wait again.
+    pub fn take_approval_back(&self) {
+        fs::remove_file(self.directory.path().join("approved")).unwrap();
     }
 
     /// Ends it; its files stay.

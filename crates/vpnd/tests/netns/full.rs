@@ -27,7 +27,7 @@ use crate::traffic::{ping, ping_until};
 const SECOND: Duration = Duration::from_secs(1);
 /// The router of client 1's network.
 const ROUTER: &str = "198.18.1.1";
-/// Hosts that nobody has; their packets show where they go.
+/// Hosts that do not exist; their packets show where they go.
 const ELSEWHERE: [&str; 3] = ["203.0.113.9", "9.9.9.9", "2001:db8::9"];
 
 fn address(text: &str) -> IpAddr {
@@ -35,7 +35,7 @@ fn address(text: &str) -> IpAddr {
 }
 
 /// Counts in `net` what client 1 sends in clear: neither to the gateway's port, nor what a link
-/// needs for itself, nor questions for the gateway's name, which leave beside the tunnel on
+/// needs for itself, nor questions for the gateway's name, which leave outside the tunnel on
 /// purpose.
 pub(crate) fn watch(lab: &Lab) {
     let port = Lab::port(1);
@@ -152,7 +152,7 @@ fn routes_from_dhcp_lead_nothing_around_it() {
     assert!(in_clear(&lab) > 0, "without the tunnel it is a leak");
 }
 
-/// The same for the networks that a gateway names, without a full tunnel; and a client that comes
+/// Does this for the networks that a gateway names, without a full tunnel; and a client that comes
 /// after the lease.
 #[test]
 fn routes_from_dhcp_lead_no_pushed_network_around_a_tunnel() {
@@ -239,7 +239,7 @@ fn interface_index(namespace: &Namespace, name: &str) -> u32 {
 fn advertised_routers_and_routes_lead_nothing_around_it() {
     let Some(lab) = Lab::new(1) else { return };
     let (_providers, _gateway, ann) = ordinary(&lab);
-    // As network managers have it.
+    // Network managers set this.
     lab.clients[0].sysctl(&format!("net/ipv6/conf/{UPLINK}/accept_ra_rt_info_max_plen"), "128");
     let mut client = Client::connect(&lab, 1, &ann);
     ping_until(client.namespace(), CAMPUS_V6.into(), 10 * SECOND);
@@ -322,7 +322,7 @@ fn ipv6_that_it_does_not_carry_is_refused_at_once() {
     speak(machine);
     assert_eq!(in_clear(&lab), 0);
 
-    // What the link needs goes on: neighbours are found again, for the tunnel's own datagrams above
+    // The link works: neighbours are found again, for the tunnel's own datagrams above
     // all.
     assert!(reaches_link_local(&lab, machine));
     machine.ip(&["-6", "neigh", "flush", "dev", UPLINK]);
@@ -383,7 +383,7 @@ fn a_strict_check_of_sources_drops_none_of_the_tunnels_datagrams() {
     assert_eq!(looks_back_with_marks(machine), "1");
 
     // The gateway moves, where only the name server knows: its answers are no part of the tunnel,
-    // and arrive all the same.
+    // and still arrive.
     let moved = "198.18.0.77";
     lab.gateway.ip_batch(&format!("addr add {moved}/24 dev {UPLINK}\n"));
     drop(providers);
@@ -416,7 +416,7 @@ fn a_strict_check_of_sources_leaves_the_router_its_answers() {
     ping_until(machine, CAMPUS_V4.into(), 10 * SECOND);
     let log = client.process().output();
     assert!(log.contains("which goes into it"), "the local network is public: {log}");
-    // What the machine asks by itself would tell the router the same.
+    // The machine's own queries would tell the router the same.
     machine.nft("table arp silent { chain out { type filter hook output priority 0; arp operation request drop; }; }\n");
     let known = machine.ip(&["neigh", "show", "to", ROUTER, "dev", UPLINK]);
     let address = known.split_whitespace().nth(2).expect("it has just been used");

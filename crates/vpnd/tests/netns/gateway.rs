@@ -24,6 +24,16 @@ pub(crate) const INNER_V6: &str = "fd86::1";
 /// The binary under test.
 pub(crate) const VPND: &str = env!("CARGO_BIN_EXE_vpnd");
 
+/// Copies the program, by another process: what this one has open for writing can't be started, and
+/// programs that other tests start meanwhile have it open for a moment, too.
+pub(crate) fn copy_program(to: &Path) {
+    must(process::run({
+        let mut command = Command::new("cp");
+        command.arg("--preserve=mode").arg(VPND).arg(to);
+        command
+    }));
+}
+
 const STARTS: Duration = Duration::from_secs(15);
 
 /// A gateway, running or not.
@@ -49,7 +59,7 @@ impl<'l> Gateway<'l> {
         Self::init_in(lab, "gateway")
     }
 
-    /// The same, in a directory of another name.
+    /// Makes one in a directory of another name.
     pub(crate) fn init_in(lab: &'l Lab, directory: &str) -> Self {
         Self::init_elsewhere(
             lab,
@@ -59,7 +69,7 @@ impl<'l> Gateway<'l> {
         )
     }
 
-    /// The same, in another box, where it has these outer addresses.
+    /// Makes one in another box, where it has these outer addresses.
     pub(crate) fn init_elsewhere(
         lab: &'l Lab,
         directory: &str,
@@ -158,7 +168,7 @@ impl<'l> Gateway<'l> {
     /// Takes the daemon from a copy of the program from now on; where it is.
     pub(crate) fn install(&mut self) -> PathBuf {
         self.program = self.lab.path("vpnd");
-        fs::copy(VPND, &self.program).expect("the laboratory's directory has room for it");
+        copy_program(&self.program);
         self.program.clone()
     }
 

@@ -143,7 +143,7 @@ fn a_network_that_is_gone_for_a_while() {
     assert!(times.iter().all(|time| *time <= form.limit(OUTAGE_LIMIT)), "{times:?}");
 }
 
-/// Somebody works, who goes on trying; how many answers came.
+/// A user works and goes on trying; returns the number of answers.
 fn work(client: &Client<'_>, duration: Duration) -> usize {
     let end = Instant::now() + duration;
     let mut answers = 0;
@@ -162,7 +162,7 @@ pub(crate) fn until_answered(client: &Client<'_>, since: Instant) -> Duration {
     since.elapsed()
 }
 
-/// The smallest of these sorted times that so many of a hundred don't exceed.
+/// The smallest of these sorted times that this many of a hundred don't exceed.
 pub(crate) fn percentile(sorted: &[Duration], percent: usize) -> Duration {
     sorted[(sorted.len() * percent).div_ceil(100) - 1]
 }

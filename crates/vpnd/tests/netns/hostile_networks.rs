@@ -22,7 +22,7 @@ use crate::reload::counter;
 use crate::traffic::{ping, ping_until};
 
 const SECOND: Duration = Duration::from_secs(1);
-const SOON: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// Hosts of the networks that the local one pretends to be.
 const PRETENDED: [&str; 3] = ["8.8.8.8", "9.9.9.9", "2001:db8::9"];
 
@@ -47,18 +47,20 @@ fn advertise_prefixes(lab: &Lab, machine: &Namespace) {
         [&[3, 4, 64, 0xC0, 0, 0, 7, 8, 0, 0, 7, 8, 0, 0, 0, 0][..], &network.octets()].concat()
     };
     let options = ["fd20::", "2001:db8::"].map(option).concat();
-    eventually("the machine's kernel takes the prefixes", SOON, || {
+    eventually("the machine's kernel takes the prefixes", TIMEOUT, || {
         advertise_options(lab, &options);
         let routes = machine.ip(&["-6", "route", "show", "dev", UPLINK]);
         (routes.contains("fd20::/64") && routes.contains("2001:db8::/64")).then_some(())
     });
 }
 
-/// Whether each of these is reached by the tunnel.
+fn is_by_the_tunnel(machine: &Namespace, host: &str) -> bool {
+    machine.ip(&["route", "get", host]).contains(&format!("dev {TUN} "))
+}
+
 fn all_by_the_tunnel(machine: &Namespace, hosts: &[&str]) {
-    for to in hosts {
-        let way = machine.ip(&["route", "get", to]);
-        assert!(way.contains(&format!("dev {TUN} ")), "{to}: {way}");
+    for host in hosts {
+        assert!(is_by_the_tunnel(machine, host), "{host}: {}", machine.ip(&["route", "get", host]));
     }
 }
 
@@ -68,7 +70,7 @@ fn a_network_that_pretends_to_be_others_gets_nothing_of_a_full_tunnel() {
     let (_providers, _gateway, ann) = ordinary(&lab);
     let mut client = Client::connect(&lab, 1, &ann);
     let machine = client.namespace();
-    ping_until(machine, CAMPUS_V4.into(), SOON);
+    ping_until(machine, CAMPUS_V4.into(), TIMEOUT);
     watch(&lab);
     hand_out_addresses(&lab);
     advertise_prefixes(&lab, machine);
@@ -77,8 +79,8 @@ fn a_network_that_pretends_to_be_others_gets_nothing_of_a_full_tunnel() {
         ping(machine, "8.8.8.8".parse().expect("an address"), 56, SECOND / 20);
     }
     assert_eq!(in_clear(&lab), 0);
-    ping_until(machine, CAMPUS_V4.into(), SOON);
-    ping_until(machine, CAMPUS_V6.into(), SOON);
+    ping_until(machine, CAMPUS_V4.into(), TIMEOUT);
+    ping_until(machine, CAMPUS_V6.into(), TIMEOUT);
     all_by_the_tunnel(machine, &[&PRETENDED[..], &["10.200.0.2", "fd20::2"]].concat());
     assert_eq!(in_clear(&lab), 0, "nor later");
     client.interrupt();
@@ -95,10 +97,13 @@ fn a_network_that_pretends_to_be_the_campus_gets_nothing_of_a_split_tunnel() {
     hand_out_addresses(&lab);
     advertise_prefixes(&lab, machine);
     let mut client = Client::connect(&lab, 1, &ann);
-    ping_until(machine, CAMPUS_V4.into(), SOON);
+    // Until the tunnel has the routes the local network answers for the campus.
+    eventually("the campus is the tunnel's", TIMEOUT, || {
+        ["10.200.0.2", "fd20::2"].iter().all(|host| is_by_the_tunnel(machine, host)).then_some(())
+    });
     watch(&lab);
     for _ in 0..5 {
-        assert!(ping(machine, CAMPUS_V4.into(), 56, SOON) && ping(machine, CAMPUS_V6.into(), 56, SOON));
+        assert!(ping(machine, CAMPUS_V4.into(), 56, TIMEOUT) && ping(machine, CAMPUS_V6.into(), 56, TIMEOUT));
     }
     all_by_the_tunnel(machine, &["10.200.0.2", "fd20::2"]);
     assert_eq!(in_clear(&lab), 0);
@@ -126,21 +131,21 @@ fn a_spoofed_answer_for_the_gateways_name_opens_no_way_out() {
          }}\n"
     ));
     let mut client = Process::start(&lab, "client1", client::command(&lab, 1, &ann, &["--kill-switch"]));
-    eventually("the spoofed address is tried", SOON, || {
+    eventually("the spoofed address is tried", TIMEOUT, || {
         client.assert_running();
         (counter(&lab, &lab.net, "spoofed", "tried") > 2).then_some(())
     });
     speak(machine);
     assert_eq!(in_clear(&lab), 0, "while the spoofed host is tried");
     drop(providers);
-    let both = [SPOOFED, &GATEWAY_V4.to_string()];
-    let _providers = names::name_server_at(&lab, &lab.net, &[PROVIDERS], &both);
-    ping_until(machine, CAMPUS_V4.into(), 3 * SOON);
+    let servers = [SPOOFED, &GATEWAY_V4.to_string()];
+    let _providers = names::name_server_at(&lab, &lab.net, &[PROVIDERS], &servers);
+    ping_until(machine, CAMPUS_V4.into(), 3 * TIMEOUT);
     speak(machine);
     all_by_the_tunnel(machine, &[SPOOFED]);
     assert_eq!(in_clear(&lab), 0, "with the tunnel");
     client.signal(Signal::INT);
-    assert!(client.wait(SOON).success(), "{}", client.output());
+    assert!(client.wait(TIMEOUT).success(), "{}", client.output());
     speak(machine);
     assert!(in_clear(&lab) > 0, "without the tunnel it is a leak");
 }

@@ -8,6 +8,7 @@ mod by_hand;
 mod dynamic_authorization;
 mod guesses;
 mod hostile;
+mod impostor;
 mod nested;
 mod rate;
 mod recheck;
@@ -31,7 +32,7 @@ use crate::slapd::{self, ADMIN, Slapd, group, person};
 use crate::traffic::ping_until;
 
 const ADDRESS: &str = "127.0.0.1";
-const SOON: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A program in the gateway's namespace that sees the machine's own files.
 pub(crate) fn beside(lab: &Lab, program: &str) -> Command {
@@ -61,7 +62,7 @@ fn configure(gateway: &Gateway<'_>, slapd: &Slapd, password: PathBuf) {
     configure_at(gateway, slapd, password, ADDRESS);
 }
 
-/// The same, known to the gateway by this name or address.
+/// Configures it by this name or address.
 fn configure_at(gateway: &Gateway<'_>, slapd: &Slapd, password: PathBuf, host: &str) {
     let text = format!(
         "name = \"staff\"\nkind = \"ldap\"\nrealm = \"uni.example\"\nservers = [\"ldaps://{host}:{}\"]\nca = {:?}\n\
@@ -111,7 +112,7 @@ fn a_user_of_a_directory_gets_in_and_is_one_here() {
     gateway.start();
     let ann = login_of(&lab, &local, "ann@uni.example", "right");
     let client = Client::connect(&lab, 1, &ann);
-    ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
+    ping_until(client.namespace(), CAMPUS_V4.into(), TIMEOUT);
     let session = gateway.sessions().remove(0);
     assert_eq!(session["user"], "ann@uni.example", "{session}");
 
@@ -121,11 +122,11 @@ fn a_user_of_a_directory_gets_in_and_is_one_here() {
 
     // It ends, and comes back; the session goes on meanwhile.
     let gateway_pid = gateway.process().id();
-    let first = eventually("there is an idp process", SOON, || idp(gateway_pid));
+    let first = eventually("there is an idp process", TIMEOUT, || idp(gateway_pid));
     kill_process(Pid::from_raw(first as i32).expect("a number of a process"), Signal::KILL)
         .expect("it is there");
-    eventually("there is another", SOON, || idp(gateway_pid).filter(|pid| *pid != first));
-    ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
+    eventually("there is another", TIMEOUT, || idp(gateway_pid).filter(|pid| *pid != first));
+    ping_until(client.namespace(), CAMPUS_V4.into(), TIMEOUT);
     assert_eq!(gateway.sessions().len(), 1);
     drop(client);
     // The realm as Windows has it, and other letters: the gateway knows whose name that is.
@@ -134,17 +135,17 @@ fn a_user_of_a_directory_gets_in_and_is_one_here() {
     assert_eq!(gateway.sessions().remove(0)["user"], "ann@uni.example");
     drop(again);
     let again = Client::connect(&lab, 1, &ann);
-    ping_until(again.namespace(), CAMPUS_V4.into(), SOON);
+    ping_until(again.namespace(), CAMPUS_V4.into(), TIMEOUT);
 
     // Disabled here, whatever the directory says.
     must(process::run(gateway.user(&["disable", "ann@uni.example"])));
-    eventually("no session is left", SOON, || gateway.sessions().is_empty().then_some(()));
+    eventually("no session is left", TIMEOUT, || gateway.sessions().is_empty().then_some(()));
     drop(again);
     let (status, output) = Client::refused(&lab, 1, &ann, &[]);
     assert!(status == 3 && output.contains("login was refused"), "{output}");
 }
 
-/// As administrators' tools and DHCP clients write files: whole, beside the old one, and then
+/// Writes as administrators' tools and DHCP clients do: a whole new file, which is then
 /// renamed over it.
 fn put_in_place(path: &Path, text: &str) {
     let new = path.with_extension("new");
@@ -169,9 +170,9 @@ fn a_directory_is_found_by_its_name_also_where_the_files_of_names_are_replaced()
     let gateway_pid = gateway.process().id();
     for file in ["hosts", "resolv.conf", "nsswitch.conf"] {
         let path = hosts.with_file_name(file);
-        let first = eventually("there is an idp process", SOON, || idp(gateway_pid));
+        let first = eventually("there is an idp process", TIMEOUT, || idp(gateway_pid));
         put_in_place(&path, &fs::read_to_string(&path).expect("it is there"));
-        eventually(&format!("there is one that reads the new {file}"), SOON, || {
+        eventually(&format!("there is one that reads the new {file}"), TIMEOUT, || {
             idp(gateway_pid).filter(|pid| *pid != first)
         });
         Client::connect(&lab, 1, &ann).interrupt();
@@ -192,11 +193,11 @@ fn without_its_directory_a_user_learns_why_and_local_users_get_in() {
         .expect("it is there");
     let ann = login_of(&lab, &local, "ann@uni.example", "right");
     let waiting = Process::start(&lab, "ann", client::command(&lab, 1, &ann, &[]));
-    eventually("the client says why", SOON, || {
+    eventually("the client says why", TIMEOUT, || {
         waiting.output().contains("the directory of your university can't be reached").then_some(())
     });
     let client = Client::connect(&lab, 2, &local);
-    ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
+    ping_until(client.namespace(), CAMPUS_V4.into(), TIMEOUT);
     assert!(
         gateway.status()["counters"]["logins"]["source_unavailable"].as_u64().is_some_and(|count| count > 0)
     );
@@ -220,12 +221,12 @@ fn an_upgrade_takes_the_directory_along() {
     let ann = login_of(&lab, &local, "ann@uni.example", "right");
     let client = Client::connect(&lab, 1, &ann);
     let gateway_pid = gateway.process().id();
-    let first = eventually("there is an idp process", SOON, || idp(gateway_pid));
+    let first = eventually("there is an idp process", TIMEOUT, || idp(gateway_pid));
     must(gateway.upgrade());
-    eventually("there is another", SOON, || idp(gateway_pid).filter(|pid| *pid != first));
-    ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
+    eventually("there is another", TIMEOUT, || idp(gateway_pid).filter(|pid| *pid != first));
+    ping_until(client.namespace(), CAMPUS_V4.into(), TIMEOUT);
     let second = Client::connect(&lab, 2, &ann);
-    ping_until(second.namespace(), CAMPUS_V4.into(), SOON);
+    ping_until(second.namespace(), CAMPUS_V4.into(), TIMEOUT);
 }
 
 #[test]
@@ -240,7 +241,7 @@ fn a_user_of_a_radius_server_gets_in_and_a_forger_does_not() {
     let ann = login_of(&lab, &local, "ann@guests.example", "right");
     // It tries again by itself as long as the server does not listen yet.
     let client = Client::connect(&lab, 1, &ann);
-    ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
+    ping_until(client.namespace(), CAMPUS_V4.into(), TIMEOUT);
     let session = gateway.sessions().remove(0);
     assert_eq!(session["user"], "ann@guests.example", "{session}");
     let users = process::text(&must(process::run(gateway.user(&["list"]))));
@@ -259,9 +260,9 @@ fn a_user_of_a_radius_server_gets_in_and_a_forger_does_not() {
         source.insert("secret_file".to_owned(), other.display().to_string().into());
     });
     must(gateway.upgrade());
-    ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
+    ping_until(client.namespace(), CAMPUS_V4.into(), TIMEOUT);
     let waiting = Process::start(&lab, "ann", client::command(&lab, 2, &ann, &[]));
-    eventually("the client says why", SOON, || {
+    eventually("the client says why", TIMEOUT, || {
         waiting.output().contains("the directory of your university can't be reached").then_some(())
     });
     assert_eq!(gateway.sessions().len(), 1);
@@ -289,7 +290,7 @@ fn a_user_of_a_radius_server_gets_in_over_tls_and_is_accounted_for() {
     let ann = login_of(&lab, &local, "ann@guests.example", "right");
     // It tries again by itself as long as the server does not listen yet.
     let mut client = Client::connect(&lab, 1, &ann);
-    ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
+    ping_until(client.namespace(), CAMPUS_V4.into(), TIMEOUT);
     let has = |kind: &str| {
         let is_one = |(name, value): &(String, String)| name == "Acct-Status-Type" && value == kind;
         radius.records().iter().any(|record| record.iter().any(is_one))
@@ -319,7 +320,7 @@ fn a_session_ends_with_the_account_in_the_directory_and_groups_change_meanwhile(
     let [ann, bob] = [1, 2].map(|number| Client::connect(&lab, number, &logins[number - 1]));
 
     slapd.modify(&command, ADDRESS, &group("vpn", &["ann"]).replacen('\n', "\nchangetype: add\n", 1));
-    eventually("ann is in another group", SOON, || {
+    eventually("ann is in another group", TIMEOUT, || {
         let users = process::text(&process::run(gateway.user(&["list"])));
         users.lines().any(|line| line.contains("ann@uni.example") && line.contains("vpn")).then_some(())
     });
@@ -327,16 +328,16 @@ fn a_session_ends_with_the_account_in_the_directory_and_groups_change_meanwhile(
 
     slapd.modify(&command, ADDRESS, "dn: uid=ann,ou=people,dc=uni,dc=example\nchangetype: delete\n");
     let mut ann = ann.into_process();
-    ann.wait(SOON);
+    ann.wait(TIMEOUT);
     assert!(ann.output().contains("gone or disabled in its directory"), "{}", ann.output());
     assert_eq!(gateway.sessions().len(), 1, "bob's goes on");
 
-    // Nobody answers: the session goes on for a while, and ends then.
+    // No server answers: the session goes on for a while, and ends then.
     let pid = Pid::from_raw(slapd.pid() as i32).expect("a number of a process");
     let since = std::time::Instant::now();
     kill_process(pid, Signal::STOP).expect("it is there");
     let mut bob = bob.into_process();
-    bob.wait(SOON);
+    bob.wait(TIMEOUT);
     kill_process(pid, Signal::CONT).expect("it is there");
     assert!(bob.output().contains("could not be asked for too long"), "{}", bob.output());
     assert!(since.elapsed() >= Duration::from_secs(7), "it went on for {:?}", since.elapsed());
@@ -363,14 +364,14 @@ fn a_recheck_that_finds_no_profile_ends_the_session_with_that_reason() {
     let logins = ["ann", "bob"].map(|name| login_of(&lab, &local, &format!("{name}@uni.example"), "right"));
     let [ann, bob] = [1, 2].map(|number| Client::connect(&lab, number, &logins[number - 1]));
     for client in [&ann, &bob] {
-        ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
+        ping_until(client.namespace(), CAMPUS_V4.into(), TIMEOUT);
     }
 
     let left = "dn: cn=staff,ou=groups,dc=uni,dc=example\nchangetype: modify\ndelete: member\n\
                 member: uid=ann,ou=people,dc=uni,dc=example\n-\n";
     slapd.modify(&command, ADDRESS, left);
     let mut ann = ann.into_process();
-    ann.wait(SOON);
+    ann.wait(TIMEOUT);
     assert!(ann.output().contains("not admitted to this gateway"), "{}", ann.output());
     let counters = gateway.status()["counters"].clone();
     assert_eq!(counters["ends"]["no-profile"], 1, "{counters}");
@@ -378,7 +379,7 @@ fn a_recheck_that_finds_no_profile_ends_the_session_with_that_reason() {
     assert!(log.contains("reason=\"no-profile\""), "{log}");
     let sessions = gateway.sessions();
     assert!(sessions.len() == 1 && sessions[0]["user"] == "bob@uni.example", "{sessions:?}");
-    ping_until(bob.namespace(), CAMPUS_V4.into(), SOON);
+    ping_until(bob.namespace(), CAMPUS_V4.into(), TIMEOUT);
 
     // A login by her password is refused like one by a wrong password, after as long a time.
     let since = Instant::now();

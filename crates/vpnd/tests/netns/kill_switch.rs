@@ -31,10 +31,10 @@ use crate::relay::PORT;
 use crate::traffic::{ping, ping_until};
 
 const SECOND: Duration = Duration::from_secs(1);
-const SOON: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// Time in which what leaks would arrive: the program talks every few milliseconds.
 const WHILE: Duration = Duration::from_millis(400);
-/// Hosts that nobody has, and the router, which would answer.
+/// Hosts that do not exist, and the router, which would answer.
 const OTHERS: [&str; 4] = ["203.0.113.9", "2001:db8::9", "198.18.1.1", "fd18:1::1"];
 const ON: &str = "--kill-switch";
 const PERSISTENT: &str = "--kill-switch=persistent";
@@ -124,10 +124,10 @@ pub(crate) fn closed(lab: &Lab, what: &str) {
     assert_eq!(in_clear(lab), 0, "{what}");
 }
 
-/// What is said arrives: it can be seen, and nothing holds it back any more.
+/// Packets arrive: they can be seen, and nothing holds them back any more.
 pub(crate) fn opened(lab: &Lab, what: &str) {
     in_clear(lab);
-    eventually(what, SOON, || (in_clear(lab) > 20).then_some(()));
+    eventually(what, TIMEOUT, || (in_clear(lab) > 20).then_some(()));
 }
 
 pub(crate) fn rules(lab: &Lab) -> Option<String> {
@@ -143,7 +143,7 @@ fn start(lab: &Lab, login: &Login, arguments: &[&str]) -> Process {
 }
 
 fn until_it_says(process: &mut Process, text: &str) {
-    eventually(text, SOON, || process.output().contains(text).then_some(()));
+    eventually(text, TIMEOUT, || process.output().contains(text).then_some(()));
 }
 
 /// A full tunnel's gateway, not started yet, and its user.
@@ -183,15 +183,15 @@ fn nothing_leaves_before_a_tunnel_while_it_is_there_or_is_out() {
     // The gateway is not there yet: it stays closed as long as that takes.
     let mut process = start(&lab, &ann, &[ON]);
     until_it_says(&mut process, "the kill switch closes this machine's network");
-    eventually("the client has begun", SOON, || {
+    eventually("the client has begun", TIMEOUT, || {
         let mut command = process::command(&lab, &lab.net, "nft");
         command.args(["list", "set", "inet", "capture", "begun"]);
         process::text(&must(process::run(command))).contains("elements").then_some(())
     });
     closed(&lab, "before there is a tunnel");
     gateway.start();
-    ping_until(machine, CAMPUS_V4.into(), SOON);
-    ping_until(machine, CAMPUS_V6.into(), SOON);
+    ping_until(machine, CAMPUS_V4.into(), TIMEOUT);
+    ping_until(machine, CAMPUS_V6.into(), TIMEOUT);
     closed(&lab, "while the tunnel is there");
     machine.ip_batch(&format!("link set {TUN} down\n"));
     closed(&lab, "while its device is down");
@@ -207,7 +207,7 @@ fn nothing_leaves_before_a_tunnel_while_it_is_there_or_is_out() {
     }
     closed(&lab, "without the tunnel's routes");
     process.signal(Signal::INT);
-    let status = process.wait(SOON);
+    let status = process.wait(TIMEOUT);
     assert!(status.success(), "{status}: {}", process.output());
     assert!(rules(&lab).is_none());
     opened(&lab, "Ctrl-C opens the network");
@@ -222,7 +222,7 @@ fn it_outlives_each_process_and_is_put_back_after_a_flush() {
     let _talk = Talk::start(machine);
     capture(&lab);
     let mut client = Client::connect_with(&lab, 1, &ann, &[ON]);
-    ping_until(machine, CAMPUS_V4.into(), SOON);
+    ping_until(machine, CAMPUS_V4.into(), TIMEOUT);
     closed(&lab, "connected");
     comes_back_after_a_flush(&lab);
     closed(&lab, "after the flush");
@@ -241,13 +241,13 @@ fn it_outlives_each_process_and_is_put_back_after_a_flush() {
     closed(&lab, "after the client was killed");
     // The next one takes it over, and needs no word of it.
     let mut next = Client::connect(&lab, 1, &ann);
-    ping_until(machine, CAMPUS_V4.into(), SOON);
+    ping_until(machine, CAMPUS_V4.into(), TIMEOUT);
     closed(&lab, "with the next client");
     for pid in next.process().children() {
         let pid = Pid::from_raw(pid.cast_signed()).expect("no process has number 0");
         kill_process(pid, Signal::KILL).expect("it runs");
     }
-    let status = next.process().wait(SOON);
+    let status = next.process().wait(TIMEOUT);
     assert!(!status.success() && next.process().output().contains("stays on"), "{}", next.process().output());
     closed(&lab, "after the worker was killed");
     let (is_done, said) = cleaned_up(&lab);
@@ -257,7 +257,15 @@ fn it_outlives_each_process_and_is_put_back_after_a_flush() {
     assert!(is_done && !said.contains("kill switch"), "{said}");
 }
 
-/// Also without its record, and with one that is damaged.
+/// The entries of the client's directory of journals whose names begin so.
+fn entries(lab: &Lab, prefix: &str) -> Vec<std::path::PathBuf> {
+    let all = fs::read_dir(client::journal(lab, 1)).expect("it is there");
+    all.map(|entry| entry.expect("it can be read").path())
+        .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix)))
+        .collect()
+}
+
+/// Also without its record, with one that is damaged, and where it can't be read which client keeps it.
 #[test]
 fn cleanup_opens_it_whatever_is_broken() {
     let Some(lab) = Lab::new(1) else { return };
@@ -266,13 +274,7 @@ fn cleanup_opens_it_whatever_is_broken() {
     for damage in [fs::remove_file as fn(std::path::PathBuf) -> _, |path| fs::write(path, "nonsense")] {
         let mut client = Client::connect_with(&lab, 1, &ann, &[ON]);
         client.kill();
-        let entries = fs::read_dir(client::journal(&lab, 1)).expect("it is there");
-        let records: Vec<_> = entries
-            .map(|entry| entry.expect("it can be read").path())
-            .filter(|path| {
-                path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("killswitch-"))
-            })
-            .collect();
+        let records = entries(&lab, "killswitch-");
         assert_eq!(records.len(), 2, "the record and its copy: {records:?}");
         records.into_iter().for_each(|path| damage(path).expect("the laboratory is ours"));
         assert!(rules(&lab).is_some());
@@ -280,6 +282,17 @@ fn cleanup_opens_it_whatever_is_broken() {
         assert!(is_done && said.contains("the kill switch is off"), "{said}");
         assert!(rules(&lab).is_none(), "{said}");
     }
+    // No file by which the client that keeps it could be known.
+    let mut client = Client::connect_with(&lab, 1, &ann, &[ON]);
+    client.kill();
+    let holder = entries(&lab, "switch-held-").pop().expect("a killed client leaves it");
+    fs::remove_file(&holder).expect("it was a file");
+    std::os::unix::fs::symlink(&holder, &holder).expect("the laboratory is ours");
+    let (is_done, said) = cleaned_up(&lab);
+    assert!(!is_done && said.contains("the kill switch is off, but"), "{said}");
+    assert!(rules(&lab).is_none(), "{said}");
+    let (is_done, said) = cleaned_up(&lab);
+    assert!(is_done, "what was damaged is gone: {said}");
     let mut client = Client::connect(&lab, 1, &ann);
     assert!(rules(&lab).is_none(), "nobody has asked for one");
     client.interrupt();
@@ -309,7 +322,7 @@ fn sigterm_ends_one_that_is_on_and_leaves_a_persistent_one_to_its_keeper() {
     let terminate = |arguments: &[&str]| {
         let mut client = Client::connect_with(&lab, 1, &ann, arguments);
         client.process().signal(Signal::TERM);
-        let status = client.process().wait(SOON);
+        let status = client.process().wait(TIMEOUT);
         assert!(status.success(), "{status}: {}", client.process().output());
     };
     terminate(&[ON]);
@@ -318,13 +331,13 @@ fn sigterm_ends_one_that_is_on_and_leaves_a_persistent_one_to_its_keeper() {
     terminate(&[PERSISTENT]);
     in_clear(&lab);
     closed(&lab, "persistent, after SIGTERM");
-    // As the client's unit does behind each end of the client.
+    // The client's unit does this after each end of the client.
     let mut after_stop = process::command(&lab, machine, VPND);
     after_stop.args(["cleanup", "--keep-kill-switch", "--journal-dir"]).arg(client::journal(&lab, 1));
     must(process::run(after_stop));
     closed(&lab, "after the unit's cleanup");
     let mut keeper = keeper(&lab);
-    eventually("the keeper has begun", SOON, || {
+    eventually("the keeper has begun", TIMEOUT, || {
         flush(machine);
         eventually("a look", SECOND, || Some(rules(&lab)))
     });
@@ -332,7 +345,7 @@ fn sigterm_ends_one_that_is_on_and_leaves_a_persistent_one_to_its_keeper() {
     closed(&lab, "kept by nobody but the keeper");
     // A client takes over while the keeper runs, and gives it back.
     let mut client = Client::connect(&lab, 1, &ann);
-    ping_until(machine, CAMPUS_V4.into(), SOON);
+    ping_until(machine, CAMPUS_V4.into(), TIMEOUT);
     comes_back_after_a_flush(&lab);
     closed(&lab, "a client beside the keeper");
     client.kill();
@@ -368,17 +381,17 @@ fn the_gateways_name_is_looked_up_and_no_other_name() {
     assert!(providers.output().contains("before.example"), "{}", providers.output());
     let mut process = start(&lab, &ann, &[ON]);
     until_it_says(&mut process, "the kill switch closes this machine's network");
-    eventually("the gateway's name is asked for", SOON, || {
+    eventually("the gateway's name is asked for", TIMEOUT, || {
         providers.output().contains(names::NAME).then_some(())
     });
     ask("during.example");
     gateway.start();
-    ping_until(&lab.clients[0], CAMPUS_V4.into(), SOON);
+    ping_until(&lab.clients[0], CAMPUS_V4.into(), TIMEOUT);
     ask("inside.example");
     assert!(!providers.output().contains("during.example"), "{}", providers.output());
     assert!(!providers.output().contains("inside.example"), "{}", providers.output());
     process.signal(Signal::INT);
-    assert!(process.wait(SOON).success(), "{}", process.output());
+    assert!(process.wait(TIMEOUT).success(), "{}", process.output());
     ask("after.example");
     assert!(providers.output().contains("after.example"), "{}", providers.output());
 }
@@ -387,12 +400,12 @@ fn the_gateways_name_is_looked_up_and_no_other_name() {
 pub(crate) fn remote(lab: &Lab, port: u16) -> (TcpListener, TcpStream, TcpStream) {
     let own = SocketAddr::new(address("192.168.1.2"), port);
     let listener = listener(lab, port);
-    let there = lab.net.within(|| TcpStream::connect(own)).expect("there is a way");
+    let remote = lab.net.within(|| TcpStream::connect(own)).expect("there is a way");
     let (here, _) = listener.accept().expect("it has arrived");
-    for stream in [&here, &there] {
+    for stream in [&here, &remote] {
         stream.set_read_timeout(Some(2 * SECOND)).expect("it is a socket");
     }
-    (listener, here, there)
+    (listener, here, remote)
 }
 
 /// Whether a word comes back over the connection.
@@ -414,7 +427,7 @@ fn nobody_is_cut_off_by_mistake() {
     gateway.start();
     // A local network, which a full tunnel leaves alone.
     private_network(&lab);
-    // It counts as somebody else's only while something listens there.
+    // It counts as another host's only while something listens there.
     let (_listener, mut here, mut there) = remote(&lab, REMOTE_PORT);
     let peer = here.peer_addr().expect("it is connected");
     let session = format!("{} {} 192.168.1.2 {REMOTE_PORT}", peer.ip(), peer.port());
@@ -440,7 +453,7 @@ fn nobody_is_cut_off_by_mistake() {
     assert!(connect(REMOTE_PORT).is_ok() && connect(REMOTE_PORT + 1).is_err(), "that port, and no other");
     client.interrupt();
 
-    // Without the session it is a warning, for nobody is there to be asked.
+    // Without the session it is a warning, because there is no user to ask.
     let mut client = Client::connect_with(&lab, 1, &ann, &[ON]);
     let said = client.process().output();
     assert!(said.contains("cuts off 192.168.1.1") && said.contains("--kill-switch-inbound 2222"), "{said}");
@@ -452,7 +465,7 @@ fn listener(lab: &Lab, port: u16) -> TcpListener {
     lab.clients[0].within(|| TcpListener::bind(("0.0.0.0", port))).expect("the port is free")
 }
 
-/// Puts a private network beside the one of client 1.
+/// Puts a private network next to the one of client 1.
 pub(crate) fn private_network(lab: &Lab) {
     let port = Lab::port(1);
     lab.net.ip_batch(&format!("addr add 192.168.1.1/24 dev {port}\naddr add fd77::1/64 dev {port}\n"));
@@ -469,15 +482,15 @@ fn the_local_network_passes_only_by_choice_and_only_as_long_as_it_is_there() {
     private_network(&lab);
     let reaches = |to: &str| ping(machine, address(to), 56, SECOND / 2);
     let mut client = Client::connect_with(&lab, 1, &ann, &[ON]);
-    ping_until(machine, CAMPUS_V4.into(), SOON);
+    ping_until(machine, CAMPUS_V4.into(), TIMEOUT);
     assert!(!reaches("192.168.1.1") && !reaches("fd77::1"), "not without being asked for");
     client.interrupt();
     let mut client = Client::connect_with(&lab, 1, &ann, &[ON, "--kill-switch-allow-local"]);
     for router in ["192.168.1.1", "fd77::1"] {
-        ping_until(machine, address(router), SOON);
+        ping_until(machine, address(router), TIMEOUT);
     }
     machine.ip_batch(&format!("addr del 192.168.1.2/24 dev {UPLINK}\n"));
-    eventually("it is closed where the machine is no more", SOON, || {
+    eventually("it is closed where the machine is no more", TIMEOUT, || {
         (!rules(&lab)?.contains("192.168.1.0/24")).then_some(())
     });
     client.interrupt();
@@ -511,7 +524,7 @@ fn a_refused_client_leaves_it_closed_and_everybody_can_see_that() {
     assert_eq!(fs::read_dir(run.join("vpnd-kill-switch")).expect("it is there").count(), 0);
 }
 
-/// What a link needs goes on: a lease is asked for, and neighbours are found; but no host of
+/// The link works: a lease is asked for, and neighbours are found; but no host of
 /// another network gets a packet for being called a DHCP server.
 #[test]
 fn a_link_works_and_no_packet_passes_as_dhcp() {
@@ -525,7 +538,7 @@ fn a_link_works_and_no_packet_passes_as_dhcp() {
     });
     gateway.start();
     let mut client = Client::connect(&lab, 1, &ann);
-    ping_until(machine, CAMPUS_V6.into(), SOON);
+    ping_until(machine, CAMPUS_V6.into(), TIMEOUT);
     assert!(rules(&lab).is_some(), "the profile asks for it");
     // Bound to the link, for the full tunnel would take them.
     let sends = |from: &str, to: &str| {
@@ -548,9 +561,9 @@ fn a_link_works_and_no_packet_passes_as_dhcp() {
     ] {
         assert!(!sends(from, to), "{from} to {to}");
     }
-    // The router is found anew, and finds the machine.
+    // The router is found again, and finds the machine.
     machine.ip(&["neigh", "flush", "dev", UPLINK]);
     lab.net.ip(&["neigh", "flush", "dev", &Lab::port(1)]);
-    ping_until(machine, CAMPUS_V6.into(), SOON);
+    ping_until(machine, CAMPUS_V6.into(), TIMEOUT);
     client.interrupt();
 }

@@ -1,4 +1,4 @@
-//! Behaviour: a kill switch ends by whom it concerns, and by nobody else; also on a file system that
+//! Behaviour: only users whom it concerns can end a kill switch; also on a file system that
 //! can't be written, and by a user without root whose client has left it on. What a client leaves is
 //! taken over, by the next client on whatever interface or by the keeper.
 
@@ -21,7 +21,7 @@ use crate::process::{self, Process, text};
 use crate::relay::PORT;
 use crate::traffic::ping_until;
 
-const SOON: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// Time in which a keeper that puts it back would have done so.
 const WHILE: Duration = Duration::from_secs(2);
 /// Time for rules that another program has removed.
@@ -34,6 +34,14 @@ fn set_kill_switch(profile: &Path, mode: &str) {
     });
 }
 
+fn set_inbound(profile: &Path, ports: &[&str]) {
+    edit_toml(profile, |profile| {
+        let ports: Vec<toml::Value> = ports.iter().map(|port| (*port).into()).collect();
+        let tunnel = profile["tunnel"].as_table_mut().expect("a section");
+        tunnel.insert("kill_switch_inbound".to_owned(), ports.into());
+    });
+}
+
 /// A client that was killed, and has left a persistent one.
 fn left_by_a_client(lab: &Lab, login: &Login) {
     Client::connect_with(lab, 1, login, &[PERSISTENT]).kill();
@@ -43,7 +51,7 @@ fn left_by_a_client(lab: &Lab, login: &Login) {
 /// The keeper, once it keeps.
 fn keeping(lab: &Lab) -> Process {
     let mut keeper = keeper(lab);
-    eventually("the keeper keeps", SOON, || {
+    eventually("the keeper keeps", TIMEOUT, || {
         keeper.assert_running();
         flush(&lab.clients[0]);
         let began = Instant::now();
@@ -76,7 +84,7 @@ fn cleanup_opens_it_where_nothing_can_be_written() {
     // The next client closes it as if there had been none, and the mark of the end is gone.
     left_by_a_client(&lab, &ann);
     flush(machine);
-    eventually("the keeper keeps the new one", SOON, || rules(&lab));
+    eventually("the keeper keeps the new one", TIMEOUT, || rules(&lab));
     must(cleanup(&lab, 1));
     assert!(rules(&lab).is_none());
 }
@@ -112,7 +120,7 @@ fn what_a_flush_has_taken_is_back_within_a_second() {
     let _talk = Talk::start(machine);
     capture(&lab);
     let mut client = Client::connect_with(&lab, 1, &ann, &["--kill-switch"]);
-    ping_until(machine, CAMPUS_V4.into(), SOON);
+    ping_until(machine, CAMPUS_V4.into(), TIMEOUT);
     let is_there = || {
         let list = || Command::new("nft").args(["list", "table", "inet", "vpndkillswitch"]).output();
         machine.within(|| list().expect("nft is there").status.success())
@@ -141,11 +149,11 @@ fn the_next_client_goes_on_with_it_on_another_interface() {
     let mut command: Command = process::command(&lab, &lab.clients[0], &words[0]);
     command.args(&words[1..]).arg(PERSISTENT);
     let mut first = Process::start(&lab, "first", command);
-    eventually("it is connected", SOON, || first.output().contains("connected").then_some(()));
+    eventually("it is connected", TIMEOUT, || first.output().contains("connected").then_some(()));
     assert!(rules(&lab).is_some_and(|rules| rules.contains("vpn7")));
     first.kill();
     let mut next = Client::connect(&lab, 1, &ann);
-    ping_until(next.namespace(), CAMPUS_V4.into(), SOON);
+    ping_until(next.namespace(), CAMPUS_V4.into(), TIMEOUT);
     assert!(rules(&lab).is_some_and(|rules| !rules.contains("vpn7")));
     next.interrupt();
     assert!(rules(&lab).is_none());
@@ -193,14 +201,14 @@ fn the_local_networks_name_server_is_not_asked() {
     assert!(server.output().contains("before.example"), "{}", server.output());
     let command = client::command(&lab, 1, &ann, &["--kill-switch", "--kill-switch-allow-local"]);
     let mut client = Process::start(&lab, "client1", command);
-    eventually("the gateway's name is asked for", SOON, || {
+    eventually("the gateway's name is asked for", TIMEOUT, || {
         server.output().contains(names::NAME).then_some(())
     });
-    ping_until(machine, ROUTER.parse().expect("an address"), SOON);
+    ping_until(machine, ROUTER.parse().expect("an address"), TIMEOUT);
     ask("during.example");
     assert!(!server.output().contains("during.example"), "{}", server.output());
     client.signal(Signal::INT);
-    assert!(client.wait(SOON).success(), "{}", client.output());
+    assert!(client.wait(TIMEOUT).success(), "{}", client.output());
     ask("after.example");
     assert!(server.output().contains("after.example"), "{}", server.output());
 }
@@ -234,14 +242,50 @@ fn a_user_without_root_opens_what_her_client_has_left_and_nobody_elses() {
         set_kill_switch(&machine.profile(), mode);
         let said = text(&must(machine.run(ANN, &["up", "--credentials", &right])));
         assert!(said.contains("goes on with the persistent kill switch"), "{mode}: {said}");
-        ping_until(&lab.clients[0], CAMPUS_V4.into(), SOON);
+        ping_until(&lab.clients[0], CAMPUS_V4.into(), TIMEOUT);
         assert!(down(ANN).contains("stays on") && rules(&lab).is_some(), "{mode}");
     }
     assert!(text(&must(machine.run_as_root(&["down"]))).contains("the kill switch is off"));
     machine.is_clean();
 }
 
-/// A stranger can open a connection to whatever listens on the machine; somebody who is logged in
+/// A service that is stopped has its clients end in order; one that is killed can't.
+#[test]
+fn a_service_that_is_stopped_opens_what_is_not_persistent() {
+    let Some(lab) = Lab::new(1) else { return };
+    let (_gateway, login) = Gateway::for_ann(&lab);
+    let mut machine = Machine::new(&lab, &login);
+    let password = machine.password(ANN, "ann's password");
+    for (mode, signal, stays) in
+        [("on", Signal::TERM, false), ("on", Signal::KILL, true), ("persistent", Signal::TERM, true)]
+    {
+        set_kill_switch(&machine.profile(), mode);
+        must(machine.run(ANN, &["up", "--credentials", &password]));
+        assert!(rules(&lab).is_some());
+        machine.restart_service(signal);
+        assert_eq!(rules(&lab).is_some(), stays, "{mode}, {signal:?}");
+        must(machine.run(ANN, &["down"]));
+        machine.is_clean();
+    }
+}
+
+#[test]
+fn a_command_that_dies_while_it_connects_ends_no_persistent_one() {
+    let Some(lab) = Lab::new(1) else { return };
+    let (gateway, login) = Gateway::for_ann(&lab);
+    let machine = Machine::new(&lab, &login);
+    let password = machine.password(ANN, "ann's password");
+    set_kill_switch(&machine.profile(), "persistent");
+    drop(gateway);
+    let mut up = Process::start(&lab, "up", machine.command(ANN, &["up", "--credentials", &password]));
+    eventually("the network is closed", TIMEOUT, || rules(&lab));
+    up.kill();
+    machine.is_down();
+    assert!(rules(&lab).is_some());
+    assert!(text(&machine.run(ANN, &["down"])).contains("the kill switch is off") && rules(&lab).is_none());
+}
+
+/// A stranger can open a connection to whatever listens on the machine; a user who is logged in
 /// has more to lose.
 #[test]
 fn a_strangers_connection_keeps_no_user_from_connecting() {
@@ -273,10 +317,24 @@ fn a_strangers_connection_keeps_no_user_from_connecting() {
     let session = format!("UID=0\nSTATE=active\nREMOTE=1\nREMOTE_HOST={}\n", peer.ip());
     fs::write(sessions.join("1"), session).expect("the laboratory is ours");
     refused(machine.command(ANN, &words));
+    // Nor does root, from a terminal or a unit that knows of no session.
+    let (code, said) = Client::refused(&lab, 1, &login, &["--kill-switch"]);
+    assert!(code == 3 && said.contains("a connection by which you or others"), "{said}");
+    assert!(rules(&lab).is_none());
+    // Nor a second start that lets less pass than the first.
+    set_inbound(&machine.profile(), &["2222"]);
+    let wrong = machine.password(BOB, "wrong");
+    let first = machine.run(BOB, &["up", "--credentials", &wrong, "--login", "ann"]);
+    assert!(rules(&lab).is_some(), "{}", text(&first));
+    set_inbound(&machine.profile(), &[]);
+    let again = machine.run(BOB, &["up", "--credentials", &wrong, "--login", "ann"]);
+    assert!(text(&again).contains("a connection by which you or others"), "{}", text(&again));
+    assert!(rules(&lab).is_some_and(|rules| rules.contains("2222")));
+    must(machine.run(BOB, &["down"]));
     fs::remove_dir_all(&sessions).expect("the laboratory is ours");
 
     must(machine.run(ANN, &words));
-    ping_until(&lab.clients[0], CAMPUS_V4.into(), SOON);
+    ping_until(&lab.clients[0], CAMPUS_V4.into(), TIMEOUT);
     assert!(rules(&lab).is_some());
     must(machine.run(ANN, &["down"]));
     machine.is_clean();
@@ -293,12 +351,18 @@ fn the_keeper_lets_the_local_network_pass_by_choice_and_follows_it() {
     Client::connect_with(&lab, 1, &ann, &[PERSISTENT, "--kill-switch-allow-local"]).kill();
     let mut keeper = keeping(&lab);
     let passes = |passes: bool| {
-        let what =
+        let event =
             if passes { "the local network passes" } else { "it is closed where the machine is no more" };
-        eventually(what, SOON, || (rules(&lab)?.contains(LOCAL) == passes).then_some(()));
+        eventually(event, TIMEOUT, || (rules(&lab)?.contains(LOCAL) == passes).then_some(()));
     };
     passes(true);
-    ping_until(machine, "192.168.1.1".parse().expect("an address"), SOON);
+    ping_until(machine, "192.168.1.1".parse().expect("an address"), TIMEOUT);
+    machine.ip_batch(&format!("addr del 192.168.1.2/24 dev {UPLINK}\n"));
+    passes(false);
+    machine.ip_batch(&format!("addr add 192.168.1.2/24 dev {UPLINK}\n"));
+    passes(true);
+    // Also where a client has kept it meanwhile and ended without a change of the rules.
+    Client::connect_with(&lab, 1, &ann, &[]).kill();
     machine.ip_batch(&format!("addr del 192.168.1.2/24 dev {UPLINK}\n"));
     passes(false);
     machine.ip_batch(&format!("addr add 192.168.1.2/24 dev {UPLINK}\n"));
@@ -310,7 +374,7 @@ fn the_keeper_lets_the_local_network_pass_by_choice_and_follows_it() {
     // One without that choice lets none pass.
     left_by_a_client(&lab, &ann);
     flush(machine);
-    eventually("the keeper keeps the new one", SOON, || rules(&lab));
+    eventually("the keeper keeps the new one", TIMEOUT, || rules(&lab));
     assert!(rules(&lab).is_some_and(|rules| !rules.contains(LOCAL)));
     must(cleanup(&lab, 1));
 }
@@ -328,7 +392,7 @@ fn where_the_record_is_damaged_the_same_ports_stay_open() {
     fs::write(records[0].path(), "nonsense").expect("the laboratory is ours");
     flush(&lab.clients[0]);
     let mut keeper = keeper(&lab);
-    eventually("the keeper puts it back", SOON, || rules(&lab));
+    eventually("the keeper puts it back", TIMEOUT, || rules(&lab));
     assert!(rules(&lab).is_some_and(|rules| rules.contains("tcp dport 2222 accept")), "{:?}", rules(&lab));
     keeper.assert_running();
     // Both: nothing passes, and a person ends it.
@@ -340,7 +404,7 @@ fn where_the_record_is_damaged_the_same_ports_stay_open() {
     }
     flush(&lab.clients[0]);
     let _keeper = self::keeper(&lab);
-    eventually("the keeper puts it back", SOON, || rules(&lab));
+    eventually("the keeper puts it back", TIMEOUT, || rules(&lab));
     assert!(rules(&lab).is_some_and(|rules| !rules.contains("2222")), "{:?}", rules(&lab));
     must(cleanup(&lab, 1));
     assert!(rules(&lab).is_none());

@@ -1,7 +1,7 @@
 //! Behaviour: after a restart of the machine a persistent kill switch is in force before there is a
 //! network, by its record alone, and until a person ends it.
 //!
-//! The machine is client 1's namespace, with a process 1 and a boot's number of its own. Its power
+//! The machine is client 1's namespace, with a separate process 1 and number of a boot. Its power
 //! is cut: every process is killed, and the kernel has neither rules nor routes afterwards.
 
 use std::ffi::OsString;
@@ -16,7 +16,7 @@ use crate::lab::{CAMPUS_V4, Lab, UPLINK, eventually};
 use crate::process::{self, Process};
 use crate::traffic::ping_until;
 
-const SOON: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A program as process 1 of the machine's boot of this number.
 fn of_boot(lab: &Lab, boot: &str, words: &[OsString]) -> Process {
@@ -52,7 +52,7 @@ fn a_persistent_one_is_in_force_before_there_is_a_network() {
     let connect = client::arguments(&lab, 1, &ann);
     let persistent = [connect.as_slice(), &["--kill-switch=persistent".into()]].concat();
     let mut before = of_boot(&lab, "1", &persistent);
-    ping_until(machine, CAMPUS_V4.into(), SOON);
+    ping_until(machine, CAMPUS_V4.into(), TIMEOUT);
     before.kill();
     flush(machine);
     machine.ip_batch(&format!("link set {UPLINK} down\n"));
@@ -61,17 +61,17 @@ fn a_persistent_one_is_in_force_before_there_is_a_network() {
     count(&lab);
     let _talk = Talk::start(machine);
     let mut keeper = of_boot(&lab, "2", &keeper_words(&lab));
-    eventually("it is in force", SOON, || rules(&lab));
+    eventually("it is in force", TIMEOUT, || rules(&lab));
     switch_on(&lab);
     closed(&lab, "once there is a network");
     keeper.assert_running();
     // A client of this boot goes on with it, and a person ends it for good.
     let mut client = of_boot(&lab, "2", &connect);
-    ping_until(machine, CAMPUS_V4.into(), SOON);
+    ping_until(machine, CAMPUS_V4.into(), TIMEOUT);
     closed(&lab, "with a client");
     let [inner] = client.children()[..] else { panic!("one process: {:?}", client.children()) };
     kill_process(Pid::from_raw(inner.cast_signed()).expect("a number"), Signal::INT).expect("it runs");
-    let status = client.wait(SOON);
+    let status = client.wait(TIMEOUT);
     assert!(status.success(), "{status}: {}", client.output());
     opened(&lab, "a person ends it");
     keeper.assert_running();
@@ -91,7 +91,7 @@ fn another_one_ends_with_its_boot() {
     gateway.start();
     let connect = client::arguments(&lab, 1, &ann);
     let mut before = of_boot(&lab, "1", &[connect.as_slice(), &["--kill-switch".into()]].concat());
-    ping_until(&lab.clients[0], CAMPUS_V4.into(), SOON);
+    ping_until(&lab.clients[0], CAMPUS_V4.into(), TIMEOUT);
     before.kill();
     flush(&lab.clients[0]);
     let mut keeper = of_boot(&lab, "2", &keeper_words(&lab));

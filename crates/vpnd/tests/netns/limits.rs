@@ -23,7 +23,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// Payload of a datagram, and the bytes that count with it.
 const PAYLOAD: usize = 1_172;
 const COUNTED: usize = PAYLOAD + 28;
-/// What a full bucket holds at least, in seconds of its rate.
+/// The least content of a full bucket, in seconds of its rate.
 const BURST: f64 = 0.25;
 /// How often a second is measured on a machine that has other work, until one is as exact as
 /// promised.
@@ -40,7 +40,7 @@ impl Drop for SetOnDrop<'_> {
     }
 }
 
-/// As [`is_kept_together`], for one receiver.
+/// Does what [`is_kept_together`] does, for one receiver.
 pub(crate) fn is_kept(from: &Namespace, there: &Namespace, to: IpAddr, rate: usize) {
     is_kept_together(from, &[(there, to)], rate);
 }

@@ -2,8 +2,8 @@
 //! tunnel takes, as long as the profile permits it and the network is a plausible one. A network
 //! that could be there to capture something (TunnelCrack) goes into the tunnel.
 //!
-//! The laboratory's own addresses are public ones; a private network stands beside them on the
-//! client's link. Whatever routes somebody sets there, the tunnel's own datagrams stay outside it.
+//! The laboratory's own addresses are public ones; a private network is added to them on the
+//! client's link. Whatever routes are set there, the tunnel's own datagrams stay outside it.
 
 use std::time::Duration;
 
@@ -142,7 +142,7 @@ fn the_exception_follows_the_machine_to_another_network() {
 /// them.
 const ROUTERS: [(&str, &str); 2] = [("-4", "198.18.1.1"), ("-6", "fd18:1::1")];
 
-/// As people and scripts do it who leave out the interface: the kernel looks for it.
+/// People and scripts may leave out the interface: the kernel looks for it.
 #[test]
 fn a_router_that_is_named_without_its_interface_is_found_outside_the_tunnel() {
     let Some(lab) = Lab::new(1) else { return };

@@ -46,7 +46,7 @@ fn wrong_credentials_are_refused_alike() {
         }
     }
     assert!(gateway.sessions().is_empty());
-    // The same box, the right password: nothing else was in the way.
+    // With the right password the same box gets in: nothing else was in the way.
     let one = Client::connect(&lab, 1, &ann);
     ping_until(one.namespace(), CAMPUS_V4.into(), Duration::from_secs(5));
 }

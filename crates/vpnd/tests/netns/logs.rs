@@ -70,7 +70,7 @@ fn a_login_and_the_end_of_a_session_leave_one_line_each() {
     assert!(CLIENT.contains(&outer.ip().to_string().as_str()), "{began}");
     assert_eq!((&began["ipv4"], &began["ipv6"]), (&ipv4.as_str().into(), &ipv6.as_str().into()));
 
-    // What the gateway has collected is what the line gives, so it must have collected the ping.
+    // The line has what the gateway has collected, so it must have collected the ping.
     eventually("the gateway has counted the traffic", LOGGED, || {
         let sessions = gateway.sessions();
         sessions.first().is_some_and(|session| session["rx_bytes"].as_u64() > Some(0)).then_some(())

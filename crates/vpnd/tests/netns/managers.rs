@@ -1,4 +1,4 @@
-//! Behaviour: network managers of a machine that start, restart and end beside a full tunnel, the
+//! Behaviour: network managers of a machine that start, restart and end during a full tunnel, the
 //! real ones, take nothing of it away for good, and nothing leaves in clear meanwhile.
 
 use std::fs;

@@ -11,6 +11,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::client::Client;
@@ -19,6 +20,7 @@ use crate::lab::{CAMPUS_V4, GATEWAY_V4, GATEWAY_V6, Lab, eventually};
 use crate::namespace::Namespace;
 use crate::process::{self, Process};
 use crate::relay::PORT;
+use crate::reload::{Arrivals, PUSHES, push};
 use crate::traffic::{ping, ping_until};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -33,7 +35,7 @@ pub(crate) fn name_server(lab: &Lab, place: &Namespace, listen: &str, gateway: &
     name_server_at(lab, place, &[listen], &[gateway])
 }
 
-/// The same, at several addresses, for a gateway with several.
+/// Starts one at several addresses, for a gateway with several.
 pub(crate) fn name_server_at(lab: &Lab, place: &Namespace, listen: &[&str], gateway: &[&str]) -> Process {
     name_server_of(lab, place, listen, NAME, gateway)
 }
@@ -76,7 +78,7 @@ pub(crate) fn gateway<'l>(lab: &'l Lab, routes: &str) -> (Gateway<'l>, Login) {
     gateway_with(lab, routes, |gateway| gateway.configure("push.dns", strings(&[PUSHED])))
 }
 
-/// The same, configured otherwise.
+/// Makes a gateway with another configuration.
 pub(crate) fn gateway_with<'l>(
     lab: &'l Lab,
     routes: &str,
@@ -102,7 +104,7 @@ pub(crate) fn asks(lab: &Lab, server: &str) -> bool {
     text.lines().any(|line| line == format!("nameserver {server}"))
 }
 
-/// Somebody works, who goes on trying, until the machine asks `server`.
+/// A user works, and goes on trying, until the machine asks `server`.
 fn work_until_it_asks(lab: &Lab, client: &Client<'_>, server: &str, limit: Duration) {
     eventually(&format!("the machine asks {server}"), limit, || {
         ping(client.namespace(), CAMPUS_V4.into(), 56, SECOND / 5);
@@ -193,7 +195,7 @@ fn datagrams_that_are_lost_for_long_cost_no_more_than_that() {
     work_until_it_asks(&lab, &client, PUSHED, 20 * SECOND);
 }
 
-/// A silence that ends before the gateway's name is looked up: the look-up goes on, and nobody
+/// A silence that ends before the gateway's name is looked up: the look-up goes on, and no process
 /// waits for it any more.
 #[test]
 fn a_look_up_that_is_given_up_leaves_the_tunnels_name_servers() {
@@ -222,6 +224,27 @@ fn a_look_up_that_is_given_up_leaves_the_tunnels_name_servers() {
     let up = Instant::now();
     work_until_it_asks(&lab, &client, PUSHED, 30 * SECOND);
     println!("name servers of the tunnel {:?} after it carries again", up.elapsed());
+}
+
+/// Name servers of the tunnel that are silent are asked one after the other for seconds, by a process
+/// whose packets leave outside the tunnel once names are looked up there.
+#[test]
+fn a_trial_of_the_tunnels_names_is_over_before_names_are_looked_up_outside() {
+    let Some(lab) = Lab::new(1) else { return };
+    let _providers = name_server(&lab, &lab.net, PROVIDERS, &GATEWAY_V4.to_string());
+    lab.campus.nft(
+        "add table inet silent\n\
+         add chain inet silent in { type filter hook input priority 0; }\n\
+         add rule inet silent in udp dport 53 drop\n",
+    );
+    let (mut gateway, ann) = gateway_with(&lab, "pushed", |gateway| push(gateway, PUSHES[2]));
+    let client = Client::connect(&lab, 1, &ann);
+    work_until_it_asks(&lab, &client, PUSHED, 5 * SECOND);
+    let in_clear = Arrivals::count(&lab, &lab.net, &Lab::port(1), &["ip daddr 10.200.0.0/16"]);
+    gateway.terminate();
+    eventually("names are looked up outside", 20 * SECOND, || asks(&lab, PROVIDERS).then_some(()));
+    thread::sleep(5 * SECOND);
+    assert_eq!(in_clear.packets(), 0, "questions for the tunnel's name server in clear");
 }
 
 /// All of the machine's traffic is for the tunnel, which is dead: but not the question for the

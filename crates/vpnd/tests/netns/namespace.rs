@@ -36,7 +36,8 @@ impl Namespace {
         ip(&["netns", "add", &name]);
         let namespace = Self { name };
         namespace.ip_batch("link set lo up");
-        // Nobody has the same address here; without this, IPv6 begins to work after a second only.
+        // No other host has the same address here; without this, IPv6 begins to work after a second
+        // only.
         namespace.sysctl("net/ipv6/conf/default/accept_dad", "0");
         namespace.sysctl("net/ipv6/conf/default/dad_transmits", "0");
         namespace

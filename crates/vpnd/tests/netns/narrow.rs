@@ -176,7 +176,7 @@ fn full_packets_pass(outer: IpAddr) {
         eventually("what went in halves is counted", 5 * SECOND, || {
             let session = &gateway.sessions()[0];
             let counts = ["rx_halved", "tx_halved"].map(|name| session[name].as_u64());
-            // Of each kind one for each ping and each datagram: requests one way, answers the
+            // Each kind has one for each ping and each datagram: requests one way, answers the
             // other.
             let all = Some(4 * PACKETS as u64);
             counts.iter().all(|count| *count >= all).then_some(())

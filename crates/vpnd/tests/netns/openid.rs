@@ -16,7 +16,7 @@ use crate::names::PROVIDERS;
 use crate::namespace::Namespace;
 use crate::process::{self, Process};
 
-const SOON: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const PORT: u16 = 8443;
 const OTHER_PORT: u16 = 8444;
 const SECRET: &str = "the secret of the gateway, as long as it has to be";
@@ -38,7 +38,7 @@ pub(crate) struct OpenId<'l> {
     lab: &'l Lab,
     packages: PathBuf,
     process: Option<Process>,
-    /// Of the source that it is.
+    /// The name of the source.
     name: &'static str,
     port: u16,
 }
@@ -82,7 +82,7 @@ impl<'l> OpenId<'l> {
         replace(&self.file("groups.json"), &groups.to_string());
     }
 
-    /// What it says otherwise from now on (`openid/provider.mjs`).
+    /// Changes its answers from now on (`openid/provider.mjs`).
     pub(crate) fn mode(&self, mode: &str) {
         replace(&self.file("mode"), mode);
     }
@@ -103,7 +103,7 @@ impl<'l> OpenId<'l> {
         command.env("PACKAGES", &self.packages).env("NODE_NO_WARNINGS", "1");
         command.env("MODE", self.file("mode")).env("GROUPS", self.file("groups.json"));
         let mut process = Process::start(lab, "oidc-provider", command);
-        eventually("the provider listens", SOON, || {
+        eventually("the provider listens", TIMEOUT, || {
             process.assert_running();
             process.output().contains("listening").then_some(())
         });
@@ -157,9 +157,9 @@ impl<'l> Traveller<'l> {
         let cookies = number.unwrap();
         fs::write(&cookies, "").unwrap();
         let trust = lab.path("provider-and-portal.pem");
-        let both =
+        let certificates =
             [fs::read_to_string(portal).unwrap(), fs::read_to_string(lab.path("provider.pem")).unwrap()];
-        fs::write(&trust, both.concat()).unwrap();
+        fs::write(&trust, certificates.concat()).unwrap();
         Self { lab, place, cookies, trust }
     }
 
@@ -189,7 +189,7 @@ impl<'l> Traveller<'l> {
         self.request(address, &[], true)
     }
 
-    /// The same without following a redirection, whose address the page has then.
+    /// Gets a page without following a redirection, whose address the page has then.
     pub(crate) fn step(&self, address: &str) -> Page {
         self.request(address, &[], false)
     }
@@ -205,7 +205,7 @@ impl<'l> Traveller<'l> {
         self.at("uni", query, user)
     }
 
-    /// The same to this provider.
+    /// Logs in at this provider.
     pub(crate) fn at(&self, provider: &str, query: &str, user: &str) -> String {
         let mut page = self.step(&format!("https://{GATEWAY_V4}/oidc/start/{provider}{query}"));
         let credentials = [("login", user), ("password", "x")];
@@ -259,7 +259,7 @@ impl<'l> Traveller<'l> {
         since
     }
 
-    /// The page of whoever has logged in.
+    /// The page of the logged-in user.
     pub(crate) fn overview(&self) -> Option<String> {
         let page = self.get(&format!("https://{GATEWAY_V4}/"));
         assert_eq!(page.status, 200, "{page:?}");

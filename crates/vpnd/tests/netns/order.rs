@@ -1,5 +1,5 @@
 //! Behaviour: packets of one flow keep their order, however many shards and lanes carry them side
-//! by side; and where no offload is there, everything arrives all the same.
+//! by side; and where no offload is there, everything still arrives.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, UdpSocket};

@@ -32,11 +32,11 @@ use crate::shrink::shrink_under_traffic;
 use crate::traffic::{ping, ping_until, trickle_while};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// Traffic has to be back so soon after an outage, on a machine that is slow and busy.
-const HEALS: Duration = Duration::from_secs(30);
+/// Traffic has to be back within this time after an outage, on a machine that is slow and busy.
+const RECOVERY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Limit for a stall of the running TCP connection: TCP itself waits for as long again as an outage
 /// took.
-const STILL: Duration = Duration::from_secs(900);
+const STALL_LIMIT: Duration = Duration::from_secs(300);
 /// Limits of the long form for the gap of a change.
 const GATEWAY_CHANGES: Duration = Duration::from_millis(200);
 const PATH_SHRINKS: Duration = Duration::from_secs(2);
@@ -81,7 +81,7 @@ impl<'l> NameServers<'l> {
     }
 }
 
-/// Somebody on the Internet, whom only a full tunnel takes packets to.
+/// A host on the Internet, which packets reach only in a full tunnel.
 const STRANGER: &str = "203.0.113.9";
 
 /// The gateway, and a user who knows it by its name alone and takes these routes into the tunnel.
@@ -117,7 +117,7 @@ pub(crate) fn watch_for_leaks(lab: &Lab, routes: &str) {
     }
 }
 
-/// Sends to somebody on the Internet until it is over.
+/// Sends to a host on the Internet until it is over.
 fn speak_to_a_stranger(machine: &Namespace, over: &AtomicBool) {
     machine.within(|| {
         let socket = UdpSocket::bind("0.0.0.0:0").expect("a port is free");
@@ -165,7 +165,7 @@ struct Run<'l> {
 }
 
 impl Run<'_> {
-    /// Somebody works, who goes on trying.
+    /// A user works and goes on trying.
     fn work(&self, duration: Duration) {
         let end = Instant::now() + duration;
         while Instant::now() < end {
@@ -183,7 +183,7 @@ impl Run<'_> {
             "{:?}, {what}: gap {gap:.2?}, {after:.2?} of it after its end, {clear} packets in clear",
             self.resolver
         );
-        assert!(after <= HEALS, "{what}: {after:?}");
+        assert!(after <= RECOVERY_TIMEOUT, "{what}: {after:?}");
         assert_eq!(clear, 0, "{what}");
         self.asks_in_tunnel_again(what);
     }
@@ -198,7 +198,7 @@ impl Run<'_> {
     }
 
     fn asks_in_tunnel_again(&self, what: &str) {
-        eventually(&format!("{what}: the machine asks in the tunnel"), HEALS, || {
+        eventually(&format!("{what}: the machine asks in the tunnel"), RECOVERY_TIMEOUT, || {
             ping(self.client.namespace(), CAMPUS_V4.into(), 56, SECOND / 5);
             self.name_servers.are_pushed().then_some(())
         });
@@ -219,7 +219,7 @@ fn longest_gap_while(machine: &Namespace, done: impl FnOnce()) -> Duration {
                     longest = longest.max(last.elapsed());
                     last = Instant::now();
                 }
-                if is_last && (answered || last.elapsed() > HEALS) {
+                if is_last && (answered || last.elapsed() > RECOVERY_TIMEOUT) {
                     return longest.max(last.elapsed());
                 }
                 thread::sleep(SECOND / 500);
@@ -250,7 +250,9 @@ fn outages(resolver: Resolver, routes: &str) {
     thread::scope(|scope| {
         // One TCP connection that runs through all of it.
         let talk = scope.spawn(|| {
-            trickle_while(namespace, &lab.campus, CAMPUS_V4.into(), STILL, || !over.load(Ordering::Relaxed))
+            trickle_while(namespace, &lab.campus, CAMPUS_V4.into(), STALL_LIMIT, || {
+                !over.load(Ordering::Relaxed)
+            })
         });
         scope.spawn(|| speak_to_a_stranger(namespace, &over));
         let over = Over(&over);
@@ -270,11 +272,11 @@ fn outages(resolver: Resolver, routes: &str) {
         lose_udp(&lab);
         let asked = providers.output().matches(NAME).count();
         run.work(lost * SECOND);
-        eventually("the machine asks as without a tunnel", HEALS, || {
+        eventually("the machine asks as without a tunnel", RECOVERY_TIMEOUT, || {
             run.work(SECOND / 5);
             (!run.name_servers.are_pushed()).then_some(())
         });
-        eventually("the gateway's name is looked up there", HEALS, || {
+        eventually("the gateway's name is looked up there", RECOVERY_TIMEOUT, || {
             (providers.output().matches(NAME).count() > asked).then_some(())
         });
         lab.net.nft("delete table inet hole\n");
@@ -337,7 +339,7 @@ fn changes(resolver: Resolver, routes: &str) {
         let talks = campus.map(|to| {
             let (lab, over) = (&lab, &over);
             scope.spawn(move || {
-                trickle_while(machine, &lab.campus, to, STILL, || !over.load(Ordering::Relaxed))
+                trickle_while(machine, &lab.campus, to, STALL_LIMIT, || !over.load(Ordering::Relaxed))
             })
         });
         scope.spawn(|| speak_to_a_stranger(machine, &over));
@@ -349,7 +351,7 @@ fn changes(resolver: Resolver, routes: &str) {
             let gap = longest_gap_while(machine, || {
                 push(&gateway, PUSHES[pushed]);
                 must(gateway.ask(&["reload"]));
-                eventually("the client has changed its routes", HEALS, || {
+                eventually("the client has changed its routes", RECOVERY_TIMEOUT, || {
                     (set_up(&mut run.client) > before).then_some(())
                 });
             });
@@ -370,7 +372,7 @@ fn changes(resolver: Resolver, routes: &str) {
         assert!(!is_at_ipv6(&gateway), "it stays where it is");
         let gap = longest_gap_while(machine, || {
             uplink(&lab, false, false);
-            eventually("the session has moved", HEALS, || is_at_ipv6(&gateway).then_some(()));
+            eventually("the session has moved", RECOVERY_TIMEOUT, || is_at_ipv6(&gateway).then_some(()));
         });
         run.survives("from IPv4 to IPv6", gap, form.limit(FAMILY_CHANGES));
         drop(over);
@@ -381,7 +383,7 @@ fn changes(resolver: Resolver, routes: &str) {
     assert_eq!(gateway.status()["counters"]["logins"]["accepted"], 1, "nobody had to log in again");
     // Without the tunnel they do leave in clear.
     drop(run);
-    eventually("the leak is counted", HEALS, || {
+    eventually("the leak is counted", RECOVERY_TIMEOUT, || {
         let _ = machine.within(|| UdpSocket::bind("[::]:0")?.send_to(b"in clear", (CAMPUS_V6, 9)));
         (leaks(&lab) > 0).then_some(())
     });

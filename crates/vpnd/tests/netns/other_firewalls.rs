@@ -1,4 +1,4 @@
-//! Behaviour: a gateway beside the programs that ordinary machines manage their firewalls with:
+//! Behaviour: a gateway with the programs by which ordinary machines manage their firewalls:
 //! what nftables' unit, ufw and firewalld run leaves the gateway's table in force, or it is back
 //! before long, and no stranger gets through meanwhile.
 
@@ -44,7 +44,7 @@ fn run(lab: &Lab, command: &str) {
     assert!(output.status.success(), "{command}: {}", process::text(&output));
 }
 
-/// What systemd runs to restart Debian's `nftables.service`.
+/// The commands by which systemd restarts Debian's `nftables.service`.
 fn restart_of_nftables() -> Vec<String> {
     let unit = fs::read_to_string(UNIT).expect("./x setup installs nftables");
     let line = |key: &str| unit.lines().find_map(|line| line.strip_prefix(key)).expect(key).to_owned();
@@ -171,7 +171,7 @@ fn programs_that_manage_firewalls_open_the_gateway_to_nobody() {
     });
 }
 
-/// What `vpnd doctor` finds of firewalls that stand in the way.
+/// The firewalls in the way that `vpnd doctor` finds.
 fn obstacles(gateway: &Gateway<'_>) -> Vec<Finding> {
     let (_, mut findings) = examine(gateway);
     findings.retain(|finding| finding.check == "firewall" && finding.verdict != "good");
@@ -207,7 +207,7 @@ fn doctor_names_the_chain_that_stands_in_the_way_and_its_advice_helps() {
     let replies = "iptables -A FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT";
     let open = ["iptables -F", "iptables -P FORWARD ACCEPT", "iptables -P INPUT ACCEPT"];
 
-    // As Red Hat's iptables-services has it, and as Docker.
+    // Red Hat's iptables-services has this rule, and Docker.
     all(&[replies, "iptables -A FORWARD -j REJECT"]);
     finds(&lab, &gateway, &["ip filter FORWARD"]);
     all(&open);

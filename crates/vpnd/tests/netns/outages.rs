@@ -105,7 +105,7 @@ fn a_client_changes_its_address_under_traffic() {
     });
 }
 
-/// As after a suspend: nothing of the client has run for a while, and the gateway has forgotten it
+/// Simulates a suspend: nothing of the client has run for a while, and the gateway has forgotten it
 /// meanwhile.
 #[test]
 fn a_client_that_did_not_run_is_reachable_soon_afterwards() {

@@ -17,12 +17,13 @@ use crate::relay::PORT;
 use crate::traffic::{ping, ping_until, trickle_while};
 
 mod speed;
+mod times;
 
 const SOON: Duration = Duration::from_secs(60);
-/// UDP has to work for 30 s first, and is tried each 10 to 60 s.
+/// UDP has to work for 30 s first, and is tried each 10 to 300 s.
 const BACK: Duration = Duration::from_secs(240);
 
-/// A gateway that clients reach over TCP, too, and a user with a profile that says so.
+/// A gateway that clients reach over TCP, too, and a user with a profile for that.
 pub(crate) fn installation(lab: &Lab) -> (Gateway<'_>, Login) {
     let mut gateway = Gateway::init(lab);
     let (certificate, key) = certificate(&GATEWAY_V4.to_string());
@@ -66,7 +67,7 @@ pub(crate) fn drop_udp(lab: &Lab, which: &str) {
     rules(lab, &[&format!("{which} drop")]);
 }
 
-/// The same for all but those to and from a port. In one rule, `nft` 1.0.6 makes one comparison of
+/// Drops all but those to and from a port. In one rule, `nft` 1.0.6 makes one comparison of
 /// the two.
 fn drop_udp_but(lab: &Lab, port: u16) {
     let ends = ["dport", "sport"].map(|end| format!("udp {end} {port} accept"));
@@ -88,13 +89,13 @@ fn pass_all(lab: &Lab) {
     lab.net.nft("delete table inet hole\n");
 }
 
-fn is_over_tcp(gateway: &Gateway<'_>) -> bool {
+pub(crate) fn is_over_tcp(gateway: &Gateway<'_>) -> bool {
     let sessions = gateway.sessions();
     assert_eq!(sessions.len(), 1, "{sessions:?}");
     sessions[0]["over_tcp"] == true
 }
 
-fn has_logged(client: &mut Client<'_>, words: &str) {
+pub(crate) fn has_logged(client: &mut Client<'_>, words: &str) {
     eventually(&format!("the log has {words:?}"), SOON, || {
         client.process().assert_running();
         client.process().output().contains(words).then_some(())
@@ -168,7 +169,7 @@ fn a_network_that_passes_udp_443_is_one_with_udp() {
     assert!(ping(client.namespace(), CAMPUS_V4.into(), 1_300, SOON), "large packets, too");
     crate::traffic::transfer(client.namespace(), &lab.campus, CAMPUS_V4.into(), 5_000_000, SOON);
     assert!(!is_over_tcp(&gateway));
-    // Who comes by the other port is let in as before.
+    // A client at the other port is let in as before.
     pass_all(&lab);
     drop_udp_but(&lab, 4433);
     eventually("it goes over the other port", SOON, || {
@@ -222,7 +223,7 @@ fn a_network_that_drops_large_datagrams_is_one_without_udp() {
 }
 
 /// Squid in the client's network, which passes nothing else; with a user, or for anybody.
-fn squid(lab: &Lab, user: Option<(&str, &str)>) -> Process {
+pub(crate) fn squid(lab: &Lab, user: Option<(&str, &str)>) -> Process {
     let at = |name: &str| lab.path(name).display().to_string();
     let rule = match user {
         Some((user, password)) => {
@@ -253,7 +254,7 @@ fn squid(lab: &Lab, user: Option<(&str, &str)>) -> Process {
     squid
 }
 
-fn through(login: &Login, proxy: &str) {
+pub(crate) fn through(login: &Login, proxy: &str) {
     edit_toml(&login.profile, |profile| {
         let server = profile["server"].as_table_mut().unwrap();
         server.insert("proxy".to_owned(), proxy.into());
@@ -273,7 +274,7 @@ fn an_http_proxy_is_a_way_with_its_password_or_without() {
             eventually("the log says why", SOON, || {
                 let log = client.output();
                 assert!(!log.contains("wrong@"), "{log}");
-                log.contains("wants another user and password").then_some(())
+                log.contains("does not accept user and password").then_some(())
             });
         }
         let credentials = if user.is_some() { "ann:s%20p%3Ae%40c%25@" } else { "" };

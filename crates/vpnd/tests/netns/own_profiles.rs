@@ -16,7 +16,7 @@ use crate::over_tcp;
 use crate::process::{self, Process, text};
 use crate::traffic::ping_until;
 
-const SOON: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A file of this user with this text.
 fn file(lab: &Lab, user: User, name: &str, text: &[u8]) -> PathBuf {
@@ -54,7 +54,7 @@ fn a_user_brings_who_logs_in_and_the_machine_all_else() {
 
     let password = machine.password(BOB, "bob's password");
     must(machine.run(BOB, &["up", "mine", "--credentials", &password]));
-    ping_until(machine.place(), CAMPUS_V4.into(), SOON);
+    ping_until(machine.place(), CAMPUS_V4.into(), TIMEOUT);
     assert_eq!(gateway.sessions()[0]["user"], "bob");
     let routes = machine.tunnels(BOB)[0]["details"]["routes"].clone();
     assert!(!routes.as_array().unwrap().contains(&"0.0.0.0/0".into()), "{routes}");
@@ -68,7 +68,7 @@ fn a_user_brings_who_logs_in_and_the_machine_all_else() {
     edit_toml(&machine.profile(), |profile| profile["server"]["name"] = "other.example".into());
     refused(
         &machine.run(BOB, &["up", "mine", "--credentials", &password]),
-        "no profile of this machine is for",
+        "is gone, wrong or for another gateway now",
     );
     fs::write(machine.profile(), work).unwrap();
     let said = text(&must(machine.run(BOB, &["forget", "mine"])));
@@ -123,7 +123,7 @@ fn what_is_no_profile_of_the_machines_gateway_is_refused_and_changes_nothing() {
     ] {
         refused(&machine.run(ANN, &["import", source]), words);
     }
-    // What the user can't read is not read for the user.
+    // A file that the user can't read is not read for the user.
     let secret = lab.path("secret.toml");
     write_secret(&secret, &good);
     refused(&machine.run(ANN, &["import", secret.to_str().unwrap()]), "Permission denied");
@@ -145,7 +145,7 @@ fn web_server(lab: &Lab, directory: &Path, certificate: &Path, key: &Path) -> Pr
     let serve = "cd \"$1\" && exec openssl s_server -accept 8443 -cert \"$2\" -key \"$3\" -WWW";
     command.args(["-c", serve, "sh"]).arg(directory).arg(certificate).arg(key);
     let server = Process::start(lab, "web-server", command);
-    eventually("the web server is there", SOON, || {
+    eventually("the web server is there", TIMEOUT, || {
         lab.clients[0].within(|| std::net::TcpStream::connect("198.18.1.1:8443").ok()).map(drop)
     });
     server
@@ -163,7 +163,7 @@ fn a_profile_is_fetched_from_the_web_by_the_user_and_pages_are_none() {
     fs::write(web.join("web.pem"), &certificate).unwrap();
     write_secret(&lab.path("web-key.pem"), &key);
     let _server = web_server(&lab, &web, &web.join("web.pem"), &lab.path("web-key.pem"));
-    // What this machine trusts: the web server, and the gateway's pages.
+    // This machine trusts the web server and the gateway's pages.
     let pages = fs::read_to_string(gateway.file("portal.pem")).unwrap();
     let trusted = file(&lab, ANN, "trusted.pem", format!("{certificate}{pages}").as_bytes());
     let only_pages = file(&lab, ANN, "pages.pem", pages.as_bytes());
@@ -173,7 +173,7 @@ fn a_profile_is_fetched_from_the_web_by_the_user_and_pages_are_none() {
         process::run(command)
     };
     let import = |source: &str| import_with(&trusted, source);
-    refused(&import(&format!("https://{GATEWAY_V4}/profile")), "as pages do that want a login");
+    refused(&import(&format!("https://{GATEWAY_V4}/profile")), "as pages do that need a login");
     refused(&import("https://198.18.1.1:8443/web.pem"), "this profile is damaged");
     refused(&import("https://198.18.1.1:9/uni.toml"), "can't be reached");
     let without = import_with(&only_pages, "https://198.18.1.1:8443/uni.toml");

@@ -61,7 +61,7 @@ fn an_inner_address_that_belongs_to_somebody_else_is_refused() {
     let address = one.v4();
     one.interrupt();
 
-    // The same device gets the same address again, but now it is that of this machine's router.
+    // The device gets the same address again, but now it is that of this machine's router.
     lab.clients[0].ip_batch(&format!("route add 192.0.2.0/24 via {address} dev {UPLINK} onlink\n"));
     for routes in [&["203.0.113.0/24"][..], &["all"]] {
         permit(&ann, routes, false);

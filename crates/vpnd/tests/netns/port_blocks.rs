@@ -23,7 +23,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// The gateway's address on the campus, which is the only public one.
 const PUBLIC: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 1);
 const FIRST: u16 = 20_000;
-/// The same with other blocks: they overlap those, so that ports of one client were another's
+/// Other blocks: they overlap those, so that ports of one client were another's
 /// before.
 const OTHERWISE: u16 = FIRST + 16 * SIZE;
 const SIZE: u16 = 64;
@@ -42,7 +42,7 @@ fn configured(lab: &Lab) -> Gateway<'_> {
     gateway
 }
 
-/// The same with users `ann` and `bob`, connected.
+/// A gateway with users `ann` and `bob`, connected.
 fn laboratory(lab: &Lab) -> (Gateway<'_>, [Client<'_>; 2]) {
     let mut gateway = configured(lab);
     let (ann, bob) = (gateway.add_user("ann"), gateway.add_user("bob"));
@@ -141,7 +141,7 @@ fn connect(client: &Client<'_>, server: &Server) -> (TcpStream, TcpStream, Socke
     (stream, accepted, from)
 }
 
-/// 'vpnd audit whois' names this user for what a server has seen, and nobody else.
+/// 'vpnd audit whois' names this user for what a server has seen, and no other.
 fn assert_user(gateway: &Gateway<'_>, seen: SocketAddr, at: &str, user: &str) {
     let answer = eventually("the session is recorded", LIMIT, || {
         let answer = whois(gateway, &seen.to_string(), at);
@@ -255,7 +255,7 @@ fn flows_keep_their_ports_through_whatever_becomes_of_the_gateway() {
     };
     must(gateway.ask(&["reload"]));
     check("after a reload");
-    // Somebody has emptied the firewall: a reload restores all of it.
+    // The firewall was emptied: a reload restores all of it.
     lab.gateway.nft("flush ruleset");
     must(gateway.ask(&["reload"]));
     check("after another one");
@@ -281,7 +281,7 @@ fn flows_keep_their_ports_through_whatever_becomes_of_the_gateway() {
     thread::sleep(Duration::from_millis(1_100));
     gateway.terminate();
     gateway.start();
-    // What began under the blocks of before does not keep their ports, which may be another
+    // A connection of the former blocks does not keep their ports, which may be another
     // client's now.
     for (client, seen) in clients.iter().zip(seen("after a restart with other blocks")) {
         let block = block(client).start + OTHERWISE - FIRST;
@@ -320,7 +320,7 @@ fn ports_that_are_also_the_machines_are_found_before_a_client_has_them() {
     let program = lab.gateway.within(|| UdpSocket::bind(("0.0.0.0", FIRST + 5))).expect("a socket");
     expect(&[("nat.addresses", "good"), ("nat.ports", "problem")]);
     drop(program);
-    // One of the campus that nobody has, and one from elsewhere.
+    // An unused one of the campus, and one from elsewhere.
     gateway.configure("nat.addresses", strings(&["10.200.0.9", "203.0.113.1"]));
     expect(&[("nat.addresses", "problem"), ("nat.addresses", "unknown")]);
 

@@ -36,7 +36,7 @@ impl Seen {
         self.child_if_any(name).unwrap_or_else(|| panic!("there is a process {name}"))
     }
 
-    /// The same, if it is there.
+    /// The child of this name, if it is there.
     pub(crate) fn child_if_any(&self, name: &str) -> Option<Self> {
         let is_ours = |seen: &Self| {
             seen.status("PPid").as_deref() == self.0.file_name().and_then(|pid| pid.to_str())
@@ -58,8 +58,8 @@ impl Seen {
         line.map(|value| value.trim().to_owned())
     }
 
-    /// How many of its threads write many packets at once: each has memory for the results of Linux
-    /// AIO.
+    /// The number of its threads that write many packets at once: each has memory for the results
+    /// of Linux AIO.
     fn writers_of_many(&self) -> usize {
         let maps = self.bytes("maps");
         assert!(!maps.is_empty());
@@ -145,7 +145,7 @@ impl Seen {
                 let Ok(len @ 1..) = memory.read_at(&mut block[..room], at) else { break };
                 looked_at += len;
                 found |= block[..len].windows(wanted.len()).any(|window| window == wanted);
-                // What lies across the border of two blocks is seen with the second one.
+                // A match across the border of two blocks is seen with the second one.
                 let last = at + len as u64 >= end;
                 at += if last { len } else { len.saturating_sub(wanted.len()).max(1) } as u64;
             }
@@ -171,7 +171,7 @@ pub(crate) fn assert_shut_in(process: &Seen) {
     for file in process.open_files() {
         assert!(!file.starts_with("/dev/pts") && !file.starts_with("/dev/tty"), "{}", file.display());
     }
-    // Whose memory can't be dumped belongs to root in /proc, whoever it runs as.
+    // A process whose memory can't be dumped belongs to root in /proc, whatever its user.
     assert_eq!(std::os::unix::fs::MetadataExt::uid(&fs::metadata(process.0.join("mem")).unwrap()), 0);
 }
 

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
 
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::lab::{Lab, eventually};
@@ -133,11 +134,14 @@ impl Process {
         list.split_whitespace().map(|pid| pid.parse().expect("a number")).collect()
     }
 
-    /// Sends a signal to it and to the processes that it has started.
+    /// Sends a signal to it and to the processes that it has started and that have not ended.
     pub(crate) fn signal_all(&self, signal: Signal) {
         for pid in self.children().into_iter().chain([self.id()]) {
             let pid = Pid::from_raw(pid.cast_signed()).expect("no process has number 0");
-            kill_process(pid, signal).expect("they run");
+            match kill_process(pid, signal) {
+                Ok(()) | Err(Errno::SRCH) => {}
+                Err(error) => panic!("{error}"),
+            }
         }
     }
 

@@ -24,13 +24,13 @@ const SECOND: Duration = Duration::from_secs(1);
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// A machine whose `/run` and `/var/lib` outlive its programs.
-struct Newcomer<'l> {
+pub(crate) struct Newcomer<'l> {
     lab: &'l Lab,
-    place: &'l Namespace,
+    pub(crate) place: &'l Namespace,
 }
 
 impl<'l> Newcomer<'l> {
-    fn at(lab: &'l Lab, place: &'l Namespace) -> Self {
+    pub(crate) fn at(lab: &'l Lab, place: &'l Namespace) -> Self {
         process::share_run(lab, place, "/".as_ref());
         let this = Self { lab, place };
         fs::create_dir(this.var_lib()).expect("the laboratory's directory is writable");
@@ -50,12 +50,12 @@ impl<'l> Newcomer<'l> {
         command
     }
 
-    fn run(&self, words: &[&str]) -> String {
+    pub(crate) fn run(&self, words: &[&str]) -> String {
         process::text(&must(process::run(self.command(words))))
     }
 
     /// Starts a program that goes on, and waits until it says `line`.
-    fn start(&self, words: &[&str], line: &str) -> Process {
+    pub(crate) fn start(&self, words: &[&str], line: &str) -> Process {
         let mut process = Process::start(self.lab, words[1], self.command(words));
         eventually(line, LIMIT, || {
             process.assert_running();
@@ -139,7 +139,7 @@ fn its_steps_make_a_vpn() {
     let _pushed = names::name_server(&lab, &lab.campus, PUSHED, "192.0.2.1");
     let (gateway, mut server) = gateway(&lab);
     client(&lab, &gateway, &[CAMPUS_V4.into(), CAMPUS_V6.into()]);
-    // What an administrator does next.
+    // Then the administrator disables her.
     gateway.run(&["vpnd", "user", "disable", "alice"]);
     gateway.run(&["vpnd", "reload"]);
     server.signal(Signal::INT);

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::client;
-use crate::gateway::{Gateway, VPND, must};
+use crate::gateway::{Gateway, VPND, copy_program, must};
 use crate::lab::Lab;
 use crate::process::{self, Process};
 
@@ -128,7 +128,7 @@ fn a_second_gateway() {
     let (_, output) = refused(&lab, &gateway);
     assert!(output.contains("another vpnd"), "the same configuration twice: {output}");
 
-    // One with everything of its own but the port. Sockets of one gateway share it among
+    // One that shares only the port. Sockets of one gateway share it among
     // themselves; a stranger of the same kind must not get a share.
     let second = Gateway::init_in(&lab, "second");
     second.configure("tunnel.name", "other0");
@@ -157,7 +157,7 @@ fn no_tun_device() {
     for (namespace, inner) in
         [(&lab.gateway, gateway.server(&[])), (&lab.clients[0], client::command(&lab, 1, &ann, &[]))]
     {
-        // The same command, in a mount namespace without the device.
+        // Runs the command in a mount namespace without the device.
         let script = "mount -t tmpfs tmpfs /dev/net && exec \"$@\"";
         let mut command = process::command(&lab, namespace, "sh");
         command.args(["-c", script, "sh"]).arg(VPND);
@@ -177,7 +177,7 @@ fn no_privileges() {
     // Someone else must be able to run it and to read what it needs, so that only privileges are
     // missing.
     let binary = lab.path("vpnd");
-    fs::copy(VPND, &binary).unwrap();
+    copy_program(&binary);
     fs::set_permissions(&binary, Permissions::from_mode(0o755)).unwrap();
     fs::set_permissions(binary.parent().unwrap(), Permissions::from_mode(0o755)).unwrap();
     let nobody = 65_534;

@@ -36,13 +36,13 @@ const DATA: u8 = 0x80;
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Faults {
     pub(crate) seed: u64,
-    /// Of a hundred datagrams, how many are lost.
+    /// Datagrams of a hundred that are lost.
     pub(crate) lose: u32,
-    /// Of a hundred, how many wait for up to 5 ms and so come behind later ones.
+    /// Datagrams of a hundred that wait for up to 5 ms and so arrive after later ones.
     pub(crate) delay: u32,
-    /// Of a hundred, how many arrive twice.
+    /// Datagrams of a hundred that arrive twice.
     pub(crate) repeat: u32,
-    /// How long every datagram is on its way.
+    /// Delay of every datagram.
     pub(crate) latency: Duration,
     /// Whether data datagrams towards the gateway are recorded.
     pub(crate) record: bool,
@@ -75,7 +75,7 @@ impl Relay {
         let from: Vec<String> =
             (1..=lab.clients.len()).map(|n| format!("\"{}\"", Lab::port(n as u8))).collect();
         let from = from.join(", ");
-        // Clients dial by IPv6 too where IPv4 takes long, and no datagram may pass beside the relay.
+        // Clients dial by IPv6 too where IPv4 takes long, and no datagram may bypass the relay.
         lab.net.nft(&format!(
             "add table ip relay\n\
              add chain ip relay in {{ type nat hook prerouting priority dstnat; }}\n\
@@ -229,8 +229,8 @@ impl Worker {
             self.flows.push(new);
             return self.flows.len() - 1;
         }
-        // As a NAT whose table is full: the flow that was silent for longest is forgotten, with all
-        // that waits for it.
+        // Acts as a NAT whose table is full: the flow that was silent for longest is forgotten,
+        // with all that waits for it.
         let silent =
             (0..MAX_FLOWS).min_by_key(|&flow| self.flows[flow].heard).expect("there is at least one flow");
         self.waiting.retain(|Reverse((_, _, flow, ..))| *flow != silent);

@@ -260,8 +260,8 @@ fn mtu(place: &Namespace, device: &str) -> u64 {
 }
 
 /// MTU, pools and inner addresses are what device, addresses and firewall are made of: a reload
-/// leaves them as they are and says so, a restart changes them at both ends, and nothing leaves in
-/// clear meanwhile.
+/// leaves them as they are and reports that, a restart changes them at both ends, and nothing
+/// leaves in clear meanwhile.
 #[test]
 fn a_changed_tunnel_waits_for_a_restart() {
     let Some(lab) = Lab::new(1) else { return };
@@ -297,7 +297,7 @@ fn a_changed_tunnel_waits_for_a_restart() {
 
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
-        // Somebody works all the while.
+        // A user works all the while.
         scope.spawn(|| {
             client.namespace().within(|| {
                 let socket = UdpSocket::bind("0.0.0.0:0").unwrap();

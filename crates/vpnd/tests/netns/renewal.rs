@@ -1,7 +1,7 @@
 //! Behaviour: what another program removes from a machine with a tunnel is put back, and a full
 //! tunnel stays full meanwhile.
 //!
-//! Somebody sends to hosts of the Internet all the while, by old sockets and by new ones; `net`
+//! A program sends to hosts of the Internet all the while, by old sockets and by new ones; `net`
 //! counts what arrives there in clear. `VPND_RENEWALS=20` repeats each removal as often; the times
 //! and counts are printed.
 
@@ -24,7 +24,7 @@ use crate::traffic::ping_until;
 
 const SECOND: Duration = Duration::from_secs(1);
 /// Limit for what is promised within a second, on a machine that is slow and busy.
-const BACK: Duration = Duration::from_secs(20);
+const RECOVERY_TIMEOUT: Duration = Duration::from_secs(20);
 const STRANGERS: [&str; 2] = ["203.0.113.9:9", "[2001:db8::9]:9"];
 
 /// Everything that the tunnel has made in the kernel, but for the guard.
@@ -60,7 +60,7 @@ fn remove_first_rule(machine: &Namespace, version: &str) {
     machine.ip(&[version, "rule", "del", "priority", priority]);
 }
 
-/// As systemd-networkd may do with rules that it has not made.
+/// Removes rules as systemd-networkd may, which has not made them.
 fn remove_all_rules(machine: &Namespace) {
     for version in ["-4", "-6"] {
         machine.ip(&[version, "rule", "flush", "protocol", "118"]);
@@ -123,11 +123,15 @@ fn renewed_after(lab: &Lab, machine: &Namespace, (name, remove): Removal, times:
         remove(machine);
         let removed = Instant::now();
         while tunnel(machine) != before {
-            assert!(removed.elapsed() < BACK, "{name}:\n{}\ninstead of\n{before}", tunnel(machine));
+            assert!(
+                removed.elapsed() < RECOVERY_TIMEOUT,
+                "{name}:\n{}\ninstead of\n{before}",
+                tunnel(machine)
+            );
         }
         taken.push(removed.elapsed());
         for to in [IpAddr::from(CAMPUS_V4), CAMPUS_V6.into()] {
-            ping_until(machine, to, BACK);
+            ping_until(machine, to, RECOVERY_TIMEOUT);
         }
     }
     let clear = in_clear(lab) - clear;
@@ -144,7 +148,7 @@ fn what_a_tunnel_needs_is_put_back_and_a_full_one_stays_full_meanwhile() {
     let before = look_at(&lab, &lab.clients[0]);
     let mut client = Client::connect(&lab, 1, &ann);
     let machine = client.namespace();
-    ping_until(machine, CAMPUS_V4.into(), BACK);
+    ping_until(machine, CAMPUS_V4.into(), RECOVERY_TIMEOUT);
     watch(&lab);
     watch_for_leaks(&lab, "pushed");
     let (over, sent) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -177,9 +181,9 @@ fn until_it_is_put_back_a_full_tunnel_holds_back_everything_else() {
     let (_providers, _gateway, ann) = ordinary(&lab);
     let mut client = Client::connect(&lab, 1, &ann);
     let machine = client.namespace();
-    ping_until(machine, CAMPUS_V4.into(), BACK);
+    ping_until(machine, CAMPUS_V4.into(), RECOVERY_TIMEOUT);
     let before = tunnel(machine);
-    // An answer, or somebody on this machine who takes what is for a stranger.
+    // An answer, or a program on this machine that takes packets for a stranger.
     let listener = machine.within(|| UdpSocket::bind("0.0.0.0:7")).expect("the port is free");
     listener.set_nonblocking(true).expect("a socket");
     watch(&lab);
@@ -196,12 +200,16 @@ fn until_it_is_put_back_a_full_tunnel_holds_back_everything_else() {
             let stranger: SocketAddr = STRANGERS[0].parse().expect("an address");
             socket.send_to(b"hello", &stranger.into()).expect("it goes around the tunnel");
         });
-        eventually(&format!("{name}: what is bound has left"), BACK, || (in_clear(&lab) > 0).then_some(()));
+        eventually(&format!("{name}: what is bound has left"), RECOVERY_TIMEOUT, || {
+            (in_clear(&lab) > 0).then_some(())
+        });
         lab.net.nft("delete table inet watch\n");
         watch(&lab);
         client.process().signal(Signal::CONT);
-        eventually(&format!("{name}: it is back"), BACK, || (tunnel(machine) == before).then_some(()));
-        ping_until(machine, CAMPUS_V4.into(), BACK);
+        eventually(&format!("{name}: it is back"), RECOVERY_TIMEOUT, || {
+            (tunnel(machine) == before).then_some(())
+        });
+        ping_until(machine, CAMPUS_V4.into(), RECOVERY_TIMEOUT);
     }
 }
 
@@ -213,18 +221,18 @@ fn a_table_that_somebody_writes_into_is_left_to_them() {
     let (_providers, _gateway, ann) = ordinary(&lab);
     let mut client = Client::connect(&lab, 1, &ann);
     let machine = client.namespace();
-    ping_until(machine, CAMPUS_V4.into(), BACK);
+    ping_until(machine, CAMPUS_V4.into(), RECOVERY_TIMEOUT);
     for route in ["9.9.9.9", "default"] {
         let table = word_after(&own_rules(machine, "-4")[0], "lookup").to_owned();
         let foreign = ["route", "replace", route, "via", "198.18.1.1", "dev", UPLINK, "table", &table];
         machine.ip(&foreign);
-        eventually("another table is used", BACK, || {
+        eventually("another table is used", RECOVERY_TIMEOUT, || {
             let way = machine.ip(&["route", "get", "9.9.9.9"]);
             way.contains(TUN).then_some(())
         });
         assert!(!own_rules(machine, "-4").iter().any(|rule| rule.contains(&format!("lookup {table} "))));
         assert!(machine.ip(&["route", "show", "table", &table]).contains("198.18.1.1"), "it is theirs");
-        ping_until(machine, CAMPUS_V4.into(), BACK);
+        ping_until(machine, CAMPUS_V4.into(), RECOVERY_TIMEOUT);
     }
     client.interrupt();
 }
@@ -247,7 +255,7 @@ fn a_guard_that_another_program_removes_or_changes_is_put_back() {
     let before = look_at(&lab, &lab.clients[0]);
     let mut client = Client::connect(&lab, 1, &ann);
     let machine = client.namespace();
-    ping_until(machine, CAMPUS_V4.into(), BACK);
+    ping_until(machine, CAMPUS_V4.into(), RECOVERY_TIMEOUT);
     // The first comparison takes the tables as they are, and applies them again until they stay the
     // same.
     std::thread::sleep(2 * SECOND);
@@ -266,17 +274,17 @@ fn a_guard_that_another_program_removes_or_changes_is_put_back() {
             machine.nft(&format!("{change}\n"));
             let changed = Instant::now();
             while rules(&client) != guarded {
-                assert!(changed.elapsed() < BACK, "{change}:\n{}", client.firewall());
+                assert!(changed.elapsed() < RECOVERY_TIMEOUT, "{change}:\n{}", client.firewall());
             }
             taken.push(changed.elapsed());
         }
         let (median, worst) = summary(taken);
         println!("{change}: back after {median:.1?} (worst {worst:.1?}), {} times", form.times);
     }
-    eventually("the log names the program", BACK, || {
+    eventually("the log names the program", RECOVERY_TIMEOUT, || {
         client.process().output().contains("guard of the addresses on vpn0 (by nft)").then_some(())
     });
-    ping_until(machine, CAMPUS_V4.into(), BACK);
+    ping_until(machine, CAMPUS_V4.into(), RECOVERY_TIMEOUT);
     client.interrupt();
     assert_eq!(look_at(&lab, machine), before);
 }

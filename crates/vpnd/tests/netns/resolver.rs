@@ -23,7 +23,7 @@ use crate::resolved::Resolved;
 use crate::traffic::{ping, ping_until};
 
 const SECOND: Duration = Duration::from_secs(1);
-const SOON: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 const STUB: &str = "nameserver 127.0.0.53\n";
 
 fn resolv_conf(lab: &Lab) -> PathBuf {
@@ -49,10 +49,10 @@ fn tunnel<'l>(lab: &'l Lab, routes: &str) -> (Process, Process, Gateway<'l>, Log
 /// Connects client 1 and waits until all of its tunnel is set up, name servers last.
 fn connect<'l>(lab: &'l Lab, ann: &Login) -> Client<'l> {
     let mut client = Client::connect(lab, 1, ann);
-    eventually("the tunnel is set up", SOON, || {
+    eventually("the tunnel is set up", TIMEOUT, || {
         client.process().output().contains("the tunnel is set up").then_some(())
     });
-    ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
+    ping_until(client.namespace(), CAMPUS_V4.into(), TIMEOUT);
     client
 }
 
@@ -100,7 +100,7 @@ fn names_are_in_the_tunnel(lab: &Lab, providers: &Process, pushed: &Process, wha
     for (way, ask) in [("library", ask_library as fn(&Lab, &str)), ("file", ask_by_file)] {
         for domain in ["elsewhere.example", "campus.example"] {
             let name = format!("{way}-{label}.{domain}");
-            eventually(&format!("{what}: {name} is asked in the tunnel"), SOON, || {
+            eventually(&format!("{what}: {name} is asked in the tunnel"), TIMEOUT, || {
                 ask(lab, &name);
                 pushed.output().contains(&name).then_some(())
             });
@@ -174,7 +174,7 @@ fn systemd_resolved_is_stopped_started_and_changed_beneath_a_tunnel() {
     names_are_in_the_tunnel(&lab, &providers, &pushed, "at first");
     let is_back = |resolved: &Resolved<'_>, what: &str| {
         let since = Instant::now();
-        eventually(&format!("{what}: the tunnel's name server is back"), SOON, || {
+        eventually(&format!("{what}: the tunnel's name server is back"), TIMEOUT, || {
             resolved.servers(TUN).contains(PUSHED).then_some(())
         });
         println!("{what}: back after {:?}", since.elapsed());
@@ -185,14 +185,14 @@ fn systemd_resolved_is_stopped_started_and_changed_beneath_a_tunnel() {
     resolved.set(&["revert", TUN]);
     is_back(&resolved, "reverted");
     resolved.set(&["domain", TUN, "other.example"]);
-    eventually("another domain: ours is back", SOON, || {
+    eventually("another domain: ours is back", TIMEOUT, || {
         resolved.domains(TUN).contains("campus.example").then_some(())
     });
     names_are_in_the_tunnel(&lab, &providers, &pushed, "another domain");
 
     resolved.stop();
     let since = Instant::now();
-    eventually("the file has the tunnel's name server", SOON, || asks(&lab, PUSHED).then_some(()));
+    eventually("the file has the tunnel's name server", TIMEOUT, || asks(&lab, PUSHED).then_some(()));
     println!("stopped: in the file after {:?}", since.elapsed());
     names_are_in_the_tunnel(&lab, &providers, &pushed, "stopped");
     resolved.run();
@@ -201,7 +201,7 @@ fn systemd_resolved_is_stopped_started_and_changed_beneath_a_tunnel() {
     assert_eq!(fs::read_to_string(resolv_conf(&lab)).expect("it is there"), STUB);
 }
 
-/// Has the provider name this domain as its own, and connects a full tunnel beside it.
+/// Has the provider name this domain as its own, and connects a full tunnel.
 fn with_a_domain_of_the_provider<'l>(
     lab: &'l Lab,
     resolved: &Resolved<'l>,
@@ -226,7 +226,7 @@ fn a_domain_of_the_local_network_takes_no_name_out_of_a_full_tunnel() {
         ask_library(&lab, &format!("one{turn}.elsewhere.example"));
         ask_library(&lab, &format!("two{turn}.third.example"));
     }
-    eventually("other names are asked in the tunnel", SOON, || {
+    eventually("other names are asked in the tunnel", TIMEOUT, || {
         pushed.output().contains("two2.third.example").then_some(())
     });
     let is_closed = |name: &str| {
@@ -236,10 +236,10 @@ fn a_domain_of_the_local_network_takes_no_name_out_of_a_full_tunnel() {
     is_closed("three.elsewhere.example").expect("questions beside the tunnel are refused");
     // The rule is watched as all of the guard.
     client.namespace().nft("flush chain inet vpndguard_vpn0 departures\n");
-    eventually("the rule is back", SOON, || client.firewall().contains("oifkind").then_some(()));
+    eventually("the rule is back", TIMEOUT, || client.firewall().contains("oifkind").then_some(()));
     is_closed("four.elsewhere.example").expect("it is closed again");
     client.interrupt();
-    eventually("without the tunnel it is asked", SOON, || {
+    eventually("without the tunnel it is asked", TIMEOUT, || {
         ask_library(&lab, "five.elsewhere.example");
         providers.output().contains("five.elsewhere.example").then_some(())
     });
@@ -256,7 +256,7 @@ fn a_domain_of_a_split_tunnel_that_the_local_network_names_is_logged() {
     let Some(resolved) = Resolved::start(&lab, &lab.clients[0], &[PROVIDERS]) else { return };
     let mut client = with_a_domain_of_the_provider(&lab, &resolved, "www.campus.example", &ann);
     let (link, domain) = (format!("link={UPLINK}"), "domain=www.campus.example");
-    eventually("it is logged", SOON, || {
+    eventually("it is logged", TIMEOUT, || {
         let output = client.process().output();
         output.lines().any(|line| line.contains(&link) && line.contains(domain)).then_some(())
     });
@@ -276,7 +276,7 @@ fn ask_beside(lab: &Lab, name: &str) -> std::io::Result<usize> {
 /// Waits until the tunnel's name server is in the file again.
 fn until_it_is_back(lab: &Lab, what: &str) -> Duration {
     let since = Instant::now();
-    eventually(&format!("{what}: the tunnel's name server is back"), SOON, || {
+    eventually(&format!("{what}: the tunnel's name server is back"), TIMEOUT, || {
         asks(lab, PUSHED).then_some(())
     });
     println!("{what}: back after {:?}", since.elapsed());
@@ -335,7 +335,7 @@ fn a_program_that_goes_on_rewriting_is_named_and_another_tunnel_left_alone() {
         put_in_place(&path, &format!("# made by rewriterd\nnameserver 192.0.2.{turn}\n"));
         // The line may come a moment later than the file that it is about.
         let mut is_named = || client.process().output().contains("again and again");
-        eventually("the tunnel's name server is back, or the program is named", SOON, || {
+        eventually("the tunnel's name server is back, or the program is named", TIMEOUT, || {
             (asks(&lab, PUSHED) || is_named()).then_some(())
         });
         std::thread::sleep(SECOND / 5);
@@ -356,7 +356,7 @@ fn a_program_that_goes_on_rewriting_is_named_and_another_tunnel_left_alone() {
     let mut client = connect(&lab, &ann);
     let other = "# Name servers of the vpnd tunnel vpn7\nnameserver 192.0.2.8\n";
     put_in_place(&path, other);
-    eventually("it says whose the file is", SOON, || {
+    eventually("it says whose the file is", TIMEOUT, || {
         client.process().output().contains("belongs to the tunnel vpn7").then_some(())
     });
     std::thread::sleep(2 * SECOND);
@@ -393,7 +393,7 @@ fn renewals_of_a_lease_leave_the_tunnels_name_servers() {
     command.args(["-4", "-d", "-v", "-lf"]).arg(lab.path("leases")).arg("-pf").arg(lab.path("dhclient.pid"));
     command.arg(UPLINK);
     let mut dhclient = Process::start(&lab, "dhclient", command);
-    eventually("there is a lease", SOON, || {
+    eventually("there is a lease", TIMEOUT, || {
         dhclient.assert_running();
         (dhclient.output().contains("bound to") && asks(&lab, PROVIDERS)).then_some(())
     });
@@ -403,7 +403,7 @@ fn renewals_of_a_lease_leave_the_tunnels_name_servers() {
     let put_back =
         |client: &mut Client<'_>| client.process().output().matches("name servers are back").count();
     for turn in 1..=3 {
-        eventually("a renewal was undone", 2 * SOON, || (put_back(&mut client) >= turn).then_some(()));
+        eventually("a renewal was undone", 2 * TIMEOUT, || (put_back(&mut client) >= turn).then_some(()));
         until_it_is_back(&lab, "renewed");
         names_are_in_the_tunnel(&lab, &providers, &pushed, &format!("renewal {turn}"));
     }
@@ -411,7 +411,7 @@ fn renewals_of_a_lease_leave_the_tunnels_name_servers() {
     drop(dhcp);
     let before = put_back(&mut client);
     let dhcp = dhcp_server(&lab, "192.0.2.77");
-    eventually("a renewal with another server was undone", 2 * SOON, || {
+    eventually("a renewal with another server was undone", 2 * TIMEOUT, || {
         (dhcp.output().contains("DHCPACK") && put_back(&mut client) > before).then_some(())
     });
     until_it_is_back(&lab, "renewed otherwise");
@@ -450,7 +450,7 @@ fn an_immutable_file_stays_and_the_way_around_it_is_named() {
     assert!(output.contains("/etc/resolv.conf") && output.contains("--no-dns"), "{output}");
     assert_eq!(fs::read_to_string(&path).expect("it is there"), before);
     let mut client = Client::connect_with(&lab, 1, &ann, &["--no-dns"]);
-    ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
+    ping_until(client.namespace(), CAMPUS_V4.into(), TIMEOUT);
     client.interrupt();
 }
 
@@ -471,16 +471,16 @@ fn a_look_up_that_can_t_begin_leaves_the_tunnels_name_servers() {
          add rule inet hole forward udp sport {PORT} drop\n",
     ));
     let machine = client.namespace();
-    eventually("look-ups fail", 2 * SOON, || {
+    eventually("look-ups fail", 2 * TIMEOUT, || {
         ping(machine, CAMPUS_V4.into(), 56, SECOND / 5);
         client.process().output().contains("not permitted").then_some(())
     });
     lab.net.nft("delete table inet hole\n");
-    ping_until(machine, CAMPUS_V4.into(), 2 * SOON);
+    ping_until(machine, CAMPUS_V4.into(), 2 * TIMEOUT);
     drop(immutable);
     // A client that believes in the look-up would now put the machine's own back, and leave them.
     std::thread::sleep(3 * SECOND);
-    eventually("the tunnel's name server is in force", SOON, || asks(&lab, PUSHED).then_some(()));
+    eventually("the tunnel's name server is in force", TIMEOUT, || asks(&lab, PUSHED).then_some(()));
     names_are_in_the_tunnel(&lab, &providers, &pushed, "after the outage");
     client.interrupt();
 }
@@ -491,7 +491,7 @@ fn a_client_whose_names_find_no_answer_says_so() {
     let (_providers, pushed, _gateway, ann) = tunnel(&lab, "all");
     drop(pushed);
     let mut client = connect(&lab, &ann);
-    eventually("it says so", 2 * SOON, || {
+    eventually("it says so", 2 * TIMEOUT, || {
         client.process().output().contains("names can't be looked up").then_some(())
     });
     client.interrupt();

@@ -1,6 +1,6 @@
 //! Behaviour: the clients' authority publishes lists of what it has revoked. A reload takes a new
-//! one over: whoever has shown such a certificate is out at once and does not come back, not by a
-//! resumed TLS session either; everybody else notices nothing. A list that is not to be believed
+//! one over: a client with such a certificate is out at once and does not come back, not by a
+//! resumed TLS session either; other clients notice nothing. A list that is not to be believed
 //! changes nothing.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -77,7 +77,7 @@ fn serial(login: &Login) -> Vec<u8> {
     pem.parse_x509().unwrap().raw_serial().to_vec()
 }
 
-/// Lists that nobody should believe: each is refused with its reason.
+/// Lists that must not be believed: each is refused with its reason.
 fn refuse_bad_lists(lab: &Lab, gateway: &Gateway<'_>, campus: &Campus, ann: &Login) {
     let file = gateway.file("campus.crl");
     let stranger = {
@@ -148,14 +148,14 @@ fn what_the_clients_authority_revokes_is_out_at_once() {
         assert_eq!(gateway.sessions().len(), 1);
     };
     is_out(&gateway, &ann);
-    // The same list again costs nobody anything, and a restart knows it.
+    // The list again ends no session, and a restart knows it.
     must(gateway.ask(&["reload"]));
     ping_until(two.namespace(), CAMPUS_V4.into(), LIMIT);
     gateway.kill();
     gateway.start();
     ping_until(two.namespace(), CAMPUS_V4.into(), LIMIT);
     is_out(&gateway, &ann);
-    // Who is on the list no more comes in.
+    // A user who is no longer on the list gets in.
     fs::write(&file, none).unwrap();
     must(gateway.ask(&["reload"]));
     let client = Client::connect(&lab, 1, &ann);

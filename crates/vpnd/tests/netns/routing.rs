@@ -87,7 +87,7 @@ fn is_one_hop_away(from: (&Namespace, IpAddr), to: (&Namespace, IpAddr), gateway
     }
 }
 
-/// Networks beside the campus, as many as asked for.
+/// Networks in addition to the campus, as many as asked for.
 fn networks(count: usize) -> Vec<String> {
     (0..count).map(|n| format!("10.{}.{}.0/24", 100 + n / 256, n % 256)).collect()
 }
@@ -103,7 +103,7 @@ fn all_pushed_networks_lead_into_the_tunnel_and_more_than_fit_are_refused() {
             ["10.200.0.0/24", "fd20::/64"].into_iter().chain(networks.iter().map(String::as_str)).collect();
         gateway.configure("push.routes", strings(&all));
     };
-    // Those of the tunnel's own table, which nobody else writes.
+    // Those of the tunnel's own table, which no other program writes.
     let missing = |client: &Client<'_>, count: usize| {
         let shown = client.namespace().ip(&["-4", "route", "show", "table", "all", "dev", TUN]);
         let shown: HashSet<&str> = shown.lines().filter_map(|line| line.split(' ').next()).collect();

@@ -22,8 +22,8 @@ use crate::traffic::{ping, ping_until};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// `vpnd server` with so many descriptors for each of its processes, and none that the test itself
-/// was started with.
+/// `vpnd server` with this many descriptors for each of its processes, and none that the test
+/// itself was started with.
 fn limited(lab: &Lab, gateway: &Gateway<'_>, limit: usize) -> Command {
     let close =
         r#"for fd in /proc/self/fd/*; do fd=${fd##*/}; ((fd > 2)) && eval "exec $fd>&-"; done; exec "$@""#;

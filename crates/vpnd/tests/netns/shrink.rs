@@ -88,7 +88,7 @@ fn send_steadily(mut writer: TcpStream, stop: &AtomicBool, end: Instant) {
     writer.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
     let chunk = vec![0x5A; 16_384];
     while !stop.load(Ordering::Relaxed) && Instant::now() < end {
-        // A full buffer, or nobody who reads any more: what counts is what arrives.
+        // A full buffer, or no reader any more: what counts is what arrives.
         let _ = writer.write(&chunk);
         thread::sleep(Duration::from_millis(4));
     }
@@ -126,7 +126,7 @@ pub(crate) fn shrink_under_traffic(lab: &Lab, client: &Client<'_>, mtu: u16) -> 
     })
 }
 
-/// Nobody remembers how large packets were on the way before.
+/// Has hosts forget how large packets were on the way before.
 fn forget_paths(lab: &Lab) {
     for place in [&lab.campus, &lab.gateway, &lab.clients[0]] {
         place.ip(&["-4", "route", "flush", "cache"]);
@@ -204,7 +204,7 @@ fn a_path_does_not_shrink_because_somebody_says_so() {
         assert!(believed.contains("mtu 1300"), "the forgery is a good one: {believed}");
     }
     for _ in 0..20 {
-        // As large as the tunnel carries, and not to be cut.
+        // The ping is as large as the tunnel carries, and must not be cut.
         assert!(ping(client.namespace(), CAMPUS_V4.into(), 1_420 - 28, 5 * SECOND));
     }
 }

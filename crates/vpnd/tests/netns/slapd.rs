@@ -103,8 +103,8 @@ impl Slapd {
             if output.status.success() {
                 return;
             }
-            let why = String::from_utf8_lossy(&output.stderr);
-            assert!(why.contains("Can't contact") && Instant::now() < until, "{why}");
+            let complaint = String::from_utf8_lossy(&output.stderr);
+            assert!(complaint.contains("Can't contact") && Instant::now() < until, "{complaint}");
             sleep(Duration::from_millis(20));
         }
     }
@@ -206,7 +206,7 @@ pub fn make_certificates(directory: &Path, address: &str) {
     }
 }
 
-/// Two ports that nobody has for TCP now.
+/// Two ports that are free for TCP now.
 fn free_ports() -> [u16; 2] {
     let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
     listeners.map(|listener| listener.local_addr().unwrap().port())

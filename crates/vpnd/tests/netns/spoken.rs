@@ -1,4 +1,4 @@
-//! What a person reads who runs a client without options: sentences, and few of them.
+//! Output for a person who runs a client without options: sentences, and few of them.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::lab::{CAMPUS_V4, Lab, eventually};
 use crate::process::Process;
 use crate::traffic::ping_until;
 
-const SOON: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 #[test]
 fn it_is_three_lines_from_the_start_to_connected() {
@@ -17,8 +17,8 @@ fn it_is_three_lines_from_the_start_to_connected() {
     let ann = gateway.add_user("ann");
     gateway.start();
     let process = Process::start(&lab, "plain", client::plain_command(&lab, 1, &ann));
-    eventually("it is connected", SOON, || process.output().contains("vpnd: connected").then_some(()));
-    ping_until(&lab.clients[0], CAMPUS_V4.into(), SOON);
+    eventually("it is connected", TIMEOUT, || process.output().contains("vpnd: connected").then_some(()));
+    ping_until(&lab.clients[0], CAMPUS_V4.into(), TIMEOUT);
     let output = process.output();
     let lines: Vec<_> = output.lines().collect();
     let beginnings = ["vpnd: connecting to ", "vpnd: the tunnel is set up (ipv4 10.", "vpnd: connected"];
@@ -45,7 +45,7 @@ fn a_person_who_is_refused_reads_why_in_one_sentence() {
         !output.contains("vpnd::") && !output.contains("Os {") && output.lines().count() <= 3,
         "{output}"
     );
-    // Who owns the name of the interface is not known, but the option is.
+    // The owner of the interface's name is not known, but the option is.
     lab.clients[0].ip(&["tuntap", "add", client::TUN, "mode", "tun"]);
     let (_, output) = Client::refused(&lab, 1, &ann, &[]);
     assert!(output.contains("--tun NAME"), "{output}");

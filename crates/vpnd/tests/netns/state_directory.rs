@@ -1,6 +1,6 @@
 //! Behaviour: the gateway's privileged process opens files in the state directory, in which the
-//! auth process writes. Somebody who has taken that over puts other things in their place: the next
-//! start follows none of them, and says which it was.
+//! auth process writes. An attacker who has taken that over puts other things in their place: the
+//! next start follows none of them, and says which it was.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -38,7 +38,7 @@ fn what_the_auth_process_puts_in_the_place_of_privileged_files_is_refused() {
     gateway.start();
     gateway.terminate();
     let secret = lab.path("secret");
-    // As long as the secret of QUIC, so that its length gives nothing away.
+    // It has the length of QUIC's secret, so that its length gives nothing away.
     fs::write(&secret, [0x5A; 32]).unwrap();
     fs::set_permissions(&secret, Permissions::from_mode(0o600)).unwrap();
     for name in ["state/quic.secret", "state/admin.sock.lock"] {

@@ -225,7 +225,8 @@ impl TakenOver {
         }
     }
 
-    fn receive(&mut self) -> Sent {
+    /// The next message.
+    pub(crate) fn receive(&mut self) -> Sent {
         let mut header = [0; 8];
         self.fill(&mut header);
         let word = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().unwrap());
@@ -276,7 +277,7 @@ fn ends(process: &mut Process, hint: &str) {
 type Kind = (u32, &'static dyn Fn(&mut Body), u32, Duration);
 
 /// All that a client's worker may ask for.
-const KINDS: [Kind; 12] = [
+const KINDS: [Kind; 13] = [
     (
         0,
         &|body| {
@@ -369,6 +370,14 @@ const KINDS: [Kind; 12] = [
         },
         64,
         Duration::from_millis(250),
+    ),
+    (
+        14,
+        &|body| {
+            body.array(1).unwrap().u16(1).unwrap();
+        },
+        64,
+        Duration::from_millis(500),
     ),
     (
         13,
@@ -537,12 +546,12 @@ fn a_gateways_worker_gets_few_reloads_and_upgrades() {
         });
         (u32::try_from(granted.count()).unwrap(), began.elapsed())
     };
-    let (granted, took) = count(&bare(READ_CONFIGURATION), TO_CONFIGURATION, "too often of late", 100);
+    let (granted, took) = count(&bare(READ_CONFIGURATION), TO_CONFIGURATION, "was read too often", 100);
     let most = 32 + u32::try_from(took.as_secs()).unwrap() + 1;
     assert!((16..=most).contains(&granted), "{granted} reloads, at most {most}");
     // One that fails before it has started anything.
     gateway.configure("tunnel.mtu", 1_400);
-    let (granted, took) = count(&bare(UPGRADE), TO_NOT_UPGRADED, "too many upgrades of late", 50);
+    let (granted, took) = count(&bare(UPGRADE), TO_NOT_UPGRADED, "too many upgrades", 50);
     let most = 16 + u32::try_from(took.as_secs() / 10).unwrap() + 1;
     assert!((8..=most).contains(&granted), "{granted} upgrades, at most {most}");
     assert!(gateway.process().output().contains("that takes a restart"), "they were tried");
@@ -564,14 +573,14 @@ fn what_no_gateways_worker_says_ends_the_gateway() {
     let frames = [
         (mtu, "makes no sense"),
         // It was not asked to hand over.
-        (bare(6), "something else than was expected"),
+        (bare(6), "an unexpected message"),
         (bare(1_000), "makes no sense"),
         (too_long, "too long"),
         // No session has had a host's address, or the gateway's own.
-        (released("10.200.0.2"), "something else than was expected"),
-        (released("10.86.0.1"), "something else than was expected"),
+        (released("10.200.0.2"), "an unexpected message"),
+        (released("10.86.0.1"), "an unexpected message"),
         // This gateway is of no fleet.
-        (announced("10.86.0.2"), "something else than was expected"),
+        (announced("10.86.0.2"), "an unexpected message"),
     ];
     for (frame, hint) in frames {
         gateway.start();

@@ -123,7 +123,7 @@ impl Speaker {
         self.login_with(line, user, &format!("{user}'s password"))
     }
 
-    /// The same, with a password of the speaker's choice.
+    /// Logs in with a password of the caller's choice.
     pub(crate) fn login_with(&self, line: &Line, user: &str, password: &str) -> Message {
         Message::Login(Login {
             user: Text::new(user).unwrap(),

@@ -14,6 +14,7 @@ use rand::{Rng, SeedableRng};
 use sha2::{Digest, Sha256};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
+use crate::lab::eventually;
 use crate::namespace::Namespace;
 
 /// Bytes of one transfer.
@@ -29,18 +30,15 @@ pub(crate) fn ping(from: &Namespace, to: IpAddr, size: usize, limit: Duration) -
     from.within(|| echo_request(None, to, size, limit)).unwrap_or(false)
 }
 
-/// The same, from an address of the sender's choice.
+/// Pings from an address of the sender's choice.
 pub(crate) fn ping_as(from: &Namespace, source: IpAddr, to: IpAddr, limit: Duration) -> bool {
     from.within(|| echo_request(Some(source), to, 56, limit)).expect("the source address can be used")
 }
 
 /// Pings until an answer comes; fails when the time is up.
 pub(crate) fn ping_until(from: &Namespace, to: IpAddr, limit: Duration) {
-    let end = Instant::now() + limit;
-    while !ping(from, to, 56, Duration::from_millis(200)) {
-        assert!(Instant::now() < end, "no answer from {to} within {limit:?}");
-        thread::sleep(Duration::from_millis(20));
-    }
+    let reply = || ping(from, to, 56, Duration::from_millis(200)).then_some(());
+    eventually(&format!("{to} answers"), limit, reply);
 }
 
 /// Seconds since the first call, as a number of 16 bits.
@@ -124,14 +122,14 @@ pub(crate) fn trickle(from: &Namespace, server: &Namespace, to: IpAddr, duration
     trickle_while(from, server, to, limit, || start.elapsed() < duration);
 }
 
-/// The same for as long as `goes_on` says so.
+/// A conversation while `goes_on` is true; the longest time that a message took.
 pub(crate) fn trickle_while(
     from: &Namespace,
     server: &Namespace,
     to: IpAddr,
     limit: Duration,
     goes_on: impl Fn() -> bool + Send,
-) {
+) -> Duration {
     let listener =
         server.within(|| TcpListener::bind(SocketAddr::new(to, 0))).expect("the address is the server's");
     let address = listener.local_addr().expect("it is bound");
@@ -142,26 +140,29 @@ pub(crate) fn trickle_while(
             echo(stream, limit).unwrap_or_else(|error| panic!("server: {error}"));
         });
         let talk = from.within(|| converse(address, limit, goes_on));
-        let messages = talk.unwrap_or_else(|error| panic!("conversation with {to}: {error}"));
+        let (messages, longest) = talk.unwrap_or_else(|error| panic!("conversation with {to}: {error}"));
         assert!(messages > 10, "only {messages} messages got through");
-    });
+        longest
+    })
 }
 
-fn converse(to: SocketAddr, limit: Duration, goes_on: impl Fn() -> bool) -> io::Result<usize> {
+fn converse(to: SocketAddr, limit: Duration, goes_on: impl Fn() -> bool) -> io::Result<(usize, Duration)> {
     let mut stream = TcpStream::connect_timeout(&to, limit)?;
     stream.set_read_timeout(Some(limit))?;
     stream.set_write_timeout(Some(limit))?;
     let (mut message, mut answer) = (vec![0; 10_000], vec![0; 10_000]);
-    let mut count = 0;
+    let (mut count, mut longest) = (0, Duration::ZERO);
     while goes_on() {
+        let began = Instant::now();
         rand::rng().fill_bytes(&mut message);
         stream.write_all(&message)?;
         stream.read_exact(&mut answer)?;
         assert!(message == answer, "message {count} came back changed");
+        longest = longest.max(began.elapsed());
         count += 1;
         thread::sleep(Duration::from_millis(5));
     }
-    Ok(count)
+    Ok((count, longest))
 }
 
 fn accept(listener: &TcpListener, limit: Duration) -> io::Result<TcpStream> {

@@ -1,6 +1,6 @@
 //! Behaviour: several clients on one machine, each with its own gateway. They leave each other
 //! alone; what both could carry goes through the newest, and its own datagrams through the older
-//! ones where their routes say so.
+//! ones where their routes lead there.
 //!
 //! The second gateway is a neighbour of the first client, in the place of client 2; behind it is
 //! `SECOND_CAMPUS`.
@@ -111,6 +111,9 @@ fn disjoint_and_overlapping_tunnels_leave_each_other_alone() {
     let before = look_at(&lab, machine);
     for order in [[0, 1], [1, 0]] {
         let [one, other] = order.map(|number| two.connect(number));
+        let says =
+            |client: &Process| client.output().contains("leads to 10.210.0.0/24, too: this one is newer");
+        assert!(!says(&one) && says(&other), "{}", other.output());
         two.reaches(CAMPUS_V4);
         two.reaches(CAMPUS_V6);
         if order == [0, 1] {
@@ -119,7 +122,7 @@ fn disjoint_and_overlapping_tunnels_leave_each_other_alone() {
         assert_eq!(two.way_to("10.210.0.1"), TUNNELS[order[1]], "both lead there: the newest does");
         assert_eq!([two.way_to("10.200.0.9"), two.way_to("10.220.0.9")], TUNNELS);
 
-        // Somebody who is refused comes and goes, and other devices do.
+        // A refused client comes and goes, as do other devices.
         let wrong = Login { credentials: two.users[1].credentials.clone(), ..two.users[0].clone() };
         let (code, output) = client::ended(&lab, two.command(&wrong, "vpn2"));
         assert!(code != 0 && output.contains("refuse"), "{output}");
@@ -185,7 +188,7 @@ fn a_full_tunnel_goes_through_an_older_one_and_outlives_it() {
     assert_eq!(look_at(&lab, machine), before, "the machine is as it was");
 }
 
-/// What ends a tunnel beside another, and what a person does next.
+/// The end of one of two tunnels, and what a person does next.
 #[derive(Clone, Copy, Debug)]
 enum End {
     Asked,

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::client::TUN;
 use crate::full::{check_sources, looks_back_with_marks};
-use crate::gateway::{Gateway, Login, VPND, edit_toml, write_secret};
+use crate::gateway::{Gateway, Login, copy_program, edit_toml, write_secret};
 use crate::lab::{CAMPUS_V4, CAMPUS_V6, Lab, eventually};
 use crate::process::Process;
 use crate::traffic::ping_until;
@@ -77,7 +77,7 @@ fn boot(lab: &Lab, unit: &str, login: &Login) -> Option<Process> {
     put(lab, UNIT, unit);
     put(lab, &format!("{UNIT}.d/beside.conf"), BESIDE);
     let program = put(lab, "usr/local/bin/vpnd", "");
-    fs::copy(VPND, program).expect("the laboratory has room for it");
+    copy_program(&program);
     for (name, from) in [("work.toml", &login.profile), ("work.password", &login.credentials)] {
         let text = fs::read_to_string(from).expect("it was just written");
         write_secret(&put(lab, &format!("etc/vpnd/{name}"), ""), &text);

@@ -27,7 +27,7 @@ const PACE: Duration = Duration::from_millis(1);
 const ANSWERS: Duration = Duration::from_millis(5);
 /// By when clients have noticed that their control channel is gone, which they look after every 25
 /// seconds.
-const BACK: Duration = Duration::from_secs(60);
+const RECOVERY_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[test]
 fn the_gateway_is_upgraded_under_traffic() {
@@ -65,7 +65,7 @@ fn the_gateway_is_upgraded_under_traffic() {
         now.len() == workers.len() && now.iter().all(|pid| !workers.contains(pid)),
         "{workers:?} {now:?}"
     );
-    eventually("all clients have a control channel again", BACK, || {
+    eventually("all clients have a control channel again", RECOVERY_TIMEOUT, || {
         gateway.sessions().iter().all(|session| session["connected"] == true).then_some(())
     });
     assert_eq!(identities(&gateway), sessions);
@@ -73,13 +73,13 @@ fn the_gateway_is_upgraded_under_traffic() {
 
     must(gateway.ask(&["kick", "ann"]));
     one.process().wait(10 * SECOND);
-    // What is revoked while one gateway ends and the next begins is not passed over by both.
+    // A revocation while one gateway ends and the next begins is not passed over by both.
     must(process::run(gateway.user(&["disable", "bob"])));
     must(gateway.upgrade());
     eventually("the session of who was disabled has ended", 5 * SECOND, || {
         gateway.sessions().is_empty().then_some(())
     });
-    two.process().wait(BACK);
+    two.process().wait(RECOVERY_TIMEOUT);
     assert_eq!(gateway.status()["counters"]["ended"]["sessions"], 2);
     // The third process knows what the first two have counted, and the last line sums it up.
     gateway.terminate();
@@ -126,11 +126,11 @@ fn an_upgrade_that_fails_changes_nothing() {
     refused(&mut gateway, "only root can change");
     fs::remove_file(&program).expect("it is there");
     refused(&mut gateway, "can't find");
-    fs::copy(crate::gateway::VPND, &program).expect("there is room");
+    crate::gateway::copy_program(&program);
     must(gateway.upgrade());
     assert_eq!(identities(&gateway), sessions);
     ping_until(one.namespace(), CAMPUS_V4.into(), 5 * SECOND);
-    eventually("the client has a control channel again", BACK, || {
+    eventually("the client has a control channel again", RECOVERY_TIMEOUT, || {
         (gateway.sessions()[0]["connected"] == true).then_some(())
     });
 }

@@ -21,7 +21,10 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::Value as Json;
+use vpnd_config::access_profile::WALLED;
 use vpnd_crypto::Secret;
+use vpnd_store::WireGuardDevices as _;
+use vpnd_store::sqlite::Sqlite;
 use vpnd_wireguard::PublicKey;
 use vpnd_wireguard::key::StaticKey;
 
@@ -61,7 +64,7 @@ pub(crate) fn program(name: &str) -> Option<PathBuf> {
     found
 }
 
-/// What a client's file says, by section and key.
+/// A client's file, by section and key.
 pub(crate) struct Configuration(BTreeMap<String, String>);
 
 impl Configuration {
@@ -93,13 +96,13 @@ impl Configuration {
         self.get("Peer.Endpoint").rsplit_once(':').unwrap().1.parse().unwrap()
     }
 
-    /// The same with this value.
+    /// The configuration with this value.
     fn with(mut self, key: &str, value: &str) -> Self {
         self.0.insert(key.to_owned(), value.to_owned());
         self
     }
 
-    /// The same without IPv6 in the tunnel.
+    /// The configuration without IPv6 in the tunnel.
     fn without_ipv6(mut self) -> Self {
         for key in ["Interface.Address", "Peer.AllowedIPs"] {
             let v4: Vec<_> = self.get(key).split(", ").filter(|net| !net.contains(':')).collect();
@@ -182,8 +185,8 @@ impl<'l> Stock<'l> {
         Self::start_towards(lab, number, program, configuration, GATEWAY_V4.into())
     }
 
-    /// The same towards this address of the gateway.
-    fn start_towards(
+    /// Starts one towards this address of the gateway.
+    pub(crate) fn start_towards(
         lab: &'l Lab,
         number: usize,
         program: &Path,
@@ -249,7 +252,7 @@ fn gateway_for_phone(lab: &Lab) -> (Gateway<'_>, Configuration) {
     gateway_with(lab, |_| {})
 }
 
-/// The same with other settings.
+/// A gateway with other settings.
 fn gateway_with<'l>(lab: &'l Lab, configure: impl FnOnce(&Gateway<'l>)) -> (Gateway<'l>, Configuration) {
     let mut gateway = Gateway::init(lab);
     gateway.configure("wireguard.enabled", true);
@@ -267,6 +270,19 @@ pub(crate) fn sessions_of(gateway: &Gateway<'_>, protocol: &str) -> Vec<Json> {
     let mut sessions = gateway.sessions();
     sessions.retain(|session| session["protocol"] == protocol);
     sessions
+}
+
+/// Sessions that reach more than the pages.
+pub(crate) fn before_the_wall(gateway: &Gateway<'_>) -> usize {
+    gateway.sessions().iter().filter(|session| session["profile"] != WALLED).count()
+}
+
+/// The client tries again and again, by itself, and has nothing but the pages.
+pub(crate) fn stays_out(gateway: &Gateway<'_>, client: &Stock<'_>) {
+    for _ in 0..5 {
+        assert!(!ping(client.place, CAMPUS_V4.into(), 56, Duration::from_secs(1)), "it is in again");
+        assert_eq!(before_the_wall(gateway), 0);
+    }
 }
 
 pub(crate) fn handshakes(gateway: &Gateway<'_>, name: &str) -> u64 {
@@ -295,7 +311,7 @@ fn is_a_client(program: &Path) {
     let outer = sessions[0]["outer"][0].as_str().unwrap().parse::<SocketAddr>().unwrap();
     assert_eq!(outer.ip(), IpAddr::from([198, 18, 1, 2]));
 
-    // A client of our own beside it: they reach each other, in both directions.
+    // A client of our own joins: they reach each other, in both directions.
     let laptop = Client::connect(&lab, 2, &bob);
     ping_until(laptop.namespace(), phone.v4(), PATIENCE);
     ping_until(phone.place, laptop.v4(), PATIENCE);
@@ -367,6 +383,7 @@ fn comes_back_to(name: &str) {
     let (mut gateway, file) = gateway_for_phone(&lab);
     let phone = Stock::start(&lab, 1, &program, &file);
     ping_until(phone.place, CAMPUS_V4.into(), PATIENCE);
+    devices_are_kept(&gateway, 1);
     let back = |what: &str| {
         let began = Instant::now();
         ping_until(phone.place, CAMPUS_V4.into(), PATIENCE);
@@ -384,6 +401,16 @@ fn comes_back_to(name: &str) {
     assert_eq!(sessions_of(&gateway, "wireguard").len(), 1);
 }
 
+/// Waits until the store has where this many devices are. No packet waits for that, and a gateway that
+/// is killed before does not begin handshakes with the others: they send nothing by themselves.
+fn devices_are_kept(gateway: &Gateway<'_>, devices: usize) {
+    let store = Sqlite::open(&gateway.file("state/vpnd.db")).unwrap();
+    eventually("the store has where devices are", PATIENCE, || {
+        let stored = store.wireguard_devices().unwrap();
+        (stored.iter().filter(|device| device.outer.is_some()).count() == devices).then_some(())
+    });
+}
+
 #[test]
 fn a_device_behind_a_firewall_is_reached_from_the_address_that_it_talks_to() {
     let Some(program) = program("wireguard-go") else { return };
@@ -398,15 +425,18 @@ fn a_device_behind_a_firewall_is_reached_from_the_address_that_it_talks_to() {
     let (mut gateway, file) = gateway_for_phone(&lab);
     let phone = Stock::start_towards(&lab, 1, &program, &file, second);
     ping_until(phone.place, CAMPUS_V4.into(), PATIENCE);
+    devices_are_kept(&gateway, 1);
     gateway.kill();
     gateway.start();
+    let started = Instant::now();
     // The phone sends nothing by itself.
     ping_until(&lab.campus, phone.v4(), BACK);
+    assert!(started.elapsed() < BACK);
 }
 
 #[test]
 fn hundreds_of_devices_are_back_seconds_after_a_gateway_was_killed() {
-    /// Of one user, at most.
+    /// Devices of one user, at most.
     const OF_USER: usize = 60;
     let devices = std::env::var("VPND_WIREGUARD_DEVICES").map_or(240, |count| count.parse().unwrap());
     let Some(lab) = Lab::new(1) else { return };
@@ -429,6 +459,7 @@ fn hundreds_of_devices_are_back_seconds_after_a_gateway_was_killed() {
     fleet.begin();
     let first = fleet.all_beyond(&vec![0; devices], PATIENCE);
     let before = fleet.done();
+    devices_are_kept(&gateway, devices);
     gateway.kill();
     gateway.start();
     let back = fleet.all_beyond(&before, PATIENCE);

@@ -17,7 +17,7 @@ const FIRST: usize = 1_000;
 /// A test over fewer measurements of a kind says nothing.
 const LEAST: f64 = 200.0;
 /// Interval of progress reports.
-const SAY_EACH: Duration = Duration::from_secs(60);
+const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Mean and variance as they grow (Welford).
 #[derive(Clone, Copy, Default)]
@@ -143,7 +143,7 @@ pub(crate) fn look<T>(
     })
 }
 
-/// The same for durations from elsewhere, of kind 0 or 1. Says on standard error how far it is, if
+/// Compares durations from elsewhere, of kind 0 or 1. Reports its progress on standard error, if
 /// that takes long.
 pub(crate) fn look_at(
     samples: usize,
@@ -162,7 +162,7 @@ pub(crate) fn look_at(
     for number in 1..=samples {
         let (kind, ns) = measure();
         tests.add(kind, ns);
-        if said.elapsed() > SAY_EACH {
+        if said.elapsed() > REPORT_INTERVAL {
             said = Instant::now();
             eprintln!("{number} of {samples}: |t| = {:.2} so far", tests.found().t.abs());
         }

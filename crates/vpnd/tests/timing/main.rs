@@ -71,7 +71,7 @@ fn the_harness_sees_a_difference_of_a_fiftieth_and_none_where_there_is_none() {
     }
 }
 
-/// Work twice as long is told apart on any machine, however busy.
+/// Work twice as long is distinguished on any machine, however busy.
 #[test]
 fn the_harness_measures_by_the_clock() {
     let differing = leak::look(5_000, 1, |kind, _| if kind == 0 { 5_000 } else { 10_000 }, spin);
@@ -84,11 +84,11 @@ enum Pair {
     Names,
     /// A wrong password, and the right one without its code.
     Passwords,
-    /// The same, with a wrong code along.
+    /// Passwords, with a wrong code.
     PasswordsWithCode,
 }
 
-/// As long as those that are tried.
+/// Has the length of those that are tried.
 const RIGHT: &str = "0123456789abcdef";
 const WRONG_CODE: &str = "000000";
 
@@ -96,7 +96,7 @@ const WRONG_CODE: &str = "000000";
 struct Gateway {
     auth: Authenticator,
     pair: Pair,
-    /// Names of each kind: that nobody has, and that users have. All have been tried before, for
+    /// Names of each kind: unused ones, and those of users. All have been tried before, for
     /// what is remembered of wrong guesses has to do with names alone.
     names: [Vec<String>; 2],
     now_s: u64,
@@ -183,7 +183,7 @@ fn compare(pair: Pair, second: &str) {
                 LoginOutcome::CodeRequired(number) => {
                     gateway.auth.complete(number, &Password::new(WRONG_CODE.to_owned()), now_s)
                 }
-                // The code came along.
+                // The code was sent with it.
                 other => other,
             };
             assert!(

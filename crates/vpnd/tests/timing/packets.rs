@@ -82,7 +82,7 @@ fn look(suite: Suite, backend: Backend, work: Work, samples: usize, seed: u64) -
     )
 }
 
-/// Our own code is held to the bar; libraries stand beside it to compare with. Few packets, as in a
+/// Our own code is held to the bar; libraries are measured to compare with. Few packets, as in a
 /// run of all tests, only show that the measurement works: `./x timing` takes many.
 #[test]
 fn a_packet_takes_as_long_whatever_its_bytes_and_key() {

@@ -21,9 +21,9 @@ use crate::transport::{Opener, Sealer};
 /// are dropped, and their peers begin again after 5 s. Handshakes of ours are not among them: each
 /// peer has one at most. Who begins many at once has to leave room for the responses.
 pub const MAX_WAITING: usize = 256;
-/// Responses to one message of ours that need not pass the gate: its index is random, so few others
-/// can answer it. Without this the devices behind one NAT could not all answer a gateway that has
-/// restarted.
+/// Responses to one message of ours that need not pass the gate: its index is random, and few other
+/// senders can answer it. Without this the devices behind one NAT could not all answer a gateway
+/// that has restarted.
 const FREE_RESPONSES: u8 = 4;
 
 /// State of a request until its reply.
@@ -46,7 +46,7 @@ impl Peers {
         self.on_datagram_of(now, from, from.remote, datagram)
     }
 
-    /// The same for one that counts for another address than it is answered at.
+    /// Handles one that counts for another address than it is answered at.
     ///
     /// # Errors
     /// The reason if nothing comes of it.

@@ -327,7 +327,7 @@ fn responses_have_room_of_their_own() {
     assert_eq!(gateway.peers.finishing(), 0);
     gateway.peers.on_datagram(s(20), at(1), &response).expect("there is room for it");
     assert_eq!(gateway.peers.finishing(), 1);
-    // What waits for others than that process makes room, once.
+    // A peer that waits for others than that process makes room, once.
     let asked: Vec<_> = core::iter::from_fn(|| gateway.peers.poll_output())
         .filter_map(|output| if let Output::Ask(id, _) = output { Some(id) } else { None })
         .collect();

@@ -251,7 +251,7 @@ impl World {
 
     fn carry(&mut self, from: Endpoint, to: Endpoint, datagram: Vec<u8>) {
         if let Ok(header) = TransportHeader::parse(&datagram) {
-            // The same index may be drawn again by chance, at another address or much later; not
+            // An index may be drawn again by chance, at another address or much later; not
             // with the same counter at once.
             let new = self.counters.insert((to.remote, header.receiver.0, header.counter));
             assert!(new, "counter {} used twice with {:?}", header.counter, header.receiver);

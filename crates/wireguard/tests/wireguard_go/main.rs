@@ -21,8 +21,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rand::Rng as _;
 use vpnd_crypto::Secret;
+use vpnd_packet::Packet;
 use vpnd_proto::admission::sketch::Rate;
-use vpnd_proto::packet::Packet;
 use vpnd_proto::plane::Endpoint;
 use vpnd_proto::session::Random;
 use vpnd_proto::time::Time;
@@ -40,7 +40,7 @@ const OWN_PRIVATE: [u8; 32] = [0x11; 32];
 const THEIR_PRIVATE: [u8; 32] = [0x22; 32];
 const PRESHARED: [u8; 32] = [0x33; 32];
 /// Machines of CI are slow and busy: this long may anything take there.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[test]
 fn wireguard_go_is_served() {
@@ -227,7 +227,7 @@ impl Lab {
             let text: Vec<u8> = (0..*size).map(|at| at as u8).collect();
             let mut sent_at = None;
             let mut buffer = [0; 2048];
-            let end = Instant::now() + PATIENCE;
+            let end = Instant::now() + TIMEOUT;
             loop {
                 assert!(Instant::now() < end, "{size} bytes did not come back: {:?}", self.node.events);
                 if sent_at.is_none_or(|at: Instant| at.elapsed() > Duration::from_secs(1)) {
@@ -243,7 +243,7 @@ impl Lab {
     }
 
     fn until(&mut self, done: impl Fn(&Node) -> bool) {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         while !done(&self.node) {
             assert!(Instant::now() < end, "{:?}", self.node.events);
             self.turn();
@@ -324,7 +324,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 fn wait(ready: impl Fn() -> bool) {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while !ready() {
         assert!(Instant::now() < end, "nothing listens");
         std::thread::sleep(Duration::from_millis(20));

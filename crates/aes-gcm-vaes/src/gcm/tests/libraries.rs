@@ -18,30 +18,30 @@ enum Portable {
 
 impl Libraries {
     pub(crate) fn new(key: &[u8]) -> Self {
-        let why = "a key of 16 or 32 bytes";
+        let reason = "a key of 16 or 32 bytes";
         let (algorithm, portable) = if key.len() == 16 {
-            (&aead::AES_128_GCM, Portable::Aes128(Box::new(Aes128Gcm::new_from_slice(key).expect(why))))
+            (&aead::AES_128_GCM, Portable::Aes128(Box::new(Aes128Gcm::new_from_slice(key).expect(reason))))
         } else {
-            (&aead::AES_256_GCM, Portable::Aes256(Box::new(Aes256Gcm::new_from_slice(key).expect(why))))
+            (&aead::AES_256_GCM, Portable::Aes256(Box::new(Aes256Gcm::new_from_slice(key).expect(reason))))
         };
-        let ring = aead::LessSafeKey::new(aead::UnboundKey::new(algorithm, key).expect(why));
+        let ring = aead::LessSafeKey::new(aead::UnboundKey::new(algorithm, key).expect(reason));
         Self { ring, portable }
     }
 
     /// The ciphertext, then the tag.
     pub(crate) fn seal(&self, nonce: [u8; NONCE_LEN], aad: &[u8], text: &[u8]) -> Vec<u8> {
-        let why = "a text of at most 65,535 bytes";
+        let reason = "a text of at most 65,535 bytes";
         let mut sealed = text.to_vec();
         let with = aead::Nonce::assume_unique_for_key(nonce);
-        self.ring.seal_in_place_append_tag(with, aead::Aad::from(aad), &mut sealed).expect(why);
+        self.ring.seal_in_place_append_tag(with, aead::Aad::from(aad), &mut sealed).expect(reason);
         let mut other = text.to_vec();
         let buffer = other.as_mut_slice().into();
         let tag: [u8; TAG_LEN] = match &self.portable {
             Portable::Aes128(key) => {
-                key.encrypt_inout_detached(&nonce.into(), aad, buffer).expect(why).into()
+                key.encrypt_inout_detached(&nonce.into(), aad, buffer).expect(reason).into()
             }
             Portable::Aes256(key) => {
-                key.encrypt_inout_detached(&nonce.into(), aad, buffer).expect(why).into()
+                key.encrypt_inout_detached(&nonce.into(), aad, buffer).expect(reason).into()
             }
         };
         other.extend(tag);

@@ -1,5 +1,5 @@
-//! What a second process executes, instruction by instruction (ptrace), for one secret after another,
-//! and whether that is the same. Shared by our own ciphers' tests.
+//! Records what a second process executes, instruction by instruction (ptrace), for one secret
+//! after another, and whether that is the same. Shared by our own ciphers' tests.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};

@@ -111,6 +111,7 @@ impl Bench {
             factors: vpnd_config::factor::Factors::PASSWORD,
             auth_time_s: 900,
             generation: 0,
+            most: None,
         };
         let owner = LeaseOwner { user: user.id, device: device_id };
         let lease = Lease { address: address(device).into(), owner, session: id, until_s: at_s + 1_000 };
@@ -210,7 +211,7 @@ fn sessions_of_other_sources_are_out_of_reach() {
     let bench = bench();
     let missing = Some(ErrorCause::SessionNotFound);
     // By their addresses, by the ids that their own servers know, by whole names, and for a source
-    // that nobody may ask about or that is none.
+    // that no request may name or that is none.
     for device in 4..=6 {
         assert_eq!(bench.disconnect("guests", at(device)), missing, "{device}");
     }
@@ -243,12 +244,12 @@ fn other_groups_are_a_change_of_the_user_whose_sessions_go_on() {
     assert_eq!(bench.ask("guests", groups(&["vpn"]), at(4)), Some(ErrorCause::SessionNotFound));
     assert_eq!(bench.ask("guests", groups(&["staff", "vpn"]), at(1)), None);
     assert_eq!(bench.left(), [1, 2, 3, 4, 5, 6]);
-    let of = |name: &str| bench.store.user(name).unwrap().unwrap().groups;
-    assert_eq!(of("ann@guests.example"), ["staff", "vpn"]);
-    assert!(of("ann@others.example").is_empty() && of("bob@guests.example").is_empty());
+    let groups_of = |name: &str| bench.store.user(name).unwrap().unwrap().groups;
+    assert_eq!(groups_of("ann@guests.example"), ["staff", "vpn"]);
+    assert!(groups_of("ann@others.example").is_empty() && groups_of("bob@guests.example").is_empty());
     let last = bench.store.revocations_since(0).unwrap().pop().unwrap();
     assert_eq!(last.cause, RevocationCause::Groups);
-    // Who was disabled here stays so.
+    // A user who was disabled here stays so.
     bench.store.set_enabled("bob@guests.example", false, 2).unwrap();
     assert_eq!(bench.ask("guests", groups(&["staff"]), of_user("bob")), Some(ErrorCause::SessionNotFound));
     assert!(!bench.store.user("bob@guests.example").unwrap().unwrap().enabled);

@@ -18,9 +18,9 @@ use vpnd_config::revocation_cause::RevocationCause;
 use vpnd_config::source::Recheck;
 use vpnd_ipc::channel::{self, Channel};
 use vpnd_ipc::gateway::idp::{
-    AcceptAttributes, AccountingRecord, Continuation, DynamicRequest, IdpChallenge, IdpRequest, LoginAddress,
-    LoginAnswer, MAX_FRAME, NextDynamicRequest, ProviderLogin, ProviderLogout, ReadLogout, RedeemCode,
-    Redeemed, RefreshLogin, RefreshedLogin, Url, UserRecheck,
+    AcceptAttributes, AccountingRecord, Continuation, DynamicRequest, IdpChallenge, IdpRequest, LoggedOut,
+    LoginAddress, LoginAnswer, MAX_FRAME, NextDynamicRequest, ProviderLogin, ProviderLogout, ReadLogout,
+    RedeemCode, Redeemed, RefreshLogin, RefreshedLogin, Url, UserRecheck,
 };
 use vpnd_ipc::request::{self, Answer};
 use vpnd_store::audit::testing::Recorded;
@@ -31,6 +31,7 @@ use vpnd_store::{
     SessionRecord, Sessions as _, TotpSecret, User, UserChange, UserId, Users as _, WireGuardDevices as _,
 };
 
+mod lies;
 mod provider;
 
 const NOW: u64 = 1_700_000_000;
@@ -48,6 +49,8 @@ struct Bench {
     /// A reply to a request that begins with "held" needs one of these.
     held: Arc<Semaphore>,
     replies: Replies,
+    /// The factors that users of a provider are said to have shown.
+    factors: Arc<Mutex<Factors>>,
     _directory: tempfile::TempDir,
 }
 
@@ -91,7 +94,7 @@ impl Bench {
         let hasher = Hasher::with_cost(64, 1);
         let local = NewUser::new("local", hasher.hash(&Password::new("local's".to_owned())).unwrap());
         store.add_user(&local, NOW).unwrap();
-        // Codes are asked for where somebody has them.
+        // Codes are asked for where any user has them.
         let totp = Some(vpnd_store::TotpSecret::new(vec![7; 20]));
         let holder = NewUser { totp, ..NewUser::new("holder", local.password.clone()) };
         store.add_user(&holder, NOW).unwrap();
@@ -103,14 +106,16 @@ impl Bench {
         let replies = replies.iter().map(|(user, reply)| ((*user).to_owned(), reply.clone())).collect();
         let replies: Replies = Arc::new(Mutex::new(replies));
         let held = Arc::new(Semaphore::new(0));
+        let factors = Arc::new(Mutex::new(Factors::ONE_TIME_CODE));
         let channel = Channel::new(theirs, MAX_FRAME).unwrap();
-        let told = Arc::new(ToldIdp {
+        let scripted = Arc::new(ToldIdp {
             replies: Arc::clone(&replies),
+            factors: Arc::clone(&factors),
             asked: Arc::clone(&asked),
             held: Arc::clone(&held),
         });
         let permits = Arc::new(Semaphore::new(Semaphore::MAX_PERMITS));
-        tokio::spawn(request::serve::<IdpRequest, _>(channel, told, permits));
+        tokio::spawn(request::serve::<IdpRequest, _>(channel, scripted, permits));
         let audit = Recorded::default();
         let profiles = vpnd_config::testing::smallest("[wireguard]\nenabled = true\n").profiles;
         let access = crate::access::Access::new(profiles, &vpnd_config::Tunnel::default());
@@ -121,14 +126,14 @@ impl Bench {
             Arc::default(),
             TokenSeal::default(),
         )));
-        Self { auth, store, audit, asked, held, replies, _directory: directory }
+        Self { auth, store, audit, asked, held, replies, factors, _directory: directory }
     }
 
     async fn log_in(&self, user: &str, password: &str) -> LoginOutcome {
         self.auth.log_in(login(user, password), NOW).await
     }
 
-    /// The same, with a wrong code if one is asked for.
+    /// Logs in, with a wrong code if one is asked for.
     async fn through_code(&self, user: &str, password: &str) -> LoginOutcome {
         match self.log_in(user, password).await {
             LoginOutcome::CodeRequired(number) => self.answer(number, "000000").await,
@@ -156,9 +161,10 @@ fn login(user: &str, password: &str) -> Login {
 type Reply = Result<Verdict, Reason>;
 type Replies = Arc<Mutex<BTreeMap<String, Reply>>>;
 
-/// An idp process that answers as it is told.
+/// An idp process with answers of the test.
 struct ToldIdp {
     replies: Replies,
+    factors: Arc<Mutex<Factors>>,
     asked: Asked,
     held: Arc<Semaphore>,
 }
@@ -201,8 +207,8 @@ impl Answer<UserRecheck> for ToldIdp {
 }
 
 impl Answer<LoginAddress> for ToldIdp {
-    async fn answer(self: &Arc<Self>, _: LoginAddress) -> Result<Url, Reason> {
-        Ok(Text::cut("https://sso.example/login"))
+    async fn answer(self: &Arc<Self>, login: LoginAddress) -> Result<Url, Reason> {
+        Ok(Url::cut(&login.state))
     }
 }
 
@@ -224,9 +230,12 @@ impl Answer<RefreshLogin> for ToldIdp {
 
 impl Answer<RedeemCode> for ToldIdp {
     async fn answer(self: &Arc<Self>, redeem: RedeemCode) -> Result<Result<Redeemed, SourceRefusal>, Reason> {
-        match self.reply(&redeem.source, redeem.code.expose().to_owned()).await? {
+        let code = redeem.code.expose();
+        match self.reply(&redeem.source, code.to_owned()).await? {
             Verdict::Accepted(identity) => {
-                let login = ProviderLogin { identity, factors: Factors::ONE_TIME_CODE, auth_time_s: None };
+                let factors = *self.factors.lock().unwrap();
+                let session = Some([code.as_bytes()[0]; 32].into());
+                let login = ProviderLogin { identity, factors, auth_time_s: None, session };
                 Ok(Ok(Redeemed { login, refresh: Some(SecretText::new("first").unwrap()) }))
             }
             Verdict::Refused(refusal) => Ok(Err(refusal)),
@@ -237,7 +246,12 @@ impl Answer<RedeemCode> for ToldIdp {
 
 impl Answer<ReadLogout> for ToldIdp {
     async fn answer(self: &Arc<Self>, read: ReadLogout) -> Result<Option<ProviderLogout>, Reason> {
-        Ok(Some(ProviderLogout { subject: Subject::cut(read.token.expose()), id: [1; 32].into() }))
+        let token = read.token.expose();
+        let who = match token.strip_prefix("session ") {
+            Some(session) => LoggedOut::Session([session.as_bytes()[0]; 32].into()),
+            None => LoggedOut::Subject(Subject::cut(token)),
+        };
+        Ok(Some(ProviderLogout { who, id: [token.len() as u8; 32].into() }))
     }
 }
 
@@ -275,7 +289,7 @@ fn accepted(subject: &str, groups: &[&str]) -> Reply {
     }))
 }
 
-/// The same of an entry that has several names, of which this is the first.
+/// Accepts an entry that has several names, of which this is the first.
 fn accepted_as(name: &str, subject: &str, groups: &[&str]) -> Reply {
     let Ok(Verdict::Accepted(identity)) = accepted(subject, groups) else { unreachable!() };
     Ok(Verdict::Accepted(Identity { name: Some(UserName::new(name).unwrap()), ..identity }))
@@ -350,6 +364,7 @@ async fn a_challenge_is_answered_once_and_by_the_device_that_logs_in() {
     };
     assert_eq!((demand.kind, &*demand.text), (ChallengeKind::Code, "Code [2Jfrom your token"));
     assert!(demand.time <= Duration::from_secs(90));
+    assert_eq!(bench.auth.number_at(number), bench.auth.number_for("token-ann"));
     // No approval is waited for, and nothing is let in by asking for one.
     assert!(matches!(
         bench.auth.approved(number, DEVICE, NOW).await,
@@ -424,7 +439,7 @@ async fn logins_that_wait_for_a_person_are_few_and_count_as_guesses() {
     ));
     assert!(matches!(bench.log_in("local", "local's").await, LoginOutcome::Granted(_)));
     assert!(matches!(bench.answer(first, "123456").await, LoginOutcome::Granted(_)), "and makes room");
-    // Whoever knows the password can't bother a person, or guess codes, without end.
+    // An attacker with the password can't bother a person, or guess codes, without end.
     let mut throttled = false;
     for _ in 0..8 {
         match bench.log_in("token-ann", "right").await {
@@ -449,6 +464,7 @@ async fn a_wrong_password_is_asked_for_a_code_like_a_right_one() {
         let outcome = bench.log_in(name, "guess").await;
         let LoginOutcome::CodeRequired(number) = outcome else { panic!("{name}: {outcome:?}") };
         assert!(since.elapsed() >= REFUSAL_TIME, "{name}");
+        assert_eq!(bench.auth.number_at(number), STORE, "codes are checked here");
         assert!(
             matches!(
                 bench.answer(number, "000000").await,
@@ -630,7 +646,7 @@ async fn how_a_source_answers_is_counted() {
 async fn a_slow_source_keeps_no_others_waiting() {
     let bench = Arc::new(Bench::new(&[("g-bob", accepted("2", &[]))]));
     let waiting = Arc::clone(&bench);
-    // Nobody answers, and the source's one turn is taken.
+    // No server answers, and the source's one turn is taken.
     let slow = tokio::spawn(async move { waiting.log_in("ann@uni.example", "right").await });
     while bench.asked.lock().unwrap().is_empty() {
         tokio::task::yield_now().await;
@@ -639,6 +655,10 @@ async fn a_slow_source_keeps_no_others_waiting() {
     assert!(matches!(bench.log_in("g-bob", "right").await, LoginOutcome::Granted(_)));
     assert!(!slow.is_finished());
     slow.abort();
+    // The portal has a queue for each of these.
+    let queues = ["local", "ann@uni.example", "g-bob", "Ann@sso.example"];
+    assert_eq!(queues.map(|user| bench.auth.number_for(user)), [0, 1, 2, 5]);
+    assert_eq!(["staff", "uni", "none"].map(|source| bench.auth.number_of(source)), [1, 5, 0]);
 }
 
 #[tokio::test]
@@ -777,6 +797,7 @@ impl Bench {
             factors: Factors::PASSWORD,
             auth_time_s: NOW,
             generation: 0,
+            most: None,
         };
         let change = SessionChange::Add(record, user.generation);
         self.store.change_sessions(&[change], NOW).unwrap() == [true]
@@ -821,7 +842,7 @@ async fn whoever_is_disabled_while_the_source_is_asked_stays_out() {
     let causes: Vec<_> = bench.store.revocations_since(0).unwrap().into_iter().map(|r| r.cause).collect();
     assert_eq!(causes, [RevocationCause::Disabled, RevocationCause::Groups]);
 
-    // The same with a login under way.
+    // Again with a login under way.
     bench.store.set_enabled(&user.name, true, NOW).unwrap();
     bench.asked.lock().unwrap().clear();
     let (this, name) = (Arc::clone(&bench), user.name.clone());
@@ -841,6 +862,7 @@ async fn a_user_of_a_provider_is_whom_the_provider_shows() {
         ("eve's", accepted_as("eve@uni.example", "2", &["staff"])),
         ("nobody's", accepted("3", &[])),
         ("wrong", Ok(Verdict::Refused(SourceRefusal::NotProved))),
+        ("many", Ok(Verdict::Refused(SourceRefusal::TooManyGroups))),
         ("down", Err(Reason::cut("down"))),
     ]);
     let back = async |source: &str, code: &str| {
@@ -866,6 +888,7 @@ async fn a_user_of_a_provider_is_whom_the_provider_shows() {
         ("uni", "eve's", Refusal::NotConfirmed),
         ("uni", "nobody's", Refusal::NotConfirmed),
         ("uni", "wrong", Refusal::NotConfirmed),
+        ("uni", "many", Refusal::TooManyGroups),
         ("uni", "down", Refusal::SourceUnavailable),
         ("staff", "ann's", Refusal::NotConfirmed),
         ("other", "ann's", Refusal::NotConfirmed),
@@ -873,7 +896,7 @@ async fn a_user_of_a_provider_is_whom_the_provider_shows() {
         assert_eq!(refusal(back(source, code).await), expected, "{source} {code}");
     }
     assert_eq!((bench.audited("no-record"), bench.audited("not-proved")), (2, 1));
-    // A password is no way in, and nobody is asked about it.
+    // A password is no way in, and no server is asked about it.
     let asked = bench.asked.lock().unwrap().len();
     assert_eq!(refusal(bench.log_in("ann@sso.example", "x").await), Refusal::NeedsBrowser);
     assert_eq!(bench.asked.lock().unwrap().len(), asked);
@@ -905,41 +928,11 @@ async fn whoever_has_left_is_out_of_the_pages_without_a_session() {
     assert_eq!(users.iter().map(|user| user.id).collect::<Vec<_>>(), [id]);
     assert_eq!(found("staff", users.clone()).len(), 1, "once");
     let staff = Arc::clone(&bench.auth.external.sources[0]);
+    let users = bench.auth.live_users(&staff).await.unwrap();
     let recheck = Recheck { every: Duration::ZERO, grace: Duration::from_secs(60) };
     let mut turns = HashMap::new();
     schedule(&mut turns, &users, vpnd_sys::clock::now(), recheck.every, false);
     bench.auth.recheck_due(&staff, recheck, &mut turns, users).await;
     assert!(bench.store.user_by_id(id).unwrap().unwrap().generation > generation, "which ends her visits");
     assert!(found("staff", bench.live()).is_empty(), "a visit that is over is asked about no more");
-}
-
-#[tokio::test]
-async fn a_logout_that_could_not_be_followed_counts_when_it_comes_again() {
-    use crate::access::Access;
-    use crate::portal::Portal;
-    use vpnd_ipc::gateway::portal::LoggedOutAtProvider;
-    let bench = Bench::new(&[("ann's", accepted_as("ann@sso.example", "1", &["staff"]))]);
-    let address = "192.0.2.1".parse().unwrap();
-    bench.auth.log_in_at_provider(redeem("ann's"), address, DeviceId([1; 16]), NOW).await;
-    let user = || bench.store.user("ann@sso.example").unwrap().unwrap();
-    let access = Access::new(vpnd_config::AccessProfiles::of_everybody(), &vpnd_config::Tunnel::default());
-    let clocks = vpnd_sys::clock::Clocks::default();
-    let portal = Arc::new(Portal::new(
-        Arc::clone(&bench.store) as _,
-        Arc::clone(&bench.auth),
-        Arc::new(access),
-        clocks,
-    ));
-    let log_out = async || {
-        let token = SecretText::new("1").unwrap();
-        portal.answer(LoggedOutAtProvider { source: Text::cut("uni"), token, address }).await
-    };
-    let database = rusqlite::Connection::open(bench._directory.path().join("vpnd.db")).unwrap();
-    database.execute_batch("ALTER TABLE refresh_tokens RENAME TO elsewhere").unwrap();
-    assert!(log_out().await.is_err());
-    database.execute_batch("ALTER TABLE elsewhere RENAME TO refresh_tokens").unwrap();
-    let before = user().generation;
-    assert!(log_out().await.unwrap(), "the provider sends it again");
-    assert!(user().generation > before && bench.store.refresh_token(user().id).unwrap().is_none());
-    assert!(!log_out().await.unwrap(), "it has counted");
 }

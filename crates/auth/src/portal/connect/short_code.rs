@@ -17,7 +17,7 @@ use crate::authenticator::allowances::Allowances;
 
 /// Letters of codes: no vowels, so they spell no words (RFC 8628 section 6.1).
 const LETTERS: &[u8; 20] = b"BCDFGHJKLMNPQRSTVWXZ";
-const LENGTH: usize = 8;
+pub(super) const LENGTH: usize = 8;
 /// Time from one attempt of a client to its next, and what each that comes sooner adds (RFC 8628
 /// section 3.5).
 pub(super) const INTERVAL: Duration = Duration::from_secs(5);
@@ -25,6 +25,9 @@ pub(super) const INTERVAL: Duration = Duration::from_secs(5);
 const OF_PERSON: (u32, Duration) = (10, Duration::from_secs(60));
 /// Codes from one host, which many people may share.
 const OF_HOST: (u32, Duration) = (40, Duration::from_secs(15));
+
+/// Codes that other gateways do not know of, at most: none do outside a fleet.
+const MAX_MADE: usize = 1_024;
 
 /// A code (RFC 8628: `user_code`).
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -49,6 +52,12 @@ impl Code {
     }
 }
 
+/// The code that this is, as it is shown, for the fuzzer.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn read(typed: &str) -> Option<String> {
+    Code::read(typed).map(Code::shown)
+}
+
 /// The state of a login whose client shows a code.
 pub(super) struct ByCode {
     code: Code,
@@ -67,6 +76,17 @@ struct Typed {
 impl ByCode {
     pub(super) fn new(code: Code) -> Self {
         Self { code, typed: None, interval: INTERVAL, asked: None }
+    }
+
+    /// One of another gateway, with the ticket of the user who has typed it.
+    pub(super) fn restore(code: [u8; LENGTH], typed: Option<(Hash, UserId)>) -> Self {
+        let typed = typed.map(|(ticket, user)| Typed { ticket, user });
+        Self { typed, ..Self::new(Code(code)) }
+    }
+
+    /// For other gateways.
+    pub(super) fn facts(&self) -> ([u8; LENGTH], Option<(Hash, UserId)>) {
+        (self.code.0, self.typed.as_ref().map(|typed| (typed.ticket, typed.user)))
     }
 
     pub(super) fn has(&self, code: Code) -> bool {
@@ -106,12 +126,15 @@ impl ByCode {
 pub(super) struct Guesses {
     of_person: Allowances<UserId>,
     of_host: Allowances<Network>,
+    /// Typed here, and not known to the fleet's other gateways.
+    made: Vec<(UserId, IpAddr)>,
 }
 
 impl Default for Guesses {
     fn default() -> Self {
         let [(person, each), (host, each_of_host)] = [OF_PERSON, OF_HOST];
-        Self { of_person: Allowances::new(person, each), of_host: Allowances::new(host, each_of_host) }
+        let (of_person, of_host) = (Allowances::new(person, each), Allowances::new(host, each_of_host));
+        Self { of_person, of_host, made: Vec::new() }
     }
 }
 
@@ -119,10 +142,29 @@ impl Guesses {
     /// Counts a code before it is looked at, or returns the seconds after which there may be
     /// another.
     pub(super) fn take(&mut self, user: UserId, address: IpAddr, now: Time) -> Result<(), u64> {
-        let [_, _, host] = Source::from(address).networks();
-        self.of_host.take(host, now)?;
-        self.of_person.take(user, now)
+        self.of_host.take(host(address), now)?;
+        self.of_person.take(user, now)?;
+        if self.made.len() < MAX_MADE {
+            self.made.push((user, address));
+        }
+        Ok(())
     }
+
+    /// Those that were typed here since the last call.
+    pub(super) fn take_shared(&mut self) -> Vec<(UserId, IpAddr)> {
+        std::mem::take(&mut self.made)
+    }
+
+    /// One was typed at another gateway, that long ago.
+    pub(super) fn learn(&mut self, user: UserId, address: IpAddr, age: Duration, now: Time) {
+        self.of_host.learn(host(address), age, now);
+        self.of_person.learn(user, age, now);
+    }
+}
+
+fn host(address: IpAddr) -> Network {
+    let [_, _, host] = Source::from(address).networks();
+    host
 }
 
 #[cfg(test)]
@@ -162,6 +204,26 @@ mod tests {
         let typed = (0..200).filter(|number| guesses.take(person(*number), from(1), Time::ZERO).is_ok());
         assert_eq!(typed.count(), OF_HOST.0 as usize);
         assert!(guesses.take(person(250), from(2), Time::ZERO).is_ok());
+    }
+
+    #[test]
+    fn codes_that_were_typed_at_another_gateway_count() {
+        let (user, from, now) = (UserId([1; 16]), IpAddr::from([192, 0, 2, 1]), Time::ZERO);
+        let [mut here, mut there] = [0, 1].map(|_| Guesses::default());
+        for _ in 0..OF_PERSON.0 {
+            here.take(user, from, now).unwrap();
+        }
+        assert!(here.take(user, from, now).is_err());
+        let typed = here.take_shared();
+        assert_eq!(
+            (typed.len(), here.take_shared().len()),
+            (OF_PERSON.0 as usize, 0),
+            "none that was refused"
+        );
+        typed.iter().for_each(|(user, from)| there.learn(*user, *from, Duration::ZERO, now));
+        assert!(there.take(user, [192, 0, 2, 9].into(), now).is_err(), "the person has typed them");
+        let left = (2..200).filter(|number| there.take(UserId([*number; 16]), from, now).is_ok());
+        assert_eq!(left.count() as u32, OF_HOST.0 - OF_PERSON.0, "and so has the host");
     }
 
     #[test]

@@ -6,14 +6,16 @@
 use super::deeds::Planned;
 use super::{Actor, Desk, Portal};
 use vpnd_config::profile::is_user_name;
-use vpnd_ipc::gateway::portal::desk::{Deed, DeskRefusal, Link, NewAccount, Replied, Role, Typed};
+use vpnd_ipc::gateway::portal::desk::{
+    AccountChange, Deed, DeskRefusal, Made, NewAccount, Replied, Role, Typed,
+};
 use vpnd_proto::control::SecretText;
 use vpnd_store::{
     INVITATION_LIFETIME_S, InvitationToken, LOCAL, NewUser, PasswordHash, StoreError, User, UserChange,
 };
 use vpnd_sys::date::Expiry;
 
-/// Adds a user with this password, which nobody knows, and makes the invitation.
+/// Adds a user with this unknown password and makes the invitation.
 pub(super) fn add<'a>(
     portal: &'a Portal,
     actor: &'a Actor,
@@ -70,7 +72,7 @@ pub(super) fn add<'a>(
     })))
 }
 
-/// Removes a user, or puts them into other groups.
+/// Removes a user, puts them into other groups, or changes what is known of them.
 pub(super) fn change<'a>(
     portal: &'a Portal,
     actor: &Actor,
@@ -85,6 +87,7 @@ pub(super) fn change<'a>(
         Deed::Remove => Ok(Planned::new("user-removed", String::new(), move || {
             portal.store.remove_user(&user.name, now_s).map(|_| Ok(None))
         })),
+        Deed::Modify(change) => modify(portal, user, change, now_s),
         Deed::SetGroups(groups) if user.source == LOCAL => {
             let groups = names(groups).ok_or(DeskRefusal::Unusable)?;
             let detail = format!("groups: {}", groups.join(" "));
@@ -95,12 +98,45 @@ pub(super) fn change<'a>(
     }
 }
 
+fn modify<'a>(
+    portal: &'a Portal,
+    user: &'a User,
+    change: &AccountChange,
+    now_s: u64,
+) -> Replied<Planned<'a>> {
+    let AccountChange { expires, sponsor, note } = change;
+    let expires = expires.as_ref().map(|expires| expires.parse::<Expiry>()).transpose();
+    let expires = expires.map_err(|_| DeskRefusal::Unusable)?;
+    let sponsor = sponsor.as_ref().map(|name| Some(name.to_string()).filter(|name| !name.is_empty()));
+    let change = UserChange {
+        expires_s: expires.map(Expiry::seconds),
+        sponsor: sponsor.clone(),
+        note: note.as_ref().map(ToString::to_string),
+        ..UserChange::default()
+    };
+    let is_guest = change.sponsor.as_ref().unwrap_or(&user.sponsor).is_some();
+    let is_endless = change.expires_s.unwrap_or(user.expires_s).is_none();
+    if is_guest && is_endless || note.as_ref().is_some_and(|note| note.chars().any(char::is_control)) {
+        return Err(DeskRefusal::Unusable);
+    }
+    let values = [
+        expires.map(|expires| format!("expires: {expires}")),
+        sponsor.map(|sponsor| format!("sponsor: {}", sponsor.as_deref().unwrap_or("none"))),
+        note.as_ref().map(|note| format!("note: {}", &**note)),
+    ];
+    let detail: Vec<String> = values.into_iter().flatten().collect();
+    if detail.is_empty() {
+        return Err(DeskRefusal::Unusable);
+    }
+    Ok(Planned::modify(portal, user, detail.join(", "), change, now_s))
+}
+
 /// Makes the invitation of a user; its link, if it is known where the pages are.
-pub(super) fn invite(portal: &Portal, desk: &Desk, name: &str) -> Result<Option<Link>, StoreError> {
+pub(super) fn invite(portal: &Portal, desk: &Desk, name: &str) -> Result<Option<Made>, StoreError> {
     let Some(pages) = &desk.pages else { return Ok(None) };
     let token = InvitationToken::new();
     portal.store.invite(name, &token.hash(), (portal.clocks.wall)() + INVITATION_LIFETIME_S)?;
-    Ok(SecretText::new(token.link(pages.as_str()).as_str()).ok())
+    Ok(SecretText::new(token.link(pages.as_str()).as_str()).ok().map(Made::Link))
 }
 
 /// Groups, if these are names.

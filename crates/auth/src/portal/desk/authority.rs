@@ -14,7 +14,7 @@ use vpnd_sys::allowance::Allowance;
 
 /// Pages of one person at once, and the time from one to the next after that.
 const LOOKS: (u32, Duration) = (60, Duration::from_secs(1));
-/// The same for changes and questions.
+/// Limit for changes and look-ups.
 const CHANGES: (u32, Duration) = (20, Duration::from_secs(30));
 
 /// Requests of one program.
@@ -24,7 +24,7 @@ const PROGRAMS: (u32, Duration) = (1_000, Duration::from_millis(100));
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Act {
     Look,
-    /// Of personal data that nobody has to see.
+    /// Look-ups of personal data.
     Ask,
     Change,
 }
@@ -41,7 +41,7 @@ pub(super) fn admit(
     permit(rules, role, address, is_recent, act).map(|()| role)
 }
 
-/// Whether somebody with this role may do this from there.
+/// Whether this role may do this from there.
 pub(super) fn permit(
     rules: &Desk,
     role: Role,
@@ -49,8 +49,7 @@ pub(super) fn permit(
     is_recent: bool,
     act: Act,
 ) -> Result<(), DeskRefusal> {
-    let address = address.to_canonical();
-    if !rules.networks.iter().any(|network| network.contains(&address)) {
+    if !is_near(rules, address) {
         return Err(DeskRefusal::Elsewhere);
     }
     match act {
@@ -58,6 +57,12 @@ pub(super) fn permit(
         Act::Change if !is_recent => Err(DeskRefusal::LogInAgain),
         Act::Look | Act::Ask | Act::Change => Ok(()),
     }
+}
+
+/// Whether the desk is open from there.
+pub(super) fn is_near(rules: &Desk, address: IpAddr) -> bool {
+    let address = address.to_canonical();
+    rules.networks.iter().any(|network| network.contains(&address))
 }
 
 /// Whether people may do this to that user, whatever their role. INVARIANT: nothing here makes an
@@ -69,13 +74,18 @@ pub(super) fn is_for_people(rules: &Desk, deed: &Deed, user: Option<&User>) -> b
             let groups: Vec<String> = account.groups.iter().map(ToString::to_string).collect();
             rules.role(LOCAL, &groups).is_none()
         }
-        Deed::Remove | Deed::SetGroups(_) | Deed::RemoveDevice(_) => false,
+        Deed::Remove
+        | Deed::SetGroups(_)
+        | Deed::Modify(_)
+        | Deed::RemoveDevice(_)
+        | Deed::AddDevice { .. }
+        | Deed::RenewDevice { .. } => false,
         Deed::Invite => user.is_none_or(|user| rules.role(&user.source, &user.groups).is_none()),
         Deed::Kick(_) | Deed::Disable | Deed::Enable | Deed::ResetCodes | Deed::Extend(_) => true,
     }
 }
 
-/// Whether somebody with this role may change that user; `by` is the person, if it is one. The help
+/// Whether this role may change that user; `by` is the person, if it is one. The help
 /// desk has no power over those who administer, or it would have theirs.
 pub(super) fn may_change(
     rules: &Desk,
@@ -111,7 +121,7 @@ impl Rates {
         take(of_kind, person, (burst, interval), now)
     }
 
-    /// The same of a program.
+    /// Takes one request of a program.
     pub(super) fn take_of_program(&mut self, token: [u8; 32], now: Time) -> bool {
         take(&mut self.programs, token, PROGRAMS, now)
     }
@@ -131,7 +141,7 @@ fn take<K: Eq + Hash>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vpnd_ipc::gateway::portal::desk::NewAccount;
+    use vpnd_ipc::gateway::portal::desk::{AccountChange, NewAccount};
     use vpnd_proto::control::Text;
 
     fn rules() -> Desk {
@@ -212,7 +222,10 @@ mod tests {
         for deed in [
             Deed::Remove,
             Deed::SetGroups(vpnd_proto::control::List::default()),
+            Deed::Modify(AccountChange::default()),
             Deed::RemoveDevice([1; 16].into()),
+            Deed::AddDevice { public_key: [1; 32].into(), name: Text::cut("phone") },
+            Deed::RenewDevice { device: [1; 16].into(), reset_clock: false },
         ] {
             assert!(!is_for_people(&rules, &deed, Some(&guest)), "{deed:?}");
         }

@@ -4,13 +4,16 @@
 
 use super::authority::{is_for_people, may_change};
 use super::{Actor, Portal, accounts};
+use crate::portal::devices::NotAdded;
+use crate::wireguard::new_device;
 use vpnd_config::factor::Requirement;
 use vpnd_config::revocation_cause::RevocationCause;
-use vpnd_ipc::gateway::portal::desk::{ChangeUser, Deed, DeskRefusal, Link, Replied};
+use vpnd_ipc::gateway::portal::desk::{ChangeUser, Deed, DeskRefusal, Made, Replied, Role};
 use vpnd_proto::session::DeviceId;
 use vpnd_store::audit::whois::is_reason;
-use vpnd_store::{LOCAL, LiveUser, PasswordHash, StoreError, User, UserChange};
+use vpnd_store::{ExternalUser, LOCAL, LiveUser, PasswordHash, StoreError, User, UserChange};
 use vpnd_sys::date::Expiry;
+use vpnd_wireguard::PublicKey;
 
 /// The longest time for which a guest is let in from here, seconds.
 const LONGEST_STAY_S: u64 = 366 * 86_400;
@@ -20,14 +23,14 @@ pub(super) struct Planned<'a> {
     event: &'static str,
     /// Its description, for the record.
     detail: String,
-    act: Box<dyn FnOnce() -> Result<Replied<Option<Link>>, StoreError> + 'a>,
+    act: Box<dyn FnOnce() -> Result<Replied<Option<Made>>, StoreError> + 'a>,
 }
 
 impl<'a> Planned<'a> {
     pub(super) fn new(
         event: &'static str,
         detail: String,
-        act: impl FnOnce() -> Result<Replied<Option<Link>>, StoreError> + 'a,
+        act: impl FnOnce() -> Result<Replied<Option<Made>>, StoreError> + 'a,
     ) -> Self {
         Self { event, detail, act: Box::new(act) }
     }
@@ -52,12 +55,14 @@ impl Portal {
         actor: &Actor,
         change: &ChangeUser,
         password: Option<PasswordHash>,
-    ) -> Result<Replied<Option<Link>>, StoreError> {
+    ) -> Result<Replied<Option<Made>>, StoreError> {
         let ChangeUser { user, deed, reason, .. } = change;
         if !is_reason(reason) {
             return Ok(Err(DeskRefusal::NoReason));
         }
-        let (name, rules, person) = (user.to_string(), &actor.desk.rules, actor.person());
+        let (rules, person) = (&actor.desk.rules, actor.person());
+        // Names are taken in the forms that `vpnd user` takes.
+        let (name, source) = self.authenticator.name_at(user);
         let user = self.store.user(&name)?;
         let planned = match (&user, deed) {
             (user, deed) if person.is_some() && !is_for_people(rules, deed, user.as_ref()) => {
@@ -66,7 +71,16 @@ impl Portal {
             (user, Deed::Add(account)) => {
                 accounts::add(self, actor, user.as_ref(), (&name, account, password))?
             }
+            (None, Deed::Disable) if source.is_some() => {
+                Ok(self.keep_out(&name, source.as_deref().unwrap_or_default()))
+            }
             (None, _) => Err(DeskRefusal::NotThere),
+            (Some(user), Deed::AddDevice { public_key, name }) => {
+                match may_change(rules, person, actor.role, user) {
+                    Ok(()) => self.plan_device(actor, user, PublicKey((*public_key).into()), name)?,
+                    Err(refusal) => Err(refusal),
+                }
+            }
             (Some(user), deed) => {
                 may_change(rules, person, actor.role, user).and_then(|()| self.plan(actor, user, deed))
             }
@@ -91,9 +105,20 @@ impl Portal {
         Ok(done)
     }
 
+    /// Disables a user of a source before the first login.
+    fn keep_out<'a>(&'a self, name: &'a str, source: &'a str) -> Planned<'a> {
+        Planned::new("user-disabled", format!("of '{source}', before the first login"), move || {
+            let now_s = (self.clocks.wall)();
+            self.store.refresh_external(&ExternalUser::expected(source, name), now_s)?;
+            self.store.set_enabled(name, false, now_s).map(|()| Ok(None))
+        })
+    }
+
     fn needs_code(&self, user: &User) -> bool {
-        let profile = self.access.of(user);
-        profile.is_some_and(|profile| profile.require.contains(&Requirement::OneTimeCode))
+        let Some(profile) = self.access.of(user) else { return false };
+        let is_required = |requirement| profile.require.contains(&requirement);
+        // A user of the store has no other second factor.
+        is_required(Requirement::OneTimeCode) || user.source == LOCAL && is_required(Requirement::Several)
     }
 
     /// Finds what a deed takes, and whether it fits the user.
@@ -111,16 +136,19 @@ impl Portal {
             Deed::Enable => Planned::new("user-enabled", String::new(), set_enabled(true)),
             // Without a code such a user can't log in, not even to set another app up.
             Deed::ResetCodes if self.needs_code(user) => return Err(DeskRefusal::Unusable),
-            Deed::ResetCodes if user.source == LOCAL && user.totp.is_some() => {
+            Deed::ResetCodes if user.totp.is_some() => {
                 let change = UserChange { totp: Some(None), ..UserChange::default() };
                 Planned::modify(self, user, "totp: none".to_owned(), change, now_s)
             }
             Deed::Extend(until) => {
+                if !extends(actor.role, user) {
+                    return Err(DeskRefusal::NoGuest);
+                }
                 let until_s = later_end(user, until, now_s).ok_or(DeskRefusal::Unusable)?;
                 let change = UserChange { expires_s: Some(Some(until_s)), ..UserChange::default() };
                 Planned::modify(self, user, format!("expires: {}", Expiry::At(until_s)), change, now_s)
             }
-            Deed::Invite if user.source == LOCAL && actor.desk.pages.is_some() => {
+            Deed::Invite if self.authenticator.sets_up_codes(user) && actor.desk.pages.is_some() => {
                 Planned::new("user-invited", String::new(), move || {
                     accounts::invite(self, &actor.desk, name).map(Ok)
                 })
@@ -131,11 +159,52 @@ impl Portal {
                     Ok(found(self.store.remove_device(name, device, now_s)?))
                 })
             }
-            Deed::Remove | Deed::SetGroups(_) | Deed::Add(_) => {
+            Deed::RenewDevice { device, reset_clock } => {
+                // `vpnd device renew` refuses the same.
+                if !user.enabled || user.has_expired(now_s) || self.for_wireguard(user).is_none() {
+                    return Err(DeskRefusal::Unusable);
+                }
+                let (device, reset_clock) = (DeviceId((*device).into()), *reset_clock);
+                let clock = if reset_clock { ", clock reset" } else { "" };
+                Planned::new("device-renewed", format!("device {device}{clock}"), move || {
+                    let is_there = self.store.renew_wireguard_device(name, device, now_s)?;
+                    if is_there && reset_clock {
+                        self.store.forget_handshakes(name, device)?;
+                    }
+                    Ok(found(is_there))
+                })
+            }
+            Deed::Remove | Deed::SetGroups(_) | Deed::Modify(_) | Deed::Add(_) => {
                 return accounts::change(self, actor, user, deed);
             }
-            Deed::ResetCodes | Deed::Invite => return Err(DeskRefusal::Unusable),
+            Deed::ResetCodes | Deed::Invite | Deed::AddDevice { .. } => return Err(DeskRefusal::Unusable),
         })
+    }
+
+    /// `vpnd device add` refuses the same.
+    fn plan_device<'a>(
+        &'a self,
+        actor: &Actor,
+        user: &'a User,
+        key: PublicKey,
+        name: &'a str,
+    ) -> Result<Replied<Planned<'a>>, StoreError> {
+        if actor.role < Role::Administrator {
+            return Ok(Err(DeskRefusal::NoRole));
+        }
+        if !user.enabled || user.has_expired((self.clocks.wall)()) {
+            return Ok(Err(DeskRefusal::Unusable));
+        }
+        let Some(new) = self.new_device_of(user) else { return Ok(Err(DeskRefusal::NoWireGuard)) };
+        if let Err(not) = new.check(self, key, name)? {
+            return Ok(Err(not.into()));
+        }
+        let detail = format!("WireGuard device {name} ({})", key.short());
+        Ok(Ok(Planned::new("device-added", detail, move || {
+            let device = new_device::id(key).0.into();
+            let added = new.add(self, key, name)?;
+            Ok(added.map(|configuration| Some(Made::Device { device, configuration })).map_err(Into::into))
+        })))
     }
 
     /// Ends the session of a device, or all, and the visits of the user: `false` if the device has
@@ -155,12 +224,28 @@ impl Portal {
     }
 }
 
+impl From<NotAdded> for DeskRefusal {
+    fn from(not: NotAdded) -> Self {
+        match not {
+            NotAdded::Unusable => Self::Unusable,
+            NotAdded::Taken => Self::Taken,
+            NotAdded::Full => Self::Full,
+        }
+    }
+}
+
 /// Whether there was what something was to be done to.
-fn found(is_there: bool) -> Replied<Option<Link>> {
+fn found(is_there: bool) -> Replied<Option<Made>> {
     if is_there { Ok(None) } else { Err(DeskRefusal::NotThere) }
 }
 
-/// The time at which a guest's account ends from now on, if that is later than now and not too far.
+/// Whether this role puts off that user's end. Those without a sponsor, such as students, are the
+/// administrators' business.
+pub(super) fn extends(role: Role, user: &User) -> bool {
+    user.sponsor.is_some() || role == Role::Administrator
+}
+
+/// The time at which an account ends from now on, if that is later than now and not too far.
 fn later_end(user: &User, until: &str, now_s: u64) -> Option<u64> {
     user.expires_s?;
     let until_s = until.trim().parse::<Expiry>().ok()?.seconds()?;

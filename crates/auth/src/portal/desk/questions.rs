@@ -9,15 +9,20 @@ use std::sync::Arc;
 use super::authority::Act;
 use super::{Actor, Portal};
 use crate::portal::first;
+use crate::whois::{self, OfGateway, Question, Recorded};
 use vpnd_ipc::gateway::portal::desk::{
     AskWhois, AuditRecord, DeskRefusal, ExportAudit, ExportedPart, MAX_RECORDS, Replied, Role, Whois,
 };
 use vpnd_ipc::request::{Answer, Reason};
 use vpnd_proto::control::{List, Text};
+use vpnd_store::StoreError;
 use vpnd_store::audit::query::{Cursor, Range, Record};
 use vpnd_store::audit::whois::{Asked, is_reason, question};
 use vpnd_sys::date::{Moment, rfc3339};
 use vpnd_sys::port_blocks::Block;
+
+/// Begins a note by which an answer may be wrong.
+const UNCERTAIN: &str = "UNCERTAIN: ";
 
 /// Rows of one part of an export: a session that had several blocks of ports is several records.
 const ROWS: u32 = 32;
@@ -43,16 +48,38 @@ impl Portal {
             answer.map_err(|error| tracing::error!(%error, "a question of the desk has no answer")).ok()
         });
         let answer = answer.ok_or(DeskRefusal::NotRecorded)?;
-        let left_out = answer.found.len().saturating_sub(MAX_RECORDS);
+        let notes = desk.recording.notes(asked, at_s, &answer);
+        let mut said = Said { found: answer.found.iter().map(shown).collect(), notes };
+        if self.notices.get().is_some() {
+            said.join(self.elsewhere(actor, asked, at_s, &ask.reason));
+        }
+        let left_out = said.found.len().saturating_sub(MAX_RECORDS);
         let cut =
-            (left_out > 0).then(|| format!("UNCERTAIN: {left_out} more are left out here; give the port"));
-        let notes = cut.into_iter().chain(desk.recording.notes(asked, at_s, &answer));
+            (left_out > 0).then(|| format!("{UNCERTAIN}{left_out} more are left out here; give the port"));
         Ok(Whois {
-            notes: first(notes.map(|note| Text::cut(&note))),
-            found: first(answer.found.iter().map(shown)),
+            notes: first(cut.into_iter().chain(said.notes).map(|note| Text::cut(&note))),
+            found: first(said.found),
             address: Text::cut(&asked.to_string()),
             at_s,
         })
+    }
+
+    /// The answers of the fleet's other gateways.
+    fn elsewhere(
+        &self,
+        actor: &Actor,
+        asked: Asked,
+        at_s: u64,
+        reason: &str,
+    ) -> Result<Vec<OfGateway>, StoreError> {
+        let gateways = self.store.gateways()?;
+        let own_name = gateways
+            .iter()
+            .find(|gateway| gateway.is_here)
+            .map_or("another gateway", |gateway| &gateway.name);
+        let Asked { address, port } = asked;
+        let (detail, by) = (question(asked, at_s, reason), format!("{actor} at {own_name}"));
+        whois::ask(self.store.as_ref(), Question { address, port, at_s, detail, by })
     }
 
     fn export(&self, actor: &Actor, ask: &ExportAudit) -> Replied<ExportedPart> {
@@ -91,6 +118,39 @@ impl Portal {
     }
 }
 
+/// Records about an address, and why they may be wrong.
+struct Said {
+    found: Vec<AuditRecord>,
+    notes: Vec<String>,
+}
+
+impl Said {
+    /// Adds what the fleet's other gateways say. That one of them knows no client does not matter if
+    /// another one does.
+    fn join(&mut self, others: Result<Vec<OfGateway>, StoreError>) {
+        let others = others.unwrap_or_else(|error| {
+            self.notes.push(format!("{UNCERTAIN}the fleet's other gateways can't be asked: {error}"));
+            Vec::new()
+        });
+        let mut uncertain = Vec::new();
+        for OfGateway { name, recorded } in others {
+            let Some(Recorded { found, notes }) = recorded else {
+                uncertain
+                    .push(format!("{UNCERTAIN}the gateway {name} has not answered: ask again once it runs"));
+                continue;
+            };
+            let of_gateway = |record| AuditRecord { gateway: Some(Text::cut(&name)), ..shown(record) };
+            self.found.extend(found.iter().map(of_gateway));
+            let doubts = notes.iter().filter_map(|note| note.strip_prefix(UNCERTAIN));
+            uncertain.extend(doubts.map(|doubt| format!("{UNCERTAIN}{name}: {doubt}")));
+        }
+        if !self.found.is_empty() {
+            self.notes.retain(|note| note.starts_with(UNCERTAIN));
+        }
+        self.notes.extend(uncertain);
+    }
+}
+
 fn moment(text: &str) -> Replied<u64> {
     text.trim().parse::<Moment>().map(|Moment(at_s)| at_s).map_err(|_| DeskRefusal::Unusable)
 }
@@ -114,6 +174,7 @@ fn shown(record: &Record) -> AuditRecord {
         detail: cut(record.detail.as_ref()),
         by: cut(record.by.as_ref()),
         public: record.public.map(|Block { address, ports: (first, last) }| (address, first, last)),
+        gateway: None,
     }
 }
 

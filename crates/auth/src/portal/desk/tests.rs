@@ -4,31 +4,46 @@ use std::sync::Arc;
 
 use super::*;
 use crate::access::Access;
+use crate::accounting::Accounting;
+use crate::authenticator::external::External;
+use crate::authenticator::token_seal::TokenSeal;
 use crate::authenticator::{Authenticator, QUEUE_TIMEOUT, Settings};
 use vpnd_config::Tunnel;
+use vpnd_config::factor::Factors;
 use vpnd_config::revocation_cause::RevocationCause;
-use vpnd_ipc::gateway::portal::desk::{AskWhois, Deed, ExportAudit, NewAccount, UserState};
+use vpnd_ipc::gateway::auth::SessionUse;
+use vpnd_ipc::gateway::portal::desk::sessions::{ListSessions, Order};
+use vpnd_ipc::gateway::portal::desk::{AccountChange, AskWhois, Deed, ExportAudit, NewAccount, UserState};
 use vpnd_ipc::gateway::portal::invitations::{AcceptInvitation, InvitationStep, OpenInvitation};
 use vpnd_ipc::gateway::portal::visits::BrowserKind;
 use vpnd_ipc::gateway::portal::{LoginStep, PortalLogin};
 use vpnd_ipc::request::Request;
+use vpnd_proto::attach::{TokenHash, Tokens};
 use vpnd_proto::control::{SecretText, Text, UserName};
+use vpnd_proto::session::{DeviceId, SessionId};
 use vpnd_store::audit::AuditFile;
 use vpnd_store::audit::query::Record;
 use vpnd_store::audit::testing::{Recorded, all};
 use vpnd_store::password::{Hasher, Password};
 use vpnd_store::sqlite::Sqlite;
-use vpnd_store::{ApiTokens as _, NewUser, Revocations as _, TotpSecret, UserChange, UserImport, Users as _};
+use vpnd_store::{
+    ApiTokens as _, ExternalUser, NewUser, Revocations as _, SessionChange, SessionRecord, Sessions as _,
+    TotpSecret, UserChange, UserImport, Users as _,
+};
 use vpnd_sys::clock::Clocks;
 
 const INSIDE: [u8; 4] = [10, 86, 0, 7];
 const PORTAL: &str = "[portal]\nenabled = true\ncertificate = 'p'\nkey = 'k'\nviewer_groups = 'viewers'\n\
                       help_desk_groups = 'desk'\nadministrator_groups = 'admins'\n\
-                      url = 'https://vpn.uni.example'\n";
+                      url = 'https://vpn.uni.example'\n\
+                      [[source]]\nname = 'campus'\nkind = 'ldap'\nrealm = 'uni.example'\n\
+                      servers = 'ldaps://a.example'\nuser_dn = 'uid={user}'\n\
+                      [[source]]\nname = 'tokens'\nkind = 'radius'\nrealm = 'tokens.example'\n\
+                      servers = 'radius://192.0.2.9'\nsecret_file = 's'\n";
 
 pub(in crate::portal) struct Bench {
     _directory: tempfile::TempDir,
-    store: Arc<Sqlite>,
+    pub(in crate::portal) store: Arc<Sqlite>,
     pub(in crate::portal) portal: Arc<Portal>,
     pub(in crate::portal) audit: Recorded,
 }
@@ -38,7 +53,7 @@ impl Bench {
         Self::with_profiles(vpnd_config::AccessProfiles::of_everybody())
     }
 
-    fn with_profiles(profiles: vpnd_config::AccessProfiles) -> Self {
+    pub(in crate::portal) fn with_profiles(profiles: vpnd_config::AccessProfiles) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let store = Arc::new(Sqlite::open_or_create(&directory.path().join("vpnd.db")).unwrap());
         let hasher = Hasher::with_cost(8, 1);
@@ -54,6 +69,9 @@ impl Bench {
         let settings =
             Settings { workers: 1, queue: 4, longest_wait: QUEUE_TIMEOUT, require_certificate: false };
         let authenticator = Authenticator::new(Arc::clone(&store) as _, hasher, settings).unwrap();
+        let accounting = Arc::new(Accounting::new(&config.sources, Arc::default()));
+        let external = External::new(&config.sources, Arc::default(), accounting, TokenSeal::default());
+        let authenticator = authenticator.with_external(external);
         let audit = Recorded::default();
         let portal = Portal::new(
             Arc::clone(&store) as _,
@@ -88,12 +106,12 @@ impl Bench {
         self.link(browser, user, deed, reason).await.map(drop)
     }
 
-    async fn link(&self, browser: &Browser, user: &str, deed: Deed, reason: &str) -> Replied<Option<Link>> {
+    async fn link(&self, browser: &Browser, user: &str, deed: Deed, reason: &str) -> Replied<Option<Made>> {
         let (user, reason) = (Text::cut(user), Text::cut(reason));
         self.ask(ChangeUser { caller: Caller::Browser(browser.clone()), user, deed, reason }).await
     }
 
-    /// What the audit file has of this kind, in order.
+    /// The audit file's records of this kind, in order.
     fn recorded(&self, kind: &str) -> Vec<Record> {
         let mut records = all(&self.portal.desk().unwrap().audit_file().unwrap());
         records.retain(|record| record.kind == kind);
@@ -141,7 +159,7 @@ async fn each_role_does_what_it_may_and_says_why() {
     assert!(bench.user("gus").enabled);
     assert_eq!(disable(&ann, "dora", "has left").await, Ok(()), "an administrator");
     assert_eq!(disable(&dora, "gus", "because").await, Err(DeskRefusal::NoVisit), "she is out");
-    // Whoever is no longer in the group is out at once.
+    // A person who is no longer in the group is out at once.
     let change = UserChange { groups: Some(vec!["viewers".to_owned()]), ..UserChange::default() };
     bench.store.modify_user("ann", &change, 9).unwrap();
     assert!(disable(&ann, "gus", "because").await.is_err());
@@ -149,15 +167,35 @@ async fn each_role_does_what_it_may_and_says_why() {
 
 #[tokio::test]
 async fn codes_stay_where_nobody_is_let_in_without_one() {
-    let profiles = "[[profile]]\nname = 'strict'\ngroups = ['guests']\nrequire = ['otp']\n\
-                    [[profile]]\nname = 'rest'\n";
-    let bench = Bench::with_profiles(vpnd_config::testing::smallest(profiles).profiles);
-    let ann = bench.browser("ann", INSIDE).await;
-    let totp = UserChange { totp: Some(Some(TotpSecret::new(vec![7; 20]))), ..UserChange::default() };
-    for (user, expected) in [("gus", Err(DeskRefusal::Unusable)), ("vic", Ok(()))] {
-        bench.store.modify_user(user, &totp, 9).unwrap();
-        assert_eq!(bench.change(&ann, user, Deed::ResetCodes, "call 4711").await, expected, "{user}");
-        assert_eq!(bench.user(user).totp.is_some(), expected.is_err(), "{user}");
+    for required in ["otp", "mfa"] {
+        let profiles = format!(
+            "[[profile]]\nname = 'strict'\ngroups = ['guests']\nrequire = ['{required}']\n\
+             [[profile]]\nname = 'rest'\n"
+        );
+        let bench = Bench::with_profiles(vpnd_config::testing::smallest(&profiles).profiles);
+        let ann = bench.browser("ann", INSIDE).await;
+        let totp = UserChange { totp: Some(Some(TotpSecret::new(vec![7; 20]))), ..UserChange::default() };
+        for (user, expected) in [("gus", Err(DeskRefusal::Unusable)), ("vic", Ok(()))] {
+            bench.store.modify_user(user, &totp, 9).unwrap();
+            assert_eq!(bench.change(&ann, user, Deed::ResetCodes, "call 4711").await, expected, "{user}");
+            assert_eq!(bench.user(user).totp.is_some(), expected.is_err(), "{required} {user}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_was_never_here_is_kept_out_by_any_form_of_the_name() {
+    let bench = Bench::new();
+    let dora = bench.browser("dora", INSIDE).await;
+    let change = |user: &'static str, deed| bench.change(&dora, user, deed, "call 4711");
+    assert_eq!(change("UNI.EXAMPLE\\Eva", Deed::Disable).await, Ok(()));
+    let eva = bench.user("eva@uni.example");
+    assert!(!eva.enabled && eva.source == "campus");
+    assert_eq!(bench.recorded("user-disabled")[0].user.as_deref(), Some("eva@uni.example"));
+    assert_eq!(change("Eva@Uni.Example", Deed::Enable).await, Ok(()));
+    assert!(bench.user("eva@uni.example").enabled);
+    for (user, deed) in [("nobody", Deed::Disable), ("max@uni.example", Deed::Kick(None))] {
+        assert_eq!(change(user, deed).await, Err(DeskRefusal::NotThere), "{user}");
     }
 }
 
@@ -177,11 +215,21 @@ async fn kicks_codes_and_guests() {
     bench.store.modify_user("gus", &totp, 9).unwrap();
     assert_eq!(change(Deed::ResetCodes).await, Ok(()));
     assert!(bench.user("gus").totp.is_none());
+    // Users of a source may have codes of the gateway besides.
+    bench.store.refresh_external(&ExternalUser::expected("campus", "eva@uni.example"), 9).unwrap();
+    bench.store.modify_user("eva@uni.example", &totp, 9).unwrap();
+    let eva = ShowUser { caller: Caller::Browser(dora.clone()), user: Text::cut("eva@uni.example") };
+    assert_eq!(bench.ask(eva).await.unwrap().codes, Some(true));
+    assert_eq!(bench.change(&dora, "eva@uni.example", Deed::ResetCodes, "call 4711").await, Ok(()));
+    assert!(bench.user("eva@uni.example").totp.is_none());
 
     let extend = |until: &str| change(Deed::Extend(Text::cut(until)));
-    assert_eq!(extend("2999-01-01").await, Err(DeskRefusal::Unusable), "he is no guest");
+    assert_eq!(extend("2999-01-01").await, Err(DeskRefusal::NoGuest));
     let ends = UserChange { expires_s: Some(Some(5)), ..UserChange::default() };
     bench.store.modify_user("gus", &ends, 9).unwrap();
+    assert_eq!(extend("2027-01-31").await, Err(DeskRefusal::NoGuest), "nobody answers for him");
+    let sponsor = UserChange { sponsor: Some(Some("ann".to_owned())), ..UserChange::default() };
+    bench.store.modify_user("gus", &sponsor, 9).unwrap();
     for wrong in ["", "never", "2020-01-01", "2999-01-01", "soon"] {
         assert_eq!(extend(wrong).await, Err(DeskRefusal::Unusable), "{wrong}");
     }
@@ -197,7 +245,8 @@ async fn users_are_found_by_name_and_address_and_questions_are_recorded() {
     let bench = Bench::new();
     let [vic, dora] = [bench.browser("vic", INSIDE).await, bench.browser("dora", INSIDE).await];
     let find_as = async |browser: &Browser, text: &str| {
-        let find = FindUsers { caller: Caller::Browser(browser.clone()), text: Text::cut(text), after: None };
+        let (caller, reason) = (Caller::Browser(browser.clone()), Some(Text::cut("call 4711")));
+        let find = FindUsers { caller, text: Text::cut(text), after: None, reason };
         let found = bench.ask(find).await?;
         Ok(found.users.iter().map(|user| user.name.to_string()).collect::<Vec<_>>())
     };
@@ -205,16 +254,22 @@ async fn users_are_found_by_name_and_address_and_questions_are_recorded() {
     assert_eq!(find("").await, ["ann", "dora", "gus", "vic"]);
     assert_eq!((find("OR").await, find("zz").await), (vec!["dora".to_owned()], vec![]));
     let gus = bench.user("gus").id;
-    let device = vpnd_proto::session::DeviceId([3; 16]);
+    let device = DeviceId([3; 16]);
     let from = [192, 0, 2, 9].into();
-    bench.portal.heard().began(vpnd_proto::session::SessionId([2; 16]), gus, device, from);
+    bench.portal.heard().began(SessionId([2; 16]), gus, device, from);
     for address in ["192.0.2.9", " ::ffff:192.0.2.9 "] {
         assert_eq!(find_as(&vic, address).await, Err(DeskRefusal::NoRole), "{address}");
     }
     assert!(bench.recorded("whois").is_empty());
     assert_eq!(find_as(&dora, "192.0.2.9").await, Ok(vec!["gus".to_owned()]));
     let search = &bench.recorded("whois")[0];
-    assert!(search.detail.as_ref().unwrap().starts_with("192.0.2.9 at "), "{search:?}");
+    let detail = search.detail.as_ref().unwrap();
+    assert!(detail.starts_with("192.0.2.9 at ") && detail.ends_with(": call 4711"), "{search:?}");
+    for reason in [None, Some(Text::cut(" "))] {
+        let caller = Caller::Browser(dora.clone());
+        let find = FindUsers { caller, text: Text::cut("192.0.2.9"), after: None, reason };
+        assert_eq!(bench.ask(find).await.err(), Some(DeskRefusal::NoReason));
+    }
     assert_eq!(search.by.as_deref(), Some("dora on the web pages"));
     let state = bench.ask(DeskQuery(Caller::Browser(vic.clone()))).await.unwrap();
     assert_eq!((state.role, state.users), (Role::Viewer, 4));
@@ -239,6 +294,48 @@ async fn users_are_found_by_name_and_address_and_questions_are_recorded() {
 }
 
 #[tokio::test]
+async fn an_administrators_program_changes_last_day_sponsor_and_note() {
+    let bench = Bench::new();
+    let now_s = vpnd_sys::clock::wall_s();
+    let token = |name: &str, role| {
+        let (token, text) = ApiToken::new(name, role, now_s, now_s + 60);
+        assert!(bench.store.add_api_token(&token).unwrap());
+        text
+    };
+    let (idm, desk) = (token("idm", Role::Administrator), token("desk", Role::HelpDesk));
+    let guest = UserChange {
+        sponsor: Some(Some("ann".to_owned())),
+        expires_s: Some(Some(now_s + 60)),
+        ..UserChange::default()
+    };
+    bench.store.modify_user("gus", &guest, 9).unwrap();
+    let modify = async |token: &str, expires: Option<&str>, sponsor: Option<&str>, note: Option<&str>| {
+        let text = |text: Option<&str>| text.map(Text::cut);
+        let account =
+            AccountChange { expires: text(expires), sponsor: text(sponsor), note: note.map(Text::cut) };
+        let caller = Caller::Program { token: SecretText::new(token).unwrap(), address: INSIDE.into() };
+        let (user, reason) = (Text::cut("gus"), Text::cut("sync"));
+        bench.ask(ChangeUser { caller, user, deed: Deed::Modify(account), reason }).await.map(drop)
+    };
+    assert_eq!(modify(&desk, Some("2030-09-30"), None, None).await, Err(DeskRefusal::NoRole));
+    for (expires, sponsor, note) in [
+        (None, None, None),
+        (Some("soon"), None, None),
+        (Some("never"), None, None),
+        (None, None, Some("\n")),
+    ] {
+        let refused = modify(&idm, expires, sponsor, note).await;
+        assert_eq!(refused, Err(DeskRefusal::Unusable), "{expires:?} {sponsor:?} {note:?}");
+    }
+    assert_eq!(modify(&idm, Some("never"), Some(""), Some("stays")).await, Ok(()));
+    let gus = bench.user("gus");
+    assert_eq!((gus.expires_s, gus.sponsor, &*gus.note), (None, None, "stays"));
+    let modified = bench.recorded("user-modified");
+    let detail = modified.last().unwrap().detail.as_deref().unwrap().to_owned();
+    assert!(detail.starts_with("expires: never, sponsor: none, note: stays"), "{detail}");
+}
+
+#[tokio::test]
 async fn nothing_is_done_or_shown_that_cannot_be_recorded() {
     let bench = Bench::new();
     let dora = bench.browser("dora", INSIDE).await;
@@ -247,7 +344,8 @@ async fn nothing_is_done_or_shown_that_cannot_be_recorded() {
     assert_eq!(bench.recorded("user-shown").len(), 1);
     std::fs::remove_file(&bench.portal.desk().unwrap().audit).unwrap();
     assert_eq!(bench.ask(show()).await.err(), Some(DeskRefusal::NotRecorded));
-    let find = FindUsers { caller: Caller::Browser(dora.clone()), text: Text::cut("192.0.2.9"), after: None };
+    let caller = Caller::Browser(dora.clone());
+    let find = FindUsers { caller, text: Text::cut("192.0.2.9"), after: None, reason: Some(Text::cut("x")) };
     assert_eq!(bench.ask(find).await.err(), Some(DeskRefusal::NotRecorded));
     for deed in [Deed::Disable, Deed::Kick(None), Deed::Invite] {
         let changed = bench.change(&dora, "gus", deed.clone(), "call 4711").await;
@@ -267,6 +365,7 @@ async fn a_browser_of_an_administrator_makes_none_and_takes_over_none() {
         ("gus", Deed::SetGroups(groups())),
         ("gus", Deed::Remove),
         ("gus", Deed::RemoveDevice([1; 16].into())),
+        ("gus", Deed::RenewDevice { device: [1; 16].into(), reset_clock: true }),
         ("dora", Deed::Invite),
         ("vic", Deed::Invite),
     ] {
@@ -314,6 +413,40 @@ async fn a_browser_of_an_administrator_makes_none_and_takes_over_none() {
 }
 
 #[tokio::test]
+async fn an_invitation_of_a_directorys_user_sets_codes_alone() {
+    let bench = Bench::new();
+    let dora = bench.browser("dora", INSIDE).await;
+    for (source, name) in [("campus", "eva@uni.example"), ("tokens", "tim@tokens.example")] {
+        let (source, name) = (source.to_owned(), name.to_owned());
+        bench
+            .store
+            .refresh_external(&ExternalUser { source, subject: name.clone(), name, groups: Vec::new() }, 1)
+            .unwrap();
+    }
+    let refused = bench.link(&dora, "tim@tokens.example", Deed::Invite, "new phone").await;
+    assert_eq!(refused.err(), Some(DeskRefusal::Unusable), "his source has factors of its own");
+    let link = bench.link(&dora, "eva@uni.example", Deed::Invite, "new phone").await.unwrap();
+    let Some(Made::Link(link)) = link else { panic!("no link") };
+    let token = link.expose().rsplit('/').next().unwrap();
+    let invitation = || SecretText::<64>::new(token).unwrap();
+    let (issuer, address) = (Text::cut("VPN"), INSIDE.into());
+    let open = OpenInvitation { invitation: invitation(), address, issuer, before: None };
+    let InvitationStep::Open { secret, password, .. } = bench.ask(open).await else { panic!("not open") };
+    assert!(!password, "hers is the directory's");
+    let totp = vpnd_store::totp::from_typed(secret.expose()).unwrap();
+    let accept = AcceptInvitation {
+        invitation: invitation(),
+        address,
+        password: SecretText::new("").unwrap(),
+        secret,
+        code: SecretText::new(vpnd_store::totp::code_at(&totp, vpnd_sys::clock::wall_s())).unwrap(),
+    };
+    assert!(matches!(bench.ask(accept).await, InvitationStep::Done));
+    let eva = bench.user("eva@uni.example");
+    assert!(eva.totp == Some(totp) && eva.password.is_none());
+}
+
+#[tokio::test]
 async fn an_invitation_sets_password_and_codes_once_and_nothing_else() {
     let bench = Bench::new();
     let dora = bench.browser("dora", INSIDE).await;
@@ -322,6 +455,7 @@ async fn an_invitation_sets_password_and_codes_once_and_nothing_else() {
         "an administrator's is not hers"
     );
     let link = bench.link(&dora, "gus", Deed::Invite, "lost it").await.unwrap().unwrap();
+    let Made::Link(link) = link else { panic!("no link") };
     let token = link.expose().strip_prefix("https://vpn.uni.example/invitation/").unwrap().to_owned();
     let invitation = |token: &str| SecretText::<64>::new(token).unwrap();
     let open = async |token: &str| {
@@ -387,6 +521,8 @@ async fn a_program_does_what_its_token_may_from_the_networks_of_administration()
     }
     let elsewhere = change(&idm, [192, 0, 2, 1], "eva", account("staff")).await;
     assert_eq!(elsewhere.err(), Some(DeskRefusal::Elsewhere));
+    let unread = change(&old, [192, 0, 2, 1], "eva", account("staff")).await;
+    assert_eq!(unread.err(), Some(DeskRefusal::Elsewhere), "no token is looked up for those");
     assert_eq!(change(&desk, INSIDE, "eva", account("staff")).await.err(), Some(DeskRefusal::NoRole));
     assert_eq!(change(&desk, INSIDE, "ann", Deed::Disable).await.err(), Some(DeskRefusal::Senior));
     assert_eq!(change(&idm, INSIDE, "ann", account("staff")).await.err(), Some(DeskRefusal::Taken));
@@ -432,6 +568,121 @@ async fn a_program_does_what_its_token_may_from_the_networks_of_administration()
     assert_eq!(change(&idm, INSIDE, "gus", Deed::Disable).await.err(), Some(DeskRefusal::NoVisit));
 }
 
+/// A session of a user that begins now, with this id, on the device of the same one.
+fn session_of(owner: &User, id: [u8; 16], now_s: u64) -> SessionRecord {
+    SessionRecord {
+        id: SessionId(id),
+        user: owner.id,
+        device: DeviceId(id),
+        epoch: 1,
+        tokens: Tokens::new(TokenHash::from_bytes([1; 32])),
+        started_s: now_s,
+        expires_s: now_s + 3_600,
+        factors: Factors::default(),
+        auth_time_s: now_s,
+        generation: 0,
+        most: None,
+    }
+}
+
+#[tokio::test]
+async fn ten_thousand_sessions_are_listed_soon() {
+    const SESSIONS: u64 = 10_000;
+    let bench = Bench::new();
+    let vic = bench.browser("vic", INSIDE).await;
+    let (owner, now_s) = (bench.user("gus"), vpnd_sys::clock::steady_s());
+    let id = |number: u64| u128::from(number).to_be_bytes();
+    let changes: Vec<_> = (0..SESSIONS)
+        .map(|number| SessionChange::Add(session_of(&owner, id(number), now_s), owner.generation))
+        .collect();
+    bench.store.change_sessions(&changes, now_s).unwrap();
+    bench.portal.desk().unwrap().watch.want(now());
+    let report = |bytes: u64| {
+        let used = |number: u64| SessionUse {
+            session: id(number).into(),
+            rx_bytes: bytes,
+            tx_bytes: number * bytes,
+            outer: None,
+            walled: false,
+        };
+        let sessions = (0..SESSIONS).map(used).collect();
+        bench.portal.observed(Some(WorkerState { sessions, is_last: true, ..WorkerState::default() }));
+    };
+    let mut soonest = std::time::Duration::MAX;
+    for turn in 1..=4 {
+        report(1_000 * turn);
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        report(1_000 * turn + 500);
+        let since = std::time::Instant::now();
+        let list = ListSessions { caller: Caller::Browser(vic.clone()), order: Order::ByRate, most: 50 };
+        let list = bench.ask(list).await.unwrap();
+        soonest = soonest.min(since.elapsed());
+        assert_eq!((list.sessions.len(), list.more), (50, SESSIONS - 50));
+        assert_eq!(list.sessions[0].device, id(SESSIONS - 1).into(), "the one with the highest rate");
+    }
+    assert!(soonest < std::time::Duration::from_secs(1), "{soonest:?}");
+    eprintln!("a page of 10,000 sessions: {soonest:?}");
+}
+
+#[tokio::test]
+async fn sessions_are_listed_with_their_throughput_page_by_page() {
+    const SESSIONS: u8 = 120;
+    let bench = Bench::new();
+    let [vic, gus] = [bench.browser("vic", INSIDE).await, bench.browser("gus", INSIDE).await];
+    let owner = bench.user("gus");
+    let now_s = vpnd_sys::clock::steady_s();
+    let session = |number: u8| session_of(&owner, [number; 16], now_s);
+    let sessions: Vec<_> = (1..=SESSIONS).map(session).collect();
+    let changes: Vec<_> =
+        sessions.iter().map(|session| SessionChange::Add(session.clone(), owner.generation)).collect();
+    bench.store.change_sessions(&changes, now_s).unwrap();
+    let report = |bytes: u64| {
+        let used = |number: u8| SessionUse {
+            session: [number; 16].into(),
+            rx_bytes: u64::from(number) * bytes,
+            tx_bytes: bytes,
+            outer: Some([198, 51, 100, number].into()),
+            walled: number == 9,
+        };
+        let sessions = (1..=SESSIONS).map(used).collect();
+        WorkerState { sessions, is_last: true, ..WorkerState::default() }
+    };
+    let list = async |browser: &Browser, order: Order| {
+        bench.ask(ListSessions { caller: Caller::Browser(browser.clone()), order, most: 50 }).await
+    };
+    let all = || Order::ByUser(None);
+    assert_eq!(list(&gus, all()).await.err(), Some(DeskRefusal::NoRole));
+    assert!(!bench.portal.observed(None), "nobody with a role looks");
+    let elsewhere = bench.browser("vic", [192, 0, 2, 1]).await;
+    assert_eq!(list(&elsewhere, all()).await.err(), Some(DeskRefusal::Elsewhere));
+    let silent = list(&vic, all()).await.unwrap();
+    assert!(silent.sessions.iter().all(|session| session.throughput.is_none()), "the worker is silent");
+
+    assert!(bench.portal.observed(Some(report(1_000))), "somebody looks");
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    bench.portal.observed(Some(report(2_000)));
+    let (mut seen, mut order) = (Vec::new(), all());
+    loop {
+        let page = list(&vic, order).await.unwrap();
+        assert_eq!(page.more, u64::from(SESSIONS) - (seen.len() + page.sessions.len()) as u64);
+        seen.extend(page.sessions.iter().map(|session| session.device[0]));
+        let one = &page.sessions[0];
+        assert_eq!((&*one.user, one.network.as_deref()), ("gus", Some("198.51.100.0/24")));
+        assert!(one.throughput.unwrap().rates.is_some_and(|[rx, tx]| rx >= tx && tx > 0), "{one:?}");
+        assert_eq!((page.profiles.len(), page.profiles[0].sessions), (1, SESSIONS.into()), "of all");
+        match page.next {
+            Some(next) => order = Order::ByUser(Some(next)),
+            None => break,
+        }
+    }
+    assert_eq!(seen, (1..=SESSIONS).collect::<Vec<_>>(), "each once");
+    let busiest = list(&vic, Order::ByRate).await.unwrap();
+    let first: Vec<_> = busiest.sessions.iter().map(|session| session.device[0]).take(3).collect();
+    assert_eq!((first, busiest.next), (vec![SESSIONS, SESSIONS - 1, SESSIONS - 2], None));
+    let show = ShowUser { caller: Caller::Browser(vic.clone()), user: Text::cut("gus") };
+    assert_eq!(bench.ask(show).await.unwrap().traffic.len(), usize::from(SESSIONS));
+}
+
 #[tokio::test]
 async fn ten_thousand_users_are_listed_page_by_page_and_soon() {
     const USERS: usize = 10_000;
@@ -453,7 +704,7 @@ async fn ten_thousand_users_are_listed_page_by_page_and_soon() {
     let caller = || Caller::Program { token: SecretText::new(&*text).unwrap(), address: INSIDE.into() };
     let page = async |text: &str, after: Option<&str>| {
         let (text, after) = (Text::cut(text), after.map(Text::cut));
-        bench.ask(FindUsers { caller: caller(), text, after }).await.unwrap()
+        bench.ask(FindUsers { caller: caller(), text, after, reason: None }).await.unwrap()
     };
     // A machine that is busy may take long once.
     let mut soonest = std::time::Duration::MAX;
@@ -483,4 +734,22 @@ async fn ten_thousand_users_are_listed_page_by_page_and_soon() {
     let state = bench.ask(DeskQuery(caller())).await.unwrap();
     assert_eq!(state.users as usize, USERS + 2 + 4);
     eprintln!("a page of 10,000 users: {soonest:?}; the overview: {:?}", since.elapsed());
+}
+
+#[tokio::test]
+async fn refused_rights_are_logged_within_bounds() {
+    let bench = Bench::new();
+    let caller = Caller::Browser(bench.browser("gus", INSIDE).await);
+    let lines = vpnd_sys::logging::testing::logged_as_json(|| {
+        for _ in 0..300 {
+            let actor = bench.portal.actor(&caller, Act::Look).unwrap();
+            assert!(matches!(actor, Err(DeskRefusal::NoRole)));
+        }
+    });
+    assert!((100..110).contains(&lines.len()), "{} lines", lines.len());
+    let line = lines[0].to_string();
+    assert!(
+        line.contains("refused at the desk") && line.contains("NoRole") && line.contains("10.86.0.7"),
+        "{line}"
+    );
 }

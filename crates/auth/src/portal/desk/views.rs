@@ -1,26 +1,26 @@
-//! What the desk shows: the gateway's state, users, and one user.
+//! Views of the desk: the gateway's state, users, and one user.
 //!
-//! INVARIANT: that somebody has looked at a user is recorded before it is shown.
+//! INVARIANT: a view of a user is recorded before the user is shown.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use super::authority::{is_for_people, may_change};
+use super::deeds::extends;
 use super::{Act, Actor, Desk, Portal};
 use crate::lease;
 use crate::portal::{first, now};
 use vpnd_ipc::gateway::auth::{AuditHealth, SourceName};
-use vpnd_ipc::gateway::portal::MAX_SESSIONS;
 use vpnd_ipc::gateway::portal::desk::{
-    Deed, DeskRefusal, DeskState, FoundUser, FoundUsers, ListedSession, ListedSessions, Logins, MAX_FOUND,
-    MAX_GROUPS, MAX_LISTED, ProfileCount, RefusedLogin, Replied, ShownUser, UserState, WorkerShown,
+    Deed, DeskRefusal, DeskState, FindUsers, FoundUser, FoundUsers, Logins, MAX_FOUND, MAX_GROUPS,
+    MAX_LISTED, ProfileCount, RefusedLogin, Replied, ShownUser, UserState, WorkerShown,
 };
 use vpnd_ipc::request::Reason;
 use vpnd_proto::control::Text;
 use vpnd_store::audit::AuditFile;
 use vpnd_store::audit::query::Record;
-use vpnd_store::audit::whois::{Asked, question};
-use vpnd_store::{LOCAL, ListedUser, LiveSession, Owner, StoreError, User, UserPage};
+use vpnd_store::audit::whois::{Asked, is_reason, question};
+use vpnd_store::{LOCAL, ListedUser, Owner, StoreError, User, UserPage};
 
 impl Desk {
     /// The audit file, if something is recorded.
@@ -85,6 +85,8 @@ impl Portal {
                 certificate_left_s: state.certificate_left_s,
                 drops: first(state.drops),
             }),
+            findings: first(self.findings(actor)?),
+            refused: first(self.refusals()),
         })
     }
 
@@ -93,13 +95,16 @@ impl Portal {
         &self,
         actor: &Actor,
         sought: &Sought,
-        after: Option<&str>,
+        find: &FindUsers,
     ) -> Result<Replied<FoundUsers>, StoreError> {
-        let now_s = (self.clocks.wall)();
+        let (now_s, after) = ((self.clocks.wall)(), find.after.as_deref());
         let found = match sought {
             Sought::Address(address) => {
                 let asked = Asked { address: *address, port: None };
-                if let Err(refusal) = actor.record("whois", "", question(asked, now_s, "search"), now_s) {
+                let Some(reason) = find.reason.as_deref().filter(|reason| is_reason(reason)) else {
+                    return Ok(Err(DeskRefusal::NoReason));
+                };
+                if let Err(refusal) = actor.record("whois", "", question(asked, now_s, reason), now_s) {
                     return Ok(Err(refusal));
                 }
                 let mut users: Vec<ListedUser> =
@@ -138,26 +143,6 @@ impl Portal {
         Ok(page)
     }
 
-    /// The sessions that there are, by the names of their users, behind the one that `after` names.
-    pub(super) fn list_sessions(&self, after: Option<&str>) -> Result<ListedSessions, StoreError> {
-        let now_s = (self.clocks.steady)();
-        let mut sessions = self.store.live_sessions(now_s)?;
-        sessions.sort_by_cached_key(place);
-        sessions.retain(|session| after.is_none_or(|after| place(session).as_str() > after));
-        let more = sessions.len().saturating_sub(MAX_SESSIONS) as u64;
-        sessions.truncate(MAX_SESSIONS);
-        let next = sessions.last().filter(|_| more > 0).map(|session| Text::cut(&place(session)));
-        let shown = |session: LiveSession| ListedSession {
-            user: Text::cut(&session.user),
-            source: SourceName::cut(&session.source),
-            device: session.device.0.into(),
-            addresses: first(session.addresses),
-            age_s: now_s.saturating_sub(session.started_s),
-            left_s: session.expires_s.saturating_sub(now_s),
-        };
-        Ok(ListedSessions { sessions: first(sessions.into_iter().map(shown)), more, next })
-    }
-
     /// The users who have this inner address or had it last, and those who are heard from it.
     fn users_at(&self, address: IpAddr) -> Result<Vec<User>, StoreError> {
         let mut ids = self.heard().users_at(address);
@@ -170,13 +155,14 @@ impl Portal {
 
     /// Whether the user of this name has a session.
     pub(super) fn has_session(&self, name: &str) -> Result<bool, StoreError> {
-        let Some(user) = self.store.user(name)? else { return Ok(false) };
+        let Some(user) = self.store.user(&self.authenticator.name_at(name).0)? else { return Ok(false) };
         Ok(self.store.devices(user.id)?.iter().any(|device| device.session_since_s.is_some()))
     }
 
     pub(super) fn show_user(&self, actor: &Actor, name: &str) -> Result<Replied<ShownUser>, StoreError> {
         let now_s = (self.clocks.wall)();
-        let Some(user) = self.store.user(name)? else { return Ok(Err(DeskRefusal::NotThere)) };
+        let name = self.authenticator.name_at(name).0;
+        let Some(user) = self.store.user(&name)? else { return Ok(Err(DeskRefusal::NotThere)) };
         let file = match actor.record("user-shown", &user.name, String::new(), now_s) {
             Ok(file) => file,
             Err(refusal) => return Ok(Err(refusal)),
@@ -189,7 +175,7 @@ impl Portal {
         Ok(Ok(ShownUser {
             profile: self.access.of(&user).map(|profile| Text::cut(profile.title())),
             groups: first(user.groups.iter().take(MAX_GROUPS).map(|group| Text::cut(group))),
-            codes: (user.source == LOCAL).then_some(user.totp.is_some()),
+            codes: (user.source == LOCAL || user.totp.is_some()).then_some(user.totp.is_some()),
             certificates: user.certificates.iter().filter(|one| !revoked(one)).count() as u64,
             expires_s: user.expires_s,
             sponsor: user.sponsor.as_deref().map(Text::cut),
@@ -201,17 +187,14 @@ impl Portal {
                 refused: first(logins.refused.into_iter().map(refused)),
             }),
             locked: may_change(&actor.desk.rules, actor.person(), actor.role, &user).err(),
-            traffic: first(actor.desk.watch.traffic(&user.name, now())),
-            can_be_invited: user.source == LOCAL && actor.desk.pages.is_some() && may_be_invited,
+            traffic: first(self.traffic_of(&actor.desk, user.id)?),
+            can_be_invited: self.authenticator.sets_up_codes(&user)
+                && actor.desk.pages.is_some()
+                && may_be_invited,
+            can_be_extended: user.expires_s.is_some() && extends(actor.role, &user),
             user: found_user(&ListedUser::from(&user), now_s),
         }))
     }
-}
-
-/// The place of a session in the list of all.
-fn place(session: &LiveSession) -> String {
-    let number = u128::from_be_bytes(session.id.0);
-    format!("{} {number:032x}", session.user)
 }
 
 fn found_user(user: &ListedUser, now_s: u64) -> FoundUser {

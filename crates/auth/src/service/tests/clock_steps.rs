@@ -98,7 +98,7 @@ impl Life {
         stored.addresses.ipv4.unwrap()
     }
 
-    /// What is looked for all the time finds nothing to end.
+    /// The regular checks find nothing to end.
     async fn recheck(&self) {
         self.service.end_misfits();
         self.service.end_orphans(&mut HashMap::new(), 0).unwrap();

@@ -80,7 +80,7 @@ impl Bench {
 
     async fn granted(&mut self) -> DeviceGrant {
         match self.admit().await {
-            Admission::Granted(granted) => granted,
+            Admission::Granted(granted) => *granted,
             other => panic!("{other:?}"),
         }
     }
@@ -140,11 +140,73 @@ async fn a_handshake_is_answered_once_also_after_a_restart() {
     assert!(matches!(bench.make(&first).await, Reply::Refused(NoHandshake::Replayed(_))));
     assert!(bench.service.store.forget_handshakes("ann", PHONE).unwrap());
     assert!(matches!(bench.make(&first).await, Reply::Responded(_)), "an administrator has permitted it");
-    // What was shown to the phone is durable, too.
+    // The timestamp that the phone has received is durable, too.
     let Reply::Initiated(_, own) = bench.make(&Step::Initiate(bench.phone.public())).await else { panic!() };
     let stored =
         bench.service.store.find_wireguard_device(&bench.phone.public().0, 0).unwrap().unwrap().device;
     assert_eq!(stored.latest_own, Some(own.to_bytes()));
+}
+
+#[tokio::test]
+async fn a_handshake_that_another_gateway_has_answered_is_a_replay() {
+    let mut bench = Bench::new("");
+    let key = crate::wireguard::key_file::open_or_create(bench.directory.path(), 1).unwrap();
+    let other = WireGuard::start(Arc::clone(&bench.service.store), access(profiles("")), key).unwrap();
+    let (first, second) = (bench.initiation(), bench.initiation());
+    assert!(matches!(bench.make(&first).await, Reply::Responded(_)));
+    let at_the_other = async |step| other.handshake(Handshake::from(step).parse().unwrap()).await;
+    let refused = at_the_other(&first).await;
+    assert!(matches!(refused, Reply::Refused(NoHandshake::Replayed(_))), "{refused:?}");
+    // The rate of a device's handshakes counts the replay.
+    std::thread::sleep(Duration::from_millis(30));
+    assert!(matches!(at_the_other(&second).await, Reply::Responded(_)), "a later one is none");
+}
+
+#[tokio::test]
+async fn the_devices_that_talk_to_an_address_are_found_wherever_they_were_heard() {
+    let bench = Bench::new("");
+    let key = crate::wireguard::key_file::open_or_create(bench.directory.path(), 1).unwrap();
+    let other = WireGuard::start(Arc::clone(&bench.service.store), access(profiles("")), key).unwrap();
+    let public = [198, 51, 100, 1].into();
+    let outer = Endpoint { remote: (OUTER, 51_820).into(), local: Some(public) };
+    bench.service.store.keep_outer(&[(PHONE, Some(outer))]).unwrap();
+    let found = other.devices_at(&[public], None).unwrap();
+    assert_eq!(
+        found.iter().map(|device| (*device.key, device.outer)).collect::<Vec<_>>(),
+        [(bench.phone.public().0, outer)]
+    );
+    assert!(other.devices_at(&[public], Some(*found[0].key)).unwrap().is_empty(), "those after it");
+    assert!(other.devices_at(&[[198, 51, 100, 2].into()], None).unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_change_of_one_device_reads_no_other_again() {
+    let bench = Bench::new("");
+    let store = &bench.service.store;
+    let public_key = [43; 32];
+    let other = NewWireGuardDevice {
+        public_key,
+        id: DeviceId([43; 16]),
+        name: "laptop".to_owned(),
+        preshared: None,
+        addresses: vec![[10, 0, 0, 6].into()],
+    };
+    store.add_wireguard_device("ann", &other, (bench.service.clocks.wall)()).unwrap();
+    assert_eq!(bench.peers().await, 2);
+    let public = [198, 51, 100, 1].into();
+    let outer = Endpoint { remote: (OUTER, 51_820).into(), local: Some(public) };
+    // Where devices are is no change of them, and shows which of them are read.
+    store.keep_outer(&[(PHONE, Some(outer)), (other.id, Some(outer))]).unwrap();
+    assert!(store.renew_wireguard_device("ann", PHONE, (bench.service.clocks.wall)()).unwrap());
+    assert_eq!(bench.peers().await, 2);
+    let read = || {
+        let known = bench.service.wireguard.as_ref().unwrap().devices_at(&[public], Some([0; 32])).unwrap();
+        known.into_iter().map(|device| *device.key).collect::<Vec<_>>()
+    };
+    assert_eq!(read(), [bench.phone.public().0]);
+    assert!(store.remove_device("ann", PHONE, 1_000).unwrap());
+    assert_eq!(bench.peers().await, 1);
+    assert_eq!(read(), [[0_u8; 32]; 0]);
 }
 
 #[tokio::test]
@@ -192,13 +254,30 @@ async fn a_session_of_before_makes_room_for_the_next() {
 }
 
 #[tokio::test]
+async fn sessions_of_before_end_whose_wireguard_devices_do_not_come_back() {
+    let mut bench = Bench::new("");
+    let of_phone = bench.granted().await.grant.session;
+    assert_eq!(failed(&bench.service, keep(of_phone)).await, 0);
+    let live = |bench: &Bench| {
+        let live = bench.service.store.live_sessions((bench.service.clocks.steady)()).unwrap();
+        live.into_iter().map(|session| session.id).collect::<Vec<_>>()
+    };
+    let laptop = granted(&bench.service, 1).await;
+    assert_eq!(failed(&bench.service, keep(laptop)).await, 0);
+    bench.restart("");
+    assert_eq!(live(&bench).len(), 2);
+    bench.service.end_absent_devices();
+    assert_eq!(live(&bench), [SessionId(laptop.into())], "a client of ours may attach for longer");
+}
+
+#[tokio::test]
 async fn a_device_that_goes_on_is_no_further_login_of_its_user() {
     let mut bench = Bench::new("");
     // More often than a user may log in.
     for _ in 0..40 {
         let session = bench.granted().await.grant.session;
         assert_eq!(failed(&bench.service, keep(session)).await, 0);
-        // As after a restart.
+        // Begins as after a restart.
         bench.service.begin(false).unwrap();
     }
 }
@@ -208,10 +287,15 @@ async fn one_configuration_on_two_devices_is_in_the_audit() {
     let mut bench = Bench::new("");
     let session = bench.granted().await.grant.session;
     assert_eq!(failed(&bench.service, keep(session)).await, 0);
+    let two = |session| Commit(vec![Write::TwoDevices(session, OUTER)]);
+    assert_eq!(failed(&bench.service, two(session)).await, 0);
+    let now_s = (bench.service.clocks.steady)();
+    let record = bench.service.store.session(SessionId(session.into()), now_s).unwrap().unwrap();
+    let heard = |service: &Service| service.portal().heard().is_in_two_places(record.user, record.device);
+    assert!(heard(&bench.service), "its user's page has it");
     let recorded = Recorded::default();
     let service = Arc::into_inner(bench.service).expect("nobody else has it").with_audit(recorded.recorder());
     let service = Arc::new(service);
-    let two = |session| Commit(vec![Write::TwoDevices(session, OUTER)]);
     assert_eq!(failed(&service, two(session)).await, 0);
     assert_eq!(failed(&service, two([9; 16].into())).await, 0);
     let found = recorded.events().into_iter().filter_map(|event| match event {
@@ -249,10 +333,8 @@ async fn who_gets_into_a_group_that_permits_wireguard_may_use_it_at_once() {
                  [[profile]]\nname = 'others'\nwireguard = false\n";
     let mut bench = Bench::new(extra);
     assert_eq!(bench.peers().await, 0);
-    let seen = ask(&bench.service, RevocationQuery { seen: None, history: None }).await.seen;
     let change = UserChange { groups: Some(vec!["guests".to_owned()]), ..UserChange::default() };
     bench.service.store.modify_user("ann", &change, 2).unwrap();
-    ask(&bench.service, RevocationQuery { seen: Some(seen), history: None }).await;
     assert_eq!(bench.peers().await, 1);
     bench.granted().await;
 }
@@ -295,6 +377,21 @@ async fn a_kicked_device_stays_out_until_it_is_renewed() {
     assert!(matches!(bench.admit().await, Admission::Walled));
     bench.service.store.renew_wireguard_device("ann", PHONE, (bench.service.clocks.wall)()).unwrap();
     bench.granted().await;
+}
+
+#[tokio::test]
+async fn a_kick_that_the_store_does_not_keep_has_failed() {
+    let mut bench = Bench::new("");
+    let session = bench.granted().await.grant.session;
+    assert_eq!(failed(&bench.service, keep(session)).await, 0);
+    let damage = "CREATE TRIGGER broken BEFORE UPDATE OF walled_s ON wireguard_devices
+                  BEGIN SELECT RAISE(ABORT, 'broken'); END";
+    let path = bench.directory.path().join(vpnd_config::STORE_FILE_NAME);
+    rusqlite::Connection::open(path).unwrap().execute_batch(damage).unwrap();
+    let traffic = vpnd_ipc::gateway::auth::Traffic::default();
+    let ended = |code| Commit(vec![Write::Ended { session, code, traffic }]);
+    assert_eq!(failed(&bench.service, ended(Code::Kicked)).await, 1);
+    assert_eq!(failed(&bench.service, ended(Code::Idle)).await, 0, "it is no kick");
 }
 
 #[tokio::test]

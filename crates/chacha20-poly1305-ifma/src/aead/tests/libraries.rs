@@ -20,13 +20,13 @@ impl Libraries {
 
     /// The ciphertext, then the tag.
     pub(crate) fn seal(&self, nonce: [u8; NONCE_LEN], aad: &[u8], text: &[u8]) -> Vec<u8> {
-        let why = "a text of at most 65,535 bytes";
+        let reason = "a text of at most 65,535 bytes";
         let mut sealed = text.to_vec();
         let with = aead::Nonce::assume_unique_for_key(nonce);
-        self.ring.seal_in_place_append_tag(with, aead::Aad::from(aad), &mut sealed).expect(why);
+        self.ring.seal_in_place_append_tag(with, aead::Aad::from(aad), &mut sealed).expect(reason);
         let mut other = text.to_vec();
         let buffer = other.as_mut_slice().into();
-        let tag = self.portable.encrypt_inout_detached(&nonce.into(), aad, buffer).expect(why);
+        let tag = self.portable.encrypt_inout_detached(&nonce.into(), aad, buffer).expect(reason);
         other.extend(<[u8; TAG_LEN]>::from(tag));
         assert!(sealed == other, "the libraries differ");
         sealed

@@ -137,11 +137,11 @@ impl Lanes for Eight {
     #[inline(always)]
     fn blocks(self, words: [__m256i; 16]) -> [__m512i; 8] {
         // SAFETY: the proof.
-        let both = |first, second| unsafe {
+        let joined = |first, second| unsafe {
             _mm512_inserti64x4::<1>(_mm512_castsi256_si512(words[first]), words[second])
         };
-        let lower = self.0.rows([both(0, 4), both(1, 5), both(2, 6), both(3, 7)]);
-        let upper = self.0.rows([both(8, 12), both(9, 13), both(10, 14), both(11, 15)]);
+        let lower = self.0.rows([joined(0, 4), joined(1, 5), joined(2, 6), joined(3, 7)]);
+        let upper = self.0.rows([joined(8, 12), joined(9, 13), joined(10, 14), joined(11, 15)]);
         let mut blocks = [lower[0]; 8];
         for i in 0..4 {
             // SAFETY: the proof.

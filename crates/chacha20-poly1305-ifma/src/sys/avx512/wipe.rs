@@ -8,7 +8,7 @@ use crate::machine::BLOCK_LEN;
 /// Bytes of the stack that are overwritten after sealing: more than `batch` uses, or `tag`. A test
 /// looks after it (`nothing_stays_on_the_stack`).
 pub(super) const SEALED: usize = 3_072;
-/// The same after opening, when `batch` calls `tag`.
+/// Bytes to wipe after opening, when `batch` calls `tag`.
 pub(super) const OPENED: usize = 4_096;
 
 /// Its frame lies where the frame of the function was that its caller has called before.

@@ -1,7 +1,8 @@
 //! The end of a kill switch that a person asks for, while no client keeps it.
 //!
 //! INVARIANT: whatever else is broken, the rules go: a file system that is full or can't be written,
-//! a damaged record, another process that never releases the lock. A record that can't be removed is
+//! a damaged record, no way to know which client keeps it, another process that never releases
+//! the lock. A record that can't be removed is
 //! marked as ended until the machine restarts, so the keeper does not put it in force again.
 
 use anyhow::Context as _;
@@ -23,7 +24,7 @@ pub(in super::super) async fn reopen(
     let place = KillSwitchPlace::of_this_namespace(directory)?;
     let is_users = match place.find()? {
         Found::Nothing => return Ok(None),
-        _ if state::is_ended() || place.holder()?.is_some() => return Ok(None),
+        _ if state::is_ended() || matches!(place.holder(), Ok(Some(_))) => return Ok(None),
         Found::Record(record) => record.is_of(user),
         Found::Unreadable(_) => user == 0,
     };
@@ -41,12 +42,14 @@ pub(in super::super) async fn reopen(
 pub(in super::super) async fn clean_up(
     directory: Option<&JournalDirectory>,
 ) -> anyhow::Result<Option<(String, bool)>> {
-    let Some(directory) = directory else {
+    let Some(place) = directory.map(KillSwitchPlace::of_this_namespace).and_then(Result::ok) else {
+        // A keeper that has the directory open would put the rules back.
+        state::mark_ended();
         let was_there = KillSwitchRules::remove().await?;
         return Ok(was_there.then(|| ("the kill switch is off".to_owned(), true)));
     };
-    let place = KillSwitchPlace::of_this_namespace(directory)?;
-    if let Some(process) = place.holder()? {
+    let holder = place.holder();
+    if let Ok(Some(process)) = holder {
         let line = format!(
             "the kill switch stays on: the client that keeps it is running (process {process}); end that first, by Ctrl-C or \
              'systemctl stop', then try again"
@@ -54,7 +57,16 @@ pub(in super::super) async fn clean_up(
         return Ok(Some((line, false)));
     }
     let was_there = end_at(&place).await?;
-    Ok(was_there.then(|| ("the kill switch is off".to_owned(), true)))
+    let Err(error) = holder else {
+        return Ok(was_there.then(|| ("the kill switch is off".to_owned(), true)));
+    };
+    let removed = place.remove_holder();
+    tracing::debug!(?removed, "what stood where the client that keeps it is named");
+    let line = format!(
+        "the kill switch is off, but it can't be read which client keeps it ({error}): if it comes back, end that client, then \
+         try again"
+    );
+    Ok(Some((line, false)))
 }
 
 /// Ends the switch of this place; returns whether there was one.

@@ -13,7 +13,7 @@ use vpnd_sys::change::is_plausible_local;
 const ESTABLISHED: &str = "01";
 const LISTENS: &str = "0A";
 
-/// A TCP connection that somebody else has opened.
+/// A TCP connection that another host has opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Inbound {
     pub(super) peer: IpAddr,
@@ -25,8 +25,8 @@ pub(super) struct Inbound {
 /// The kill switch would cut off the person who switches it on.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the kill switch would cut off a connection by which you or others work, from {peer} to TCP port {port} of this machine, and nobody could \
-     reach it that way any more: --kill-switch-inbound {port}, or kill_switch_inbound in the profile, lets such connections pass; \
+    "the kill switch would cut off a connection by which you or others work, from {peer} to TCP port {port} of this machine, which \
+     would not be reachable that way any more: --kill-switch-inbound {port}, or kill_switch_inbound in the profile, lets such connections pass; \
      --kill-switch-inbound none if you mean it",
     peer = .0.peer, port = .0.port
 )]
@@ -53,7 +53,7 @@ pub(super) fn cut_off<'i>(
 }
 
 /// The one of these by which a person works on this machine: one of these sessions, or from where
-/// somebody is logged in.
+/// a user is logged in.
 pub(super) fn session<'i>(
     open: &[&'i Inbound],
     sessions: &[SocketAddr],

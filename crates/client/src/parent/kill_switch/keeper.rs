@@ -75,7 +75,7 @@ pub(in super::super) async fn keep(args: &KillSwitchArgs) -> anyhow::Result<()> 
     }
 }
 
-/// What this process has put in force.
+/// The rules that this process has put in force.
 #[derive(Default)]
 struct Kept {
     /// `None` unless this process keeps the switch.
@@ -115,14 +115,15 @@ async fn moved(network: &mut Option<NetworkWatch>) {
 
 /// Puts it in force if that is for this process.
 async fn keep_once(place: &KillSwitchPlace, kept: &mut Kept) -> anyhow::Result<Look> {
-    if place.holder()?.is_some() {
+    // Where that can't be found out it is kept, perhaps by two processes.
+    if matches!(place.holder(), Ok(Some(_))) {
         *kept = Kept::default();
         // A client that is killed before it has put the rules back leaves that to this process,
-        // and nothing reports its end.
+        // and nothing reports its end; nor when it is killed and the machine then moves.
         let is_settled = KillSwitchRules::in_force().await?.is_some();
-        return Ok(Look { state: "a client keeps the kill switch", is_settled, follows_network: false });
+        return Ok(Look { state: "a client keeps the kill switch", is_settled, follows_network: true });
     }
-    // On a full disk there may be no lock, and it is put back all the same.
+    // On a full disk there may be no lock, and it is still put back.
     let _turn = place.turn().inspect_err(|error| tracing::debug!(%error, "no lock")).ok();
     let found = if state::is_ended() { Found::Nothing } else { place.find()? };
     let (rules, follows_network) = match found {

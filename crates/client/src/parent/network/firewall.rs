@@ -18,7 +18,7 @@ use vpnd_sys::netlink::Family;
 use vpnd_sys::nft::{GuardRules, MarkMatch, Returning};
 use vpnd_sys::sysctl;
 
-/// What is in force of it.
+/// The part in force.
 #[derive(Default)]
 pub(super) struct Firewall {
     guard: Option<Guard>,
@@ -70,6 +70,11 @@ impl Firewall {
             renewals.note(&[changed], now());
         }
         Ok(())
+    }
+
+    /// Whether the guard is to be compared without a report of the kernel.
+    pub(super) fn is_contested(&self) -> bool {
+        self.guard.as_ref().is_some_and(Guard::is_contested)
     }
 
     /// Waits until another program may have removed or changed the guard. Safe to cancel.

@@ -90,6 +90,11 @@ impl Guard {
         &self.rules.addresses
     }
 
+    /// Whether the next comparison waits for no report of the kernel.
+    pub(super) fn is_contested(&self) -> bool {
+        self.is_contested || self.watch.is_none()
+    }
+
     /// Waits until the tables may be other than they were applied. Safe to cancel.
     pub(super) async fn disturbed(&mut self) {
         let changed = match &mut self.watch {

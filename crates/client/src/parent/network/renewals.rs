@@ -18,6 +18,11 @@ impl Renewals {
         Self { total: 0, log: RenewalLog::new() }
     }
 
+    /// Their number.
+    pub(super) const fn total(&self) -> u64 {
+        self.total
+    }
+
     /// Counts and logs that this was removed and is in force again.
     pub(super) fn note(&mut self, removed: &[String], now: Time) {
         if removed.is_empty() {

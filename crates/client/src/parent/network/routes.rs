@@ -14,7 +14,17 @@ use vpnd_sys::netlink::{
     AddressSpec, Family, MAIN_TABLE, NO_TABLE, RouteSpec, RouteTarget, RuleMatch, RuleSpec,
 };
 
-/// What is in force of them.
+/// Outcome of putting back what other programs have removed.
+pub(super) struct Renewed {
+    /// The changes that were made again.
+    pub(super) removed: Vec<String>,
+    /// Whether the tunnel's tables are used by vpnd alone; in others' tables nothing is put back.
+    pub(super) is_alone: bool,
+    /// Why the first of the changes that could not be made again was refused.
+    pub(super) failure: Option<NetworkError>,
+}
+
+/// The routes in force.
 pub(super) struct TunnelRoutes {
     stop: Stop,
     active: Vec<(ChangeId, Change)>,
@@ -33,20 +43,28 @@ impl TunnelRoutes {
         Self { stop, active: Vec::new(), tables: None, overlaps: Vec::new(), lookup_rules: Vec::new() }
     }
 
-    /// Puts back what other programs have removed. Returns what that was, or `None` if the tunnel's
-    /// tables are not used by vpnd alone; in others' tables nothing is put back.
-    pub(super) async fn renew(&self, link: &TunnelLink) -> Result<Option<Vec<String>>, NetworkError> {
+    /// Puts back what other programs have removed: one change that is refused, such as an address
+    /// of IPv6 where that was switched off, keeps none of the others from it.
+    ///
+    /// # Errors
+    /// If the machine can't be read.
+    pub(super) async fn renew(&self, link: &TunnelLink) -> Result<Renewed, NetworkError> {
         let present = Present::read(&link.netlink, &link.interface, link.index).await?;
+        let mut renewed = Renewed { removed: Vec::new(), is_alone: true, failure: None };
         if !self.tables.iter().flatten().all(|table| present.leaves_free(*table)) {
-            return Ok(None);
+            renewed.is_alone = false;
+            return Ok(renewed);
         }
-        let mut removed = Vec::new();
         // In the order in which they were made: rules come last.
         for (id, change) in self.active.iter().chain(&self.lookup_rules).filter(|(_, it)| !present.has(it)) {
-            link.journal.renew(&link.netlink, *id).await?;
-            removed.push(change.to_string());
+            match link.journal.renew(&link.netlink, *id).await {
+                Ok(()) => renewed.removed.push(change.to_string()),
+                Err(error) => {
+                    renewed.failure.get_or_insert(error.into());
+                }
+            }
         }
-        Ok(Some(removed))
+        Ok(renewed)
     }
 
     /// Makes the changes that are missing, and returns those to take back. Logs new overlaps with
@@ -119,8 +137,8 @@ impl TunnelRoutes {
         for family in [Family::V4, Family::V6] {
             let leads_in = |change: &Change| matches!(change, Change::Rule(rule) if rule.family == family);
             if self.active.iter().any(|(_, change)| leads_in(change)) {
-                // What a full tunnel would carry else: a query would only time out while it is
-                // dead.
+                // A full tunnel would otherwise carry these: a query would only time out while it
+                // is dead.
                 let refusal = is_full.then_some((Layer::REFUSAL_RULE, NO_TABLE));
                 for (rule, table) in [(Layer::LOOKUP_RULE, MAIN_TABLE)].into_iter().chain(refusal) {
                     let (priority, matches) = (link.layer.priority(rule), RuleMatch::User(user));

@@ -18,6 +18,7 @@ use ipnet::IpNet;
 use vpnd_proto::control::Network;
 
 use super::TunnelOptions;
+use crate::parent::permission::HostNetworks;
 use vpnd_config::profile::Routes;
 use vpnd_sys::change::is_plausible_local;
 use vpnd_sys::netlink::Family;
@@ -96,9 +97,8 @@ impl Overlap {
 }
 
 impl Routing {
-    /// Decides for a tunnel with these options and this offer of the gateway, on a machine that is
-    /// connected to `local`.
-    pub(super) fn new(options: &TunnelOptions, network: &Network, local: &[IpNet]) -> Self {
+    /// Decides for a tunnel with these options and this offer of the gateway, on this machine.
+    pub(super) fn new(options: &TunnelOptions, network: &Network, machine: &HostNetworks) -> Self {
         let destinations = destinations(options, network);
         let whole = |family: &Family| {
             IpNet::aggregate(&destinations_of(&destinations, *family).copied().collect())
@@ -109,9 +109,11 @@ impl Routing {
         let is_full = options.set_routes
             && has_address
             && (options.routes == Routes::All || FAMILIES.iter().any(whole));
-        let refused = FAMILIES.into_iter().filter(|family| is_full && !whole(family)).collect();
+        let leaves = |family: &Family| !whole(family) && machine.sends(*family);
+        let refused = FAMILIES.into_iter().filter(|family| is_full && leaves(family)).collect();
         let mut routing = Self { destinations, is_full, refused, overlaps: Vec::new() };
-        routing.overlaps = local.iter().filter_map(|net| routing.overlap(*net, options, network)).collect();
+        let local = machine.local().iter();
+        routing.overlaps = local.filter_map(|net| routing.overlap(*net, options, network)).collect();
         routing
     }
 

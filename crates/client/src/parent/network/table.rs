@@ -1,9 +1,9 @@
 //! Chooses the two routing tables of a tunnel, used by no other program: one that leads into it,
 //! and one that holds back what the first of a full tunnel has let pass.
 //!
-//! A route of somebody else in our table would lead around the tunnel, or make the kernel refuse
+//! A foreign route in our table would lead around the tunnel, or make the kernel refuse
 //! ours ("File exists"). What vpnd itself has left behind, after a kill and without its journal, is
-//! taken away: it carries our origin, and the number of its interface is this tunnel's or nobody's.
+//! taken away: it carries our origin, and the number of its interface is this tunnel's or unused.
 //!
 //! Pure but for [`choose`].
 

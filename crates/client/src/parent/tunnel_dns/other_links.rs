@@ -1,8 +1,8 @@
-//! Domains that systemd-resolved asks other links about, though they are the tunnel's: whoever runs
-//! the local network may name them by DHCP. Of all links it asks the one with the longest domain
-//! that a name ends in.
+//! Domains that systemd-resolved asks other links about, though they are the tunnel's: an attacker
+//! who runs the local network may name them by DHCP. Of all links it asks the one with the longest
+//! domain that a name ends in.
 //!
-//! INVARIANT: this only says so, once for each change.
+//! INVARIANT: this only reports them, once for each change.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -17,12 +17,12 @@ const INTERVAL: Duration = Duration::from_secs(60);
 #[derive(Default)]
 pub(super) struct OtherLinks {
     next: Option<Time>,
-    /// What was found last, so that it is logged once.
+    /// The last findings, so that each is logged once.
     found: Arc<Mutex<Vec<(String, String)>>>,
 }
 
 impl OtherLinks {
-    /// Looks in a task of its own, if it is time and systemd-resolved `runs`; `is_full`: a full
+    /// Looks in a separate task, if it is time and systemd-resolved `runs`; `is_full`: a full
     /// tunnel's guard lets nothing else ask.
     pub(super) fn look(&mut self, settings: DnsSettings, is_full: bool, runs: impl FnOnce() -> bool) {
         if settings.search.is_empty() || self.next.is_some_and(|next| now() < next) || !runs() {
@@ -44,7 +44,7 @@ impl OtherLinks {
 fn report<'f>(new: impl Iterator<Item = &'f (String, String)>, is_full: bool) {
     for (link, domain) in new {
         let outcome = if is_full {
-            "not asked beside a full tunnel, so names of it may fail"
+            "not asked while a full tunnel is up, so names of it may fail"
         } else {
             "asked for names of it in the tunnel's place, in clear"
         };

@@ -3,9 +3,9 @@
 //!
 //! Invariants: what a browser brings counts once, with the state of this login and from the gateway
 //! that it was begun at; its grant is sent to that gateway alone, with a verifier that never left
-//! this process. Whoever else connects to the socket gets a page that says nothing. A session that
-//! is over ends the client: nobody may sit there, and a page can't be reached through a tunnel that
-//! is down.
+//! this process. Any other program that connects to the socket gets a page without information. A
+//! session that is over ends the client: no user may be there, and a page can't be reached through
+//! a tunnel that is down.
 
 mod arrival;
 mod by_code;
@@ -24,6 +24,8 @@ use super::request::SOFTWARE;
 use super::{DialError, DialOutcome, Dialer};
 use crate::messages::{BrowserWay, WorkerLaunch};
 use arrival::Brought;
+#[cfg(any(test, fuzzing))]
+pub(crate) use arrival::read as read_arrival;
 
 /// The longest that a gateway can have a person take.
 const LONGEST: Duration = Duration::from_secs(900);
@@ -42,9 +44,9 @@ pub(in crate::worker) enum BrowserError {
     Denied,
     #[error("the browser comes from {0}, which is not the gateway's page: tell your administrator")]
     AnotherIssuer(String),
-    #[error("the gateway names a page that is none: {0}")]
+    #[error("the address of the gateway's page is not valid: {0}")]
     NoPage(String),
-    #[error("this machine has no socket for the browser: {0}")]
+    #[error("a socket for the browser can't be opened: {0}")]
     Socket(std::io::Error),
 }
 

@@ -2,7 +2,7 @@
 //! §4, §4.2).
 //!
 //! INVARIANT: they come in a login alone, and a login is tried only where no token is good; an
-//! attempt that nobody can answer ends without an answer, so that no server counts a wrong one.
+//! attempt that no user can answer ends without an answer, so that no server counts a wrong one.
 
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ impl Dialer {
         let text = harmless(&challenge.text);
         if challenge.kind == ChallengeKind::Push {
             tracing::info!(target: NEWS, time_s = challenge.time_s, "the gateway asks: {text}");
-            // Who is not at this terminal is told by the client service.
+            // The client service shows it to a user who is not at this terminal.
             let _ = self.parent.tell(challenge.text.clone()).await;
             return Ok(None);
         }

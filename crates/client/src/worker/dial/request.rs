@@ -1,6 +1,10 @@
-//! What a client sends first on a connection: who it is, and what proves that; and what the answer
+//! A client's first message on a connection, with identity and proof, and what the answer
 //! says of the gateway.
 
+use std::net::SocketAddr;
+use std::sync::PoisonError;
+
+use tokio::time::Instant;
 use vpnd_control_channel::login::{RequestStream, request};
 use vpnd_crypto::device::PUBLIC_KEY_LEN;
 use vpnd_proto::client::Purpose;
@@ -34,6 +38,11 @@ impl Credentials {
 }
 
 impl Dialer {
+    /// The gateway at this address is being drained. Whether that is news.
+    pub(in crate::worker) fn note_drained(&self, address: SocketAddr) -> bool {
+        self.drained.lock().unwrap_or_else(PoisonError::into_inner).add(address, Instant::now())
+    }
+
     /// Sends the request, and waits for what comes of it.
     pub(super) async fn ask(
         &self,
@@ -44,7 +53,10 @@ impl Dialer {
     ) -> Result<DialOutcome, DialError> {
         let gateway = shaken.gateway();
         let request = self.request(purpose, offer, grant);
-        let outcome = self.ask_on(request, shaken).await.map_err(DialError::with_cause)?;
+        let waiting = self.unanswered.wait_on(&shaken.connection, &shaken.endpoint);
+        let outcome = self.ask_on(request, shaken).await;
+        waiting.answered();
+        let outcome = outcome.map_err(DialError::with_cause)?;
         match &outcome {
             DialOutcome::Refused(refused) if refused.code == Code::Drain => {
                 gateway.map(|gateway| self.note_drained(gateway));

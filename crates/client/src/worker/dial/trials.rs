@@ -13,7 +13,8 @@ use vpnd_sys::udp::icmp::{IcmpError, Unreachable};
 const MAX_NAMED: usize = 8;
 
 /// Also what a network does, in the gateway's name, until a person has logged in to it.
-const PORTAL: &str = "If this network has a login page (captive portal), open any web page and log in first";
+const PORTAL: &str = "If this network has a login page (captive portal), open any web page and log in first; under a kill switch by \
+                      `vpnd captive-portal`";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum TrialOutcome {

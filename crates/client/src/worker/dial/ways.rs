@@ -4,8 +4,8 @@
 //! there until UDP has worked for a while, so that it does not go back and forth.
 
 use std::net::SocketAddr;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -24,7 +24,11 @@ const HEAD_START: Duration = Duration::from_secs(3);
 const WORKS_FOR: Duration = Duration::from_secs(30);
 /// Interval of the tries while it works, and the longest one while it does not.
 const TRY_EACH: Duration = Duration::from_secs(10);
-const MAX_TRY_EACH: Duration = Duration::from_secs(60);
+const MAX_TRY_EACH: Duration = Duration::from_secs(300);
+
+/// The first time for which UDP rests where data soon vanishes; it doubles up to the longest.
+const FIRST_REST: Duration = Duration::from_secs(60);
+const MAX_REST: Duration = Duration::from_secs(3_600);
 
 /// The ways to the gateway, and what is known of this network.
 pub(super) struct Ways {
@@ -33,11 +37,45 @@ pub(super) struct Ways {
     tcp_first: AtomicBool,
     /// UDP works here, but not for large datagrams.
     is_narrow: AtomicBool,
+    rest: Mutex<Rest>,
+}
+
+/// The time for which UDP is not tried, because data soon vanishes there.
+#[derive(Clone, Copy)]
+struct Rest {
+    until: Option<Instant>,
+    /// The time for it the next time.
+    next: Duration,
+}
+
+impl Default for Rest {
+    fn default() -> Self {
+        Self { until: None, next: FIRST_REST }
+    }
 }
 
 impl Ways {
     pub(super) fn new(over_tcp: Option<OverTcp>) -> Self {
-        Self { over_tcp, tcp_first: AtomicBool::new(false), is_narrow: AtomicBool::new(false) }
+        Self {
+            over_tcp,
+            tcp_first: AtomicBool::new(false),
+            is_narrow: AtomicBool::new(false),
+            rest: Mutex::default(),
+        }
+    }
+
+    fn rest(&self) -> MutexGuard<'_, Rest> {
+        self.rest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The time until which UDP is of no use here: none if it may be, and no end until the network
+    /// changes.
+    fn useless_for(&self) -> Option<Duration> {
+        if self.is_narrow.load(Ordering::Relaxed) {
+            return Some(Duration::MAX);
+        }
+        let left = self.rest().until?.saturating_duration_since(Instant::now());
+        (!left.is_zero()).then_some(left)
     }
 }
 
@@ -139,9 +177,17 @@ impl Dialer {
     /// passes small datagrams alone does not let through.
     pub(in crate::worker) async fn udp_works(&self) {
         let (mut since, mut wait) = (None, TRY_EACH);
+        let mut changes = self.network.subscribe();
         loop {
-            tokio::time::sleep(wait).await;
-            if self.ways.is_narrow.load(Ordering::Relaxed) {
+            let useless = self.ways.useless_for();
+            tokio::select! {
+                () = tokio::time::sleep(useless.unwrap_or(wait)) => {}
+                Ok(()) = changes.changed() => {
+                    (since, wait) = (None, TRY_EACH);
+                    continue;
+                }
+            }
+            if useless.is_some() {
                 continue;
             }
             let works = tokio::time::timeout(HANDSHAKE_TIMEOUT, self.tries_udp()).await.unwrap_or(false);
@@ -169,6 +215,42 @@ impl Dialer {
                 true
             }
             Err(_) => false,
+        }
+    }
+
+    /// Forgets that UDP did not last, for this is another network.
+    pub(super) fn forget_rests(&self) {
+        *self.ways.rest() = Rest::default();
+    }
+
+    /// Data soon vanishes over UDP, although the gateway answers. Whether to go over TCP because of
+    /// that.
+    pub(in crate::worker) fn is_blocked(&self) -> bool {
+        let mut rest = self.ways.rest();
+        let is_news = rest.until.is_none();
+        *rest = Rest { until: Some(Instant::now() + rest.next), next: (2 * rest.next).min(MAX_REST) };
+        drop(rest);
+        let Some(over_tcp) = &self.ways.over_tcp else {
+            if is_news {
+                tracing::warn!(
+                    "this network lets data over UDP pass for a short time only, and the profile has no TCP port to use instead: \
+                     try another network, or ask the gateway's administrator for a way over TCP"
+                );
+            }
+            return false;
+        };
+        self.ways.tcp_first.store(true, Ordering::Relaxed);
+        tracing::warn!(
+            "this network lets data over UDP pass for a short time only: using TCP {}, slower",
+            over_tcp.port
+        );
+        true
+    }
+
+    /// The lanes' sockets have these ports from now on.
+    pub(in crate::worker) fn lanes_are_at(&self, ports: &[u16]) {
+        if let Some(over_tcp) = &self.ways.over_tcp {
+            over_tcp.lanes_are_at(ports);
         }
     }
 

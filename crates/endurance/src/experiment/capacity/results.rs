@@ -135,7 +135,7 @@ pub struct Figures {
     pub load_wakes_per_gbit: f64,
     /// Jain's index over the sessions' goodputs.
     pub fairness: Option<f64>,
-    /// What the first session carried, relative to the others' median, if it was greedy.
+    /// Throughput of the first session, relative to the others' median, if it was greedy.
     pub greedy_share: Option<f64>,
     /// Share of the rate that was to be sent which arrived, percent.
     pub delivered_percent: Option<f64>,
@@ -201,7 +201,7 @@ pub struct RelativeCost {
     /// One for each round.
     pub ratio: Spread,
     /// Whether that is a difference: beyond the ratios of a case to itself, in all rounds on the
-    /// same side of 1. `None` where nothing says so: of few rounds, without a case measured twice,
+    /// same side of 1. `None` where nothing shows it: of few rounds, without a case measured twice,
     /// on a disturbed machine or an emulated one.
     pub differs: Option<bool>,
 }
@@ -293,7 +293,8 @@ impl CapacityResults {
         self.compared(row, self.real_row(row)?)
     }
 
-    /// The same number of real clients in this setting, if made traffic is in the form of theirs.
+    /// The row of as many real clients in this setting, if generated traffic has the form of
+    /// theirs.
     pub fn real_row(&self, row: &Row) -> Option<&Row> {
         let Case::Made { sessions, traffic, gateway_cpu } = row.case else { return None };
         let is_alike = matches!(

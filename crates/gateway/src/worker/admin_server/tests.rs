@@ -1,4 +1,4 @@
-//! The control socket with both ends: a real socket in a directory of its own, and a gateway that
+//! The control socket with both ends: a real socket in a separate directory, and a gateway that
 //! is none.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::parent::listeners::{BindError, SocketFile, control_socket};
-use vpnd_ipc::admin::Status;
 use vpnd_ipc::admin::client::{Client, ClientError};
 use vpnd_ipc::admin::testing::{Fake, status};
+use vpnd_ipc::admin::{FleetGateway, Status};
 
-/// A user that is neither root nor whoever runs the tests.
+/// A user that is neither root nor the one who runs the tests.
 const STRANGER: u32 = 65_534;
 
 /// A gateway that answers until it is dropped.
@@ -127,9 +127,10 @@ fn the_json_has_the_promised_names() {
 fn kicking_tells_how_many_there_were() {
     let gateway = Gateway::start();
     let mut client = gateway.client();
-    assert_eq!(client.kick("eve").unwrap(), 0);
-    assert_eq!(client.kick("ann").unwrap(), 1);
-    assert_eq!(client.kick("ann").unwrap(), 0);
+    let kept = |sessions| Kicked { sessions, is_kept: true };
+    assert_eq!(client.kick("eve").unwrap(), kept(0));
+    assert_eq!(client.kick("ann").unwrap(), kept(1));
+    assert_eq!(client.kick("ann").unwrap(), kept(0));
 }
 
 #[test]
@@ -145,8 +146,8 @@ fn garbage_is_answered_and_the_next_request_too() {
     for garbage in
         [&b"\xff\xfe\n"[..], b"\n", b"{\"request\":\"stop\"}\n", b"{\"request\":\"kick\"}\n", b"[]\n"]
     {
-        let both = [garbage, b"{\"request\":\"kick\",\"target\":\"eve\"}\n"].concat();
-        let text = gateway.raw(&both);
+        let requests = [garbage, b"{\"request\":\"kick\",\"target\":\"eve\"}\n"].concat();
+        let text = gateway.raw(&requests);
         let mut lines = text.lines();
         assert!(lines.next().unwrap().starts_with("{\"error\":\"not a request"), "{text}");
         assert_eq!(lines.next(), Some("{\"ended\":0}"), "{text}");
@@ -185,13 +186,15 @@ fn a_silent_peer_is_hung_up_on() {
 fn a_drain_begins_with_its_time_and_is_cancelled() {
     let gateway = Gateway::start();
     let mut client = gateway.client();
-    client.drain(Some(90)).unwrap();
+    client.drain(Some(90), false).unwrap();
     let drain = client.status().unwrap().drain.unwrap();
     assert_eq!((drain.in_use, drain.left_s, drain.over), (2, Some(90), false));
     client.cancel_drain().unwrap();
     assert_eq!(client.status().unwrap().drain, None);
-    client.drain(None).unwrap();
+    client.drain(None, false).unwrap();
     assert_eq!(client.status().unwrap().drain.unwrap().left_s, None);
+    let error = client.drain(None, true).unwrap_err();
+    assert!(matches!(&error, ClientError::Refused(text) if text.contains("of no fleet")), "{error}");
 }
 
 #[test]
@@ -201,7 +204,7 @@ fn a_gateway_that_hangs_is_an_error() {
         async fn status(&self) -> Result<Status, String> {
             std::future::pending().await
         }
-        async fn kick(&self, _: String) -> Result<usize, String> {
+        async fn kick(&self, _: String) -> Result<Kicked, String> {
             std::future::pending().await
         }
         async fn reload(&self) -> Result<String, String> {
@@ -210,7 +213,10 @@ fn a_gateway_that_hangs_is_an_error() {
         async fn upgrade(&self) -> Result<String, String> {
             std::future::pending().await
         }
-        async fn drain(&self, _: Option<Duration>) -> Result<(), String> {
+        async fn fleet(&self) -> Result<Vec<FleetGateway>, String> {
+            std::future::pending().await
+        }
+        async fn drain(&self, _: Option<Duration>, _: bool) -> Result<(), String> {
             std::future::pending().await
         }
         async fn cancel_drain(&self) -> Result<(), String> {
@@ -231,8 +237,8 @@ fn a_gateway_that_hangs_is_an_error() {
 #[test]
 fn a_peer_of_another_user_is_refused() {
     let us = rustix::process::geteuid();
-    // As root, a thread becomes somebody else (on Linux users are per thread); otherwise the
-    // gateway takes somebody else for its owner.
+    // If this is root, a thread becomes another user (on Linux users are per thread); otherwise the
+    // gateway takes another user for its owner.
     let owner = if us.is_root() { us.as_raw() } else { us.as_raw() + 1 };
     let gateway = Gateway::start_with(Fake::new(), |socket| socket.owner = owner);
     let open =
@@ -275,7 +281,7 @@ fn a_live_gateway_keeps_its_socket_and_a_dead_one_does_not() {
     let (path, _dir) = gateway.stop();
     assert!(!path.exists(), "a gateway that ends takes its socket away");
 
-    // One that was killed leaves a socket that nobody listens on.
+    // One that was killed leaves a socket without a listener.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     assert!(path.exists());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -1,4 +1,5 @@
-//! Logins in a browser (PROTOCOL §4.3): the client is told which page, and its connection ends.
+//! Logins in a browser (PROTOCOL §4.3): the client receives the page's address, and its connection
+//! ends.
 
 use quinn::Connection;
 use vpnd_control_channel::stream::Writer;

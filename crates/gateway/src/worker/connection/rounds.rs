@@ -25,7 +25,7 @@ pub(super) struct Peer<'c> {
     pub(super) reader: &'c mut Reader,
     pub(super) writer: &'c mut Writer,
     pub(super) device: DeviceId,
-    /// As in its offer.
+    /// The features of the client's offer.
     pub(super) features: u32,
 }
 
@@ -78,7 +78,7 @@ impl ControlServer {
                 Ok(self.auth.request(TypedAnswer { login, answer, device }).await?)
             }
             Err(failure) => {
-                // Whoever leaves has made an attempt, too: the auth process counts it.
+                // A client that leaves has made an attempt, too: the auth process counts it.
                 self.abandon(login).await?;
                 if matches!(failure, Failure::Displaced) {
                     Ok(refused(Refusal::WaitingFull))

@@ -12,7 +12,7 @@ use crate::worker::settings;
 use crate::worker::wireguard::WireGuard;
 use vpnd_config::ServerConfig;
 
-/// The reason in log and audit: a stock client is told nothing.
+/// The reason in log and audit: a stock client receives none.
 const NO_WIREGUARD: &str = "the user's access profile permits no WireGuard devices now";
 
 impl CoreTask {

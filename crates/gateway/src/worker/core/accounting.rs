@@ -1,9 +1,10 @@
 //! The traffic of sessions that are accounted for, to their last packet.
 //!
-//! INVARIANT: sessions of one batch end together, whoever ends them, so that shards are asked once
+//! INVARIANT: sessions of one batch end together, whatever ends them, so that shards are asked once
 //! for what all of these have carried: no request or message waits for the shards by itself.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 
 use vpnd_proto::control::{Code, Message};
 use vpnd_proto::gateway::Selector;
@@ -29,6 +30,20 @@ impl ToEnd {
     }
 }
 
+/// The number of sessions that have ended for each [`ToEnd`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct EndedCounts {
+    pub counts: Vec<usize>,
+    /// Whether all of that is in the store: if not, clients may be let in again.
+    pub is_stored: bool,
+}
+
+impl EndedCounts {
+    pub(crate) fn sum(&self) -> usize {
+        self.counts.iter().sum()
+    }
+}
+
 /// A session that ends with the others of its batch.
 struct Leaving {
     session: SessionId,
@@ -36,7 +51,7 @@ struct Leaving {
     text: Cow<'static, str>,
 }
 
-/// What is done once for all requests and messages that were handled together.
+/// Work that is done once for all requests and messages that were handled together.
 #[derive(Default)]
 pub(super) struct Batch {
     /// Sessions that could not begin, and are to end.
@@ -45,10 +60,12 @@ pub(super) struct Batch {
     leaving: Vec<Leaving>,
     /// Replies to send once everything before is carried out.
     pub(super) replies: Vec<Reply>,
+    /// Sessions of which a change, such as their end, is not in the store.
+    pub(super) unstored: HashSet<SessionId>,
 }
 
-/// Sends a reply.
-type Reply = Box<dyn FnOnce() + Send>;
+/// Sends a reply, given the sessions of which a change is not in the store.
+type Reply = Box<dyn FnOnce(&HashSet<SessionId>) + Send>;
 
 impl Core {
     /// The traffic of those of these sessions that there are.
@@ -96,7 +113,18 @@ impl CoreTask {
 
     /// Sends the reply once this batch is carried out, if the requester still waits.
     pub(super) fn reply_when_done<T: Send + 'static>(&mut self, reply: oneshot::Sender<T>, answer: T) {
-        self.batch.replies.push(Box::new(move || drop(reply.send(answer))));
+        self.batch.replies.push(Box::new(move |_| drop(reply.send(answer))));
+    }
+
+    /// Ends sessions with the others of their batch, and replies then.
+    pub(super) fn end_and_reply(&mut self, which: Vec<ToEnd>, reply: oneshot::Sender<EndedCounts>) {
+        let sessions = which.iter().flat_map(|to_end| self.gateway.selected(&to_end.which));
+        let sessions: Vec<SessionId> = sessions.collect();
+        let counts = which.into_iter().map(|to_end| self.end_with_batch(to_end)).collect();
+        self.batch.replies.push(Box::new(move |unstored| {
+            let is_stored = !sessions.iter().any(|session| unstored.contains(session));
+            drop(reply.send(EndedCounts { counts, is_stored }));
+        }));
     }
 
     /// Does what is due, which may end sessions.
@@ -167,7 +195,7 @@ mod tests {
             groups: Box::default(),
             addresses,
             factors: Factors::default(),
-            span: Span { started_s: 0, expires_s: u64::MAX },
+            span: Span { started_s: u64::MAX, expires_s: u64::MAX },
             is_walled: false,
             generation: 0,
         };
@@ -181,6 +209,7 @@ mod tests {
             addresses,
             deadline: now() + Duration::from_secs(3_600),
             idle_timeout: None,
+            elsewhere: 0,
         };
         let offer = Offer {
             indexes: List::new(vec![100]).unwrap(),
@@ -216,7 +245,9 @@ mod tests {
         let ended = ends.join_all().await;
         // The core asks for traffic each second, too.
         let of_time = usize::try_from(now().since(began).as_secs()).unwrap() + 1;
-        assert!(ended.iter().all(|counts| *counts.as_ref().unwrap() == [1]), "{ended:?}");
+        // There is no auth process that would keep it.
+        let expected = EndedCounts { counts: vec![1], is_stored: false };
+        assert!(ended.iter().all(|ended| *ended.as_ref().unwrap() == expected), "{ended:?}");
         assert!(reports.load(Ordering::Relaxed) <= 2 * (1 + of_time), "{reports:?}");
         assert!(core.status().await.unwrap().sessions.is_empty());
     }

@@ -1,7 +1,7 @@
-//! Messages to clients, and when a client is told of its session.
+//! Messages to clients, and when a session is announced to its client.
 //!
 //! INVARIANT: a session that has begun is announced only if the store has it and the kernel has
-//! nothing left of whoever had its addresses before; if one of these can't be, the session ends and
+//! nothing left of the last holder of its addresses; if one of these can't be, the session ends and
 //! its client is refused. Messages to one connection keep their order. The control plane does not
 //! wait for the kernel: the messages do.
 
@@ -20,7 +20,7 @@ use vpnd_sys::clock::now;
 /// Time for the kernel to forget connections. A client waits longer for the answer to its login.
 pub(super) const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What clients are told.
+/// Messages that wait for clients.
 #[derive(Default)]
 pub(super) struct Outboxes {
     connections: HashMap<ConnectionId, mpsc::Sender<Outgoing>>,
@@ -34,13 +34,18 @@ impl Outboxes {
         self.connections.insert(connection, outbox);
     }
 
+    /// Whether the client of this connection may be told something.
+    pub(super) fn is_open(&self, connection: ConnectionId) -> bool {
+        self.connections.contains_key(&connection)
+    }
+
     /// The client of this connection can't be told anything more.
     pub(super) fn lost(&mut self, connection: ConnectionId) {
         self.connections.remove(&connection);
         self.held.remove(&connection);
     }
 
-    /// A login's session, of which the client is told once it is in force.
+    /// A login's session, which is announced to the client once it is in force.
     pub(super) fn begin(&mut self, session: SessionId) {
         self.begun.insert(session);
     }
@@ -91,7 +96,7 @@ impl Outboxes {
         let full = self.connections.get(&connection).map(|outbox| outbox.try_send(message));
         if let Some(Err(TrySendError::Full(_))) = full {
             tracing::info!(connection = connection.0, "a client does not read its messages");
-            // Without its outbox the task closes the connection, and the client attaches anew.
+            // Without its outbox the task closes the connection, and the client attaches again.
             self.connections.remove(&connection);
         }
     }

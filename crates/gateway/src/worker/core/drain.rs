@@ -1,4 +1,4 @@
-//! Emptying the gateway before it stops: nobody is let in, clients are asked to move, and those
+//! Emptying the gateway before it stops: no client is let in, clients are asked to move, and those
 //! that are left are closed at a time.
 //!
 //! INVARIANT: sessions that are closed by it stay in the store, as when the gateway goes down, but
@@ -30,7 +30,7 @@ pub(crate) enum DrainRequest {
 /// Whether the gateway is being emptied.
 pub(super) struct Drain {
     begun: Option<Draining>,
-    /// The same for connections' tasks.
+    /// The state for connections' tasks.
     is_draining: watch::Sender<bool>,
 }
 
@@ -75,7 +75,7 @@ impl CoreTask {
     pub(super) fn handle_drain(&mut self, request: DrainRequest, reply: oneshot::Sender<()>) {
         match request {
             DrainRequest::Begin { within } => {
-                self.gateway.drain();
+                self.notify_of_drain();
                 self.drain.begin(within);
                 self.admit_peers(false);
                 let (in_use, within_s) = (self.gateway.in_use(), within.map(|within| within.as_secs()));
@@ -107,8 +107,20 @@ impl CoreTask {
             self.close_all();
         } else if now >= draining.next_notice {
             draining.next_notice = now + NOTICE_INTERVAL;
-            self.gateway.drain();
+            self.notify_of_drain();
         }
+    }
+
+    fn notify_of_drain(&mut self) {
+        let is_in_fleet = self.registry.hosts().is_some();
+        self.gateway.drain(is_in_fleet);
+    }
+
+    /// Whether the claim would bring a session here that another gateway of the fleet may have.
+    pub(super) fn is_closed_to(&self, session: SessionId) -> bool {
+        self.drain.begun.is_some()
+            && self.registry.hosts().is_some()
+            && self.registry.member(session).is_none()
     }
 
     fn admit_peers(&mut self, admits: bool) {

@@ -25,8 +25,9 @@ impl CoreTask {
                 self.gateway.end(&Selector::Session(session), Code::Internal, "");
             }
         }
+        let unstored = std::mem::take(&mut self.batch.unstored);
         for reply in self.batch.replies.drain(..) {
-            reply();
+            reply(&unstored);
         }
     }
 
@@ -65,7 +66,7 @@ impl CoreTask {
                 }
             }
         }
-        // Without either nobody waits for the commands to take effect. A packet of a session that
+        // Without either nothing waits for the commands to take effect. A packet of a session that
         // is over would make the kernel know its connection again.
         if commanded && !(messages.is_empty() && over.is_empty()) {
             self.shards.barrier().await;
@@ -73,6 +74,7 @@ impl CoreTask {
         // Before the store, from which on the addresses may be anybody's.
         self.registry.release(over);
         let failed = self.registry.commit(endings).await;
+        self.batch.unstored.extend(&failed);
         if let Some(wireguard) = &self.wireguard {
             self.batch.unready.extend(failed.iter().filter(|session| wireguard.has(**session)));
         }

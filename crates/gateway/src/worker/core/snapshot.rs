@@ -1,4 +1,4 @@
-//! What the shards report: traffic for the core, and the state of the gateway for administrators.
+//! Reports of the shards: traffic for the core, and the gateway's state for administrators.
 
 use std::collections::BTreeMap;
 

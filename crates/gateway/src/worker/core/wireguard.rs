@@ -2,11 +2,11 @@
 //! key, ended when it is silent.
 //!
 //! INVARIANT: a peer is answered only once its session is in force: shards know it, the store has
-//! it, and the kernel has nothing left of whoever had its addresses before.
+//! it, and the kernel has nothing left of the last holder of its addresses.
 
 use std::time::Duration;
 
-use vpnd_ipc::gateway::wireguard::{DeviceGrant, PeerChange};
+use vpnd_ipc::gateway::wireguard::{DeviceAt, DeviceGrant, PeerChange};
 use vpnd_proto::control::Code;
 use vpnd_proto::plane::{Activity, Event, Slot};
 use vpnd_proto::session::{DeviceId, SessionId};
@@ -33,6 +33,11 @@ impl Core {
     /// Peers have come, gone or changed.
     pub(crate) async fn change_peers(&self, changes: Vec<PeerChange>) -> Result<(), Stopped> {
         self.send(CoreRequest::Peers(changes)).await
+    }
+
+    /// These devices have talked to an address that is this machine's now.
+    pub(crate) async fn begin_peers(&self, found: Vec<DeviceAt>) -> Result<(), Stopped> {
+        self.send(CoreRequest::BeginPeers(found)).await
     }
 }
 
@@ -72,6 +77,13 @@ impl CoreTask {
     pub(super) fn change_peers(&mut self, changes: Vec<PeerChange>) {
         if let Some(wireguard) = &mut self.wireguard {
             wireguard.change(changes);
+        }
+    }
+
+    /// Begins handshakes with these devices.
+    pub(super) fn begin_peers(&mut self, found: Vec<DeviceAt>) {
+        if let Some(wireguard) = &mut self.wireguard {
+            wireguard.begin_at(found);
         }
     }
 

@@ -22,7 +22,7 @@ pub(super) fn prefers_open_metrics(accept: &str) -> bool {
     open > 0.0 && open >= text
 }
 
-/// The same families in the format 0.0.4.
+/// Converts families to the format 0.0.4.
 pub(super) fn of_open_metrics(open: &str) -> String {
     let kinds: HashMap<&str, &str> =
         open.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' ')).collect();

@@ -96,6 +96,11 @@ impl Families<'_, '_> {
 fn process(out: &mut Families<'_, '_>, status: &Status) -> fmt::Result {
     let version = [("version", status.version.as_str())];
     out.0.encode_descriptor("build", "The daemon's build", None, MetricType::Info)?.encode_info(&version)?;
+    if let Some(fleet) = &status.fleet {
+        let member = [("fleet", fleet.fleet.as_str()), ("node", fleet.name.as_str())];
+        let help = "The gateway's place in its fleet";
+        out.0.encode_descriptor("node", help, None, MetricType::Info)?.encode_info(&member)?;
+    }
     out.gauge("uptime", "Time since the daemon started", Some(Unit::Seconds), status.uptime_s)?;
     let help = "Time until the gateway's certificate expires";
     out.gauge("certificate_expiry", help, Some(Unit::Seconds), status.certificate_left_s)?;
@@ -251,6 +256,9 @@ fn portal(out: &mut Families<'_, '_>, status: &Status) -> fmt::Result {
         let help = "Time until the certificate of the web pages expires";
         out.gauge("portal_certificate_expiry", help, Some(Unit::Seconds), left_s)?;
     }
+    let refused = status.counters.portal_refusals.iter();
+    let refused = refused.map(|(reason, count)| ([("reason", reason.as_str())], *count));
+    out.counters("portal_refusals", "What the web pages have refused", None, refused)?;
     out.gauge("relays", "TCP connections that carry clients' datagrams", None, portal.relays)?;
     let relays = |name| Counters::of(&status.counters.relays, name);
     out.counter("relays_begun", "TCP connections that have carried clients' datagrams", relays("begun"))?;
@@ -307,6 +315,7 @@ mod tests {
 
     use super::*;
     use crate::worker::connection::Logins;
+    use vpnd_ipc::admin::status::FleetMember;
     use vpnd_ipc::admin::testing::status;
 
     #[test]
@@ -353,6 +362,7 @@ mod tests {
                 "vpnd_portal_up gauge",
                 "vpnd_portal_visits gauge",
                 "vpnd_portal_certificate_expiry_seconds gauge",
+                "vpnd_portal_refusals counter",
                 "vpnd_relays gauge",
                 "vpnd_relays_begun counter",
                 "vpnd_relays_dropped counter",
@@ -366,6 +376,15 @@ mod tests {
             ]
         );
         assert!(text.ends_with("# EOF\n"), "{text}");
+    }
+
+    #[test]
+    fn a_gateway_of_a_fleet_is_named() {
+        let (fleet, name) = ("campus".to_owned(), "gw1".to_owned());
+        let member = Status { fleet: Some(FleetMember { fleet, name }), ..status() };
+        let text = encode(member, false).unwrap();
+        assert!(text.contains("\nvpnd_node_info{fleet=\"campus\",node=\"gw1\"} 1\n"), "{text}");
+        assert!(!encode(status(), false).unwrap().contains("vpnd_node"));
     }
 
     #[test]
@@ -412,6 +431,7 @@ mod tests {
             "vpnd_portal_certificate_expiry_seconds 2000000".to_owned(),
             "vpnd_portal_up 1".to_owned(),
             "vpnd_portal_visits 3".to_owned(),
+            "vpnd_portal_refusals_total{reason=\"form\"} 4".to_owned(),
             "vpnd_relays 2".to_owned(),
             "vpnd_relays_begun_total 5".to_owned(),
             "vpnd_firewall_in_force 1".to_owned(),

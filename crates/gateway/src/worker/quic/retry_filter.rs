@@ -1,6 +1,6 @@
 //! The retry filter between the socket and QUIC: datagrams that would begin a connection are
 //! checked here, before anything is allocated or derived for them. Handshakes of WireGuard turn off
-//! to a queue of their own.
+//! to a separate queue.
 //!
 //! INVARIANT: QUIC receives an Initial only from an address that has proved itself, so before that
 //! nothing is kept and what is sent, a Retry, is shorter than what came in. The rest, whatever its
@@ -71,7 +71,7 @@ impl RetryFilter {
         left
     }
 
-    /// The same for the datagrams of one buffer, which the kernel may have merged. Returns the
+    /// Filters the datagrams of one buffer, which the kernel may have merged. Returns the
     /// number of bytes left.
     fn filter_segments(&self, buffer: &mut [u8], meta: &RecvMeta, now_s: u64) -> usize {
         let mut left = 0;

@@ -162,7 +162,7 @@ async fn first_flight(trusted: &Trusted) -> Vec<Vec<u8>> {
     flight
 }
 
-/// Sends these from an address of its own and returns the answers.
+/// Sends these from a new address and returns the answers.
 async fn answers_to(endpoint: &Endpoint, datagrams: &[Vec<u8>], wait: Duration) -> Vec<Vec<u8>> {
     let stranger = tokio::net::UdpSocket::bind(LOCAL).await.unwrap();
     for datagram in datagrams {
@@ -176,7 +176,7 @@ async fn answers_to(endpoint: &Endpoint, datagrams: &[Vec<u8>], wait: Duration) 
     answers
 }
 
-/// Sends it from an address of its own and returns what comes first.
+/// Sends it from a new address and returns the first answer.
 async fn first_answer_to(endpoint: &Endpoint, datagram: &[u8]) -> Option<Vec<u8>> {
     let stranger = tokio::net::UdpSocket::bind(LOCAL).await.unwrap();
     stranger.send_to(datagram, endpoint.local_addr().unwrap()).await.unwrap();
@@ -328,7 +328,7 @@ async fn whoever_has_been_there_for_long_makes_room() {
     drop(other);
 }
 
-/// Runs a gateway in a runtime of its own until a client is connected, then ends it as `kill -9`
+/// Runs a gateway in a separate runtime until a client is connected, then ends it as `kill -9`
 /// would: without a word.
 fn connect_and_kill(
     trusted: &Trusted,

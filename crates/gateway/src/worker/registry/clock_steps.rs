@@ -108,7 +108,7 @@ impl Life {
     fn begin(step: (Point, i64)) -> Self {
         let clock = Clock { wall_s: 1_000 * 24 * HOUR_S, boot: Time::from_nanos(7_000_000_000) };
         let origin = Origin::new(clock.wall_s, clock.boot);
-        // As the parent hands it to each child.
+        // Encoded as the parent hands it to each child.
         let handed = minicbor::decode(&minicbor::to_vec(origin).unwrap()).unwrap();
         let (registry, gateway) = (registry(handed), gateway());
         Self { clock, steady_s: clock.wall_s, step, origin, registry, gateway }
@@ -143,6 +143,7 @@ impl Life {
             idle_timeout: None,
             is_walled: false,
             generation: 0,
+            elsewhere: 0,
         }
     }
 

@@ -1,4 +1,4 @@
-//! What the settings in force make of a session's user: whom policy takes them for, the rate
+//! Effects of the settings in force on a session's user: whom policy takes them for, the rate
 //! limits, when the session ends, and whether it may go on at all. This module must not know which
 //! sessions there are.
 
@@ -20,8 +20,8 @@ use vpnd_sys::clock::{self, Origin};
 /// are.
 const OTHER_ADDRESSES: &str = "the user's access profile has other inner addresses now; log in again";
 
-/// The same for one whose user has logged in by fewer factors than are required now. The next login
-/// is told which.
+/// The reason for a user who has logged in by fewer factors than are required now. The next login
+/// shows which.
 const MORE_FACTORS: &str = "the user's access profile requires another factor now; log in again";
 
 /// The access profiles and rate limits in force.
@@ -88,7 +88,7 @@ impl Rules {
         self.names.principal(&member.user, member.groups.iter().map(String::as_str)).in_profile(profile)
     }
 
-    /// The limits of the member's session, or of one of nobody's.
+    /// The limits of the member's session, or of a session without a member.
     pub(super) fn limits(&self, member: Option<&Member>) -> SessionLimits {
         let Some(member) = member else { return self.rates.of(None, &[]) };
         let profile = self.access.profile_of(member.who());

@@ -1,6 +1,6 @@
 //! Changes of sessions on their way to the store, in order.
 //!
-//! INVARIANT: a write that failed is reported to whoever waits for it; the reason for an end comes
+//! INVARIANT: a write that failed is reported to the waiting caller; the reason for an end comes
 //! before it.
 
 use std::collections::HashSet;
@@ -25,7 +25,7 @@ use vpnd_sys::clock::now;
 /// Limit for a commit, for which everything else waits; the store puts changes off long before it.
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Limit for a look at a session, for which everything else waits, too.
+/// Limit for a look at a session of a fleet, for which its client waits.
 const CLAIM_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The changes since the last commit.
@@ -40,27 +40,35 @@ impl WriteQueue {
         Self { auth, writes: Vec::new(), outer: OuterAddresses::default() }
     }
 
-    /// The session, as the store has it.
-    pub(super) async fn stored(&self, session: SessionId) -> Result<Option<StoredSession>, NoReply> {
-        self.auth.request(SessionQuery(id(session))).await
-    }
-
-    /// The session that is claimed, which moves here if it is another gateway's.
-    pub(super) async fn claimed(&self, claim: &Claim) -> Result<Option<StoredSession>, NoReply> {
-        let Claim { session, token, device } = claim.clone();
-        let request =
-            self.auth.request(SessionClaim { session: id(session), token, device: device.0.into() });
-        let answer = tokio::time::timeout(CLAIM_TIMEOUT, request).await;
-        answer.unwrap_or_else(|_| {
-            Err(NoReply::Failed(Reason::cut("the user database does not answer in time")))
-        })
+    /// The session, as the store has it; in a fleet it moves here if it is another gateway's and the
+    /// claim is good.
+    pub(super) fn look_up(
+        &self,
+        claim: Claim,
+        is_in_fleet: bool,
+    ) -> impl Future<Output = Result<Option<StoredSession>, NoReply>> + Send + use<> {
+        let auth = self.auth.clone();
+        async move {
+            let Claim { session, token, device } = claim;
+            if !is_in_fleet {
+                return auth.request(SessionQuery(id(session))).await;
+            }
+            let request = auth.request(SessionClaim { session: id(session), token, device: device.0.into() });
+            let answer = tokio::time::timeout(CLAIM_TIMEOUT, request).await;
+            answer.unwrap_or_else(|_| {
+                Err(NoReply::Failed(Reason::cut("the user database does not answer in time")))
+            })
+        }
     }
 
     /// Whether the store does not have the session for this gateway.
-    pub(super) async fn is_missing(&self, session: SessionId) -> bool {
-        let request = self.auth.request(MissingQuery(vec![id(session)]));
-        let answer = tokio::time::timeout(CLAIM_TIMEOUT, request).await;
-        answer.is_ok_and(|answer| answer.is_ok_and(|missing| !missing.is_empty()))
+    pub(super) fn is_missing(&self, session: SessionId) -> impl Future<Output = bool> + Send + use<> {
+        let auth = self.auth.clone();
+        async move {
+            let request = auth.request(MissingQuery(vec![id(session)]));
+            let answer = tokio::time::timeout(CLAIM_TIMEOUT, request).await;
+            answer.is_ok_and(|answer| answer.is_ok_and(|missing| !missing.is_empty()))
+        }
     }
 
     /// Remember the session as it is now.

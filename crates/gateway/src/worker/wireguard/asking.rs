@@ -18,7 +18,7 @@ const WALLED: &str = "its sessions are over until 'vpnd device renew'";
 /// An answer of the auth process.
 pub(in crate::worker) enum FromAuth {
     /// A step of a handshake.
-    Step(Step, Reply),
+    Step(Step, Box<Reply>),
     /// Whether a peer without a session gets one.
     Admission { peer: PublicKey, admission: Result<Admission, String> },
 }
@@ -27,7 +27,7 @@ impl WireGuard {
     pub(super) fn take_answer(&mut self, answer: FromAuth) {
         match answer {
             FromAuth::Step(step, reply) => {
-                if let Some((request, reply)) = self.turns.step_done(now(), step, reply) {
+                if let Some((request, reply)) = self.turns.step_done(now(), step, *reply) {
                     self.take_step(request, reply);
                 }
             }
@@ -45,7 +45,7 @@ impl WireGuard {
             tokio::spawn(async move {
                 let reply = auth.request(Handshake::from(&step.request)).await.ok();
                 let reply = reply.and_then(HandshakeReply::parse).unwrap_or(Reply::Refused(Refused::Busy));
-                let _ = answer.send(FromAuth::Step(step, reply));
+                let _ = answer.send(FromAuth::Step(step, Box::new(reply)));
             });
         }
         while let Some((peer, from)) = self.turns.next_admission() {
@@ -88,7 +88,7 @@ impl WireGuard {
     fn take_admission(&mut self, peer: PublicKey, admission: Result<Admission, String>) {
         match admission {
             Ok(Admission::Granted(grant)) => {
-                self.decisions.push_back(Decision::Admit { peer, grant: Box::new(grant) });
+                self.decisions.push_back(Decision::Admit { peer, grant });
             }
             Ok(Admission::Walled) => self.turn_away(peer, WALLED, true),
             Ok(Admission::Refused(refused)) => self.refused(peer, &control::Refused::from(refused).text),

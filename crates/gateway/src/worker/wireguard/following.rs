@@ -1,12 +1,13 @@
 //! The list of peers, as the auth process has it.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use vpnd_wireguard::PublicKey;
 
 use crate::worker::auth_client::AuthClient;
 use crate::worker::core::Core;
-use vpnd_ipc::gateway::wireguard::{PeerChange, PeerChanges, PeersQuery};
+use vpnd_ipc::gateway::wireguard::{DevicesQuery, PeerChange, PeerChanges, PeersQuery};
 use vpnd_ipc::requests::NoReply;
 
 /// Interval of queries for changes, as that of revocations: what an administrator changes holds
@@ -63,5 +64,28 @@ pub(crate) async fn follow(core: Core, auth: AuthClient, mut seen: u64) {
             }
         }
         tokio::time::sleep(INTERVAL).await;
+    }
+}
+
+/// Has handshakes begun with the devices that have talked to these addresses, which are this machine's
+/// now: their sessions were another gateway's of the fleet. Tries until the database has answered.
+pub(crate) async fn take_over(core: Core, auth: AuthClient, addresses: Vec<IpAddr>) {
+    let mut after = None;
+    loop {
+        let query = DevicesQuery { addresses: addresses.clone(), after };
+        match auth.request(query).await {
+            Ok(found) => {
+                let Some(last) = found.last() else { return };
+                after = Some(last.key);
+                if core.begin_peers(found).await.is_err() {
+                    return;
+                }
+            }
+            Err(NoReply::Gone(_)) => return,
+            Err(NoReply::Failed(error)) => {
+                tracing::warn!(%error, "can't tell which WireGuard devices talk to this machine's new addresses");
+                tokio::time::sleep(INTERVAL).await;
+            }
+        }
     }
 }

@@ -8,9 +8,9 @@
 //! costs its device 5 s. So no more handshakes are begun than answers can be taken.
 //!
 //! Invariants: no more are under way than the auth process has room for, and logins have turns
-//! beside them. What peers have sent first and the gateway's own handshakes take turns: a flood of
-//! the one does not keep the other waiting. A handshake that was answered is ended before another is
-//! begun.
+//! separate from these. What peers have sent first and the gateway's own handshakes take turns: a
+//! flood of the one does not keep the other waiting. A handshake that was answered is ended before
+//! another is begun.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -72,8 +72,8 @@ impl Turns {
         }
     }
 
-    /// The next step to ask for. So many `answers` of devices wait for auth, and so many devices for
-    /// their sessions, to be `admitted`.
+    /// The next step to ask for. `answers` of devices wait for auth; `admitted` devices wait for
+    /// their sessions.
     pub(super) fn next_step(&mut self, now: Time, answers: usize, admitted: usize) -> Option<Step> {
         while self.unanswered.front().is_some_and(|until| *until <= now) {
             self.unanswered.pop_front();
@@ -101,7 +101,7 @@ impl Turns {
     }
 
     /// A step was replied to. Returns the reply, unless the auth process was busy with a handshake
-    /// that nobody but the gateway begins again: that one waits for another turn.
+    /// that only the gateway begins again: that one waits for another turn.
     pub(super) fn step_done(&mut self, now: Time, step: Step, reply: Reply) -> Option<(RequestId, Reply)> {
         self.steps = self.steps.saturating_sub(1);
         if !matches!(reply, Reply::Refused(Refused::Busy)) {

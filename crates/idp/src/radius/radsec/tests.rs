@@ -30,7 +30,7 @@ const ACCEPT: u8 = 2;
 const ACCOUNTING: u8 = 4;
 const RESPONSE: u8 = 5;
 const STATUS: u8 = 12;
-const SOON: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// An authority, and what it signs.
 struct Authority(CertificateParams, KeyPair);
@@ -202,7 +202,7 @@ fn why(reply: Reply) -> String {
 }
 
 async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let until = Instant::now() + SOON;
+    let until = Instant::now() + TIMEOUT;
     while !holds() {
         assert!(Instant::now() < until, "{what}");
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -425,7 +425,7 @@ async fn an_idle_connection_is_looked_after() {
 #[tokio::test]
 async fn a_server_that_waits_for_a_person_may_be_silent_and_no_other() {
     let (connection, _) = watched([MOMENT, MOMENT], false, |_, _| Act::Nothing);
-    let asked = tokio::time::timeout(SOON, ask(&connection)).await;
+    let asked = tokio::time::timeout(TIMEOUT, ask(&connection)).await;
     assert!(asked.is_ok_and(|outcome| outcome.is_err()) && is_over(&connection));
     let (connection, _) = watched([MOMENT, MOMENT], true, |_, _| Act::Nothing);
     assert!(tokio::time::timeout(25 * MOMENT, ask(&connection)).await.is_err(), "it waits");
@@ -433,7 +433,7 @@ async fn a_server_that_waits_for_a_person_may_be_silent_and_no_other() {
     let first = |packet: &[u8], number| if number == 0 { Act::Send(accept(packet)) } else { Act::Nothing };
     let (connection, seen) = watched([MOMENT, 100 * MOMENT], true, first);
     eventually("the server is asked twice", || seen.packets(STATUS) >= 2).await;
-    let asked = tokio::time::timeout(SOON, ask(&connection)).await;
+    let asked = tokio::time::timeout(TIMEOUT, ask(&connection)).await;
     assert!(asked.is_ok_and(|outcome| outcome.is_err()) && is_over(&connection));
 }
 

@@ -9,9 +9,9 @@ use vpnd_proto::control::{LoginAt, Text};
 use crate::gateway::refusal::Refused;
 
 /// A client begins a login in a browser.
-#[derive(Debug, Encode, Decode)]
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct BrowserLogin {
-    /// As the client's TLS and the device's proof show it.
+    /// The device, proved by the client's TLS and signature.
     #[n(0)]
     pub device: ByteArray<16>,
     #[n(1)]

@@ -1,15 +1,20 @@
 //! Messages about what the pages of the help desk show of the worker.
 
+use std::net::IpAddr;
+
 use minicbor::bytes::ByteArray;
 use minicbor::{Decode, Encode};
-use vpnd_proto::control::{Text, UserName};
+use vpnd_proto::control::Text;
 
-/// What the pages of the help desk show of the worker, if the last reply to this has asked for it.
-/// The reply names the users whose sessions are shown; it is `None` if nothing is.
+/// Sessions of one part of a report, at most.
+pub const MAX_SESSION_USES: usize = 1_024;
+
+/// A part of a report for the pages of the help desk, if the last reply to this has asked for one. The
+/// reply is whether these pages are looked at.
 #[derive(Debug, Encode, Decode)]
 pub struct Observed(#[n(0)] pub Option<WorkerState>);
 
-/// A part of the worker's status.
+/// A part of the worker's status. A report is as many of them as its sessions take.
 #[derive(Clone, Debug, Default, Encode, Decode)]
 pub struct WorkerState {
     #[n(0)]
@@ -22,9 +27,12 @@ pub struct WorkerState {
     /// Packets that were dropped, by reason; none that has no packets.
     #[n(3)]
     pub drops: Vec<Count>,
-    /// [`super::MAX_WRITES`] at most.
+    /// [`MAX_SESSION_USES`] at most.
     #[n(4)]
     pub sessions: Vec<SessionUse>,
+    /// Whether the report ends with this part.
+    #[n(5)]
+    pub is_last: bool,
 }
 
 /// A count by its name.
@@ -36,16 +44,20 @@ pub struct Count {
     pub count: u64,
 }
 
-/// Bytes of inner packets of a session.
+/// A session as the worker has it.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct SessionUse {
     #[n(0)]
-    pub user: UserName,
+    pub session: ByteArray<16>,
+    /// Bytes of inner packets received from the client.
     #[n(1)]
-    pub device: ByteArray<16>,
-    /// Received from the client.
-    #[n(2)]
     pub rx_bytes: u64,
-    #[n(3)]
+    #[n(2)]
     pub tx_bytes: u64,
+    /// Where the client was heard from last.
+    #[n(3)]
+    pub outer: Option<IpAddr>,
+    /// Whether it reaches the web pages alone, until its user renews it.
+    #[n(4)]
+    pub walled: bool,
 }

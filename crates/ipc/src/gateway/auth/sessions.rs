@@ -54,9 +54,17 @@ pub struct SessionClaim {
 pub struct TakenAway {
     #[n(0)]
     pub session: ByteArray<16>,
-    /// The last one of this gateway's.
+    /// The latest one when it was taken.
     #[n(1)]
     pub generation: u64,
+}
+
+impl TakenAway {
+    /// Whether it is the stay that began with this generation: a later one has come back.
+    #[must_use]
+    pub const fn ends(&self, since: u64) -> bool {
+        since <= self.generation
+    }
 }
 
 /// The worker has dropped these sessions. The reply names those that it is to drop next,

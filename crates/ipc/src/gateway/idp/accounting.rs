@@ -77,7 +77,7 @@ pub struct AccountingRecord {
     /// When it happened, seconds since 1970.
     #[n(2)]
     pub at_s: u64,
-    /// How long ago that is, seconds.
+    /// Seconds since then.
     #[n(3)]
     pub delay_s: u32,
     /// `None` if it is about the gateway.
@@ -136,7 +136,7 @@ pub struct AccountedSession {
     /// Acct-Session-Id: random, and no part of what a client attaches with.
     #[n(0)]
     pub id: Text<32>,
-    /// As the source has it, or as it has said in its Access-Accept.
+    /// The user's name at the source, or from its Access-Accept.
     #[n(1)]
     pub user: UserName,
     /// From where the user came; not known any more after the loss of the file that keeps it.

@@ -37,7 +37,7 @@ pub enum DynamicAction {
 /// Which sessions: those to which all of these apply. One at least is there.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
 pub struct SessionAttributes {
-    /// As the source has it.
+    /// The name at the source.
     #[n(0)]
     pub user: Option<UserName>,
     /// Acct-Session-Id.
@@ -49,7 +49,7 @@ pub struct SessionAttributes {
     pub ipv6: Option<Ipv6Addr>,
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct DynamicResult {
     #[n(0)]

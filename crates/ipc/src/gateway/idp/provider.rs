@@ -12,7 +12,7 @@ use super::{Identity, SourceName, Subject};
 
 /// A random text of a login: state, nonce, verifier or its hash, base64url.
 pub type Random = Text<43>;
-/// What a provider sends with a browser.
+/// The code that a provider sends with a browser.
 pub type Code = SecretText<2048>;
 /// Where a browser is sent.
 pub type Url = Text<4096>;
@@ -34,7 +34,7 @@ pub struct LoginAddress {
     pub max_age_s: Option<u64>,
 }
 
-/// Who has logged in, by the code that came back with the browser.
+/// Asks who has logged in, by the code that came back with the browser.
 #[derive(Debug, Encode, Decode)]
 pub struct RedeemCode {
     #[n(0)]
@@ -48,15 +48,15 @@ pub struct RedeemCode {
     pub nonce: Random,
     #[n(4)]
     pub verifier: SecretText<43>,
-    /// That of [`LoginAddress`].
+    /// The value of [`LoginAddress`].
     #[n(5)]
     pub max_age_s: Option<u64>,
 }
 
-/// What a provider sends when a user has logged out there.
+/// The token that a provider sends when a user has logged out there.
 pub type LogoutToken = SecretText<12_288>;
 
-/// Who has logged out at a provider, by the token that it has sent.
+/// Asks who has logged out at a provider, by the token that it has sent.
 #[derive(Debug, Encode, Decode)]
 pub struct ReadLogout {
     #[n(0)]
@@ -65,17 +65,30 @@ pub struct ReadLogout {
     pub token: LogoutToken,
 }
 
+/// A hash by which a browser's session at a provider is known (`sid`).
+pub type ProviderSession = ByteArray<32>;
+
 /// A logout that a provider has signed.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct ProviderLogout {
     #[n(0)]
-    pub subject: Subject,
+    pub who: LoggedOut,
     /// Hash of its number: each counts once.
     #[n(1)]
     pub id: ByteArray<32>,
 }
 
-/// What a provider gives with a login, for questions about its user without the user.
+/// The user who has logged out at a provider.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub enum LoggedOut {
+    #[n(0)]
+    Subject(#[n(0)] Subject),
+    /// The one whose login this session was.
+    #[n(1)]
+    Session(#[n(0)] ProviderSession),
+}
+
+/// The token that a provider gives with a login, for later questions about the user.
 pub type RefreshToken = SecretText<4096>;
 
 /// A code was good.
@@ -115,7 +128,10 @@ pub struct ProviderLogin {
     /// By what the provider says that the user has proved.
     #[n(1)]
     pub factors: Factors,
-    /// When the user was asked for credentials last, if the provider says so: Unix time.
+    /// When the user was asked for credentials last, if the provider states it: Unix time.
     #[n(2)]
     pub auth_time_s: Option<u64>,
+    /// The browser's session there, if the provider names it.
+    #[n(3)]
+    pub session: Option<ProviderSession>,
 }

@@ -15,26 +15,27 @@ use crate::gateway::auth::SourceName;
 /// Which device asks for this browser's user.
 #[derive(Debug, Encode, Decode)]
 pub struct ConnectQuery {
-    /// Of the address that the client was given.
+    /// The ticket of the address that the client was given.
     #[n(0)]
     pub ticket: Token,
     #[n(1)]
     pub browser: Browser,
 }
 
-/// What there is to ask.
+/// The question for the person.
 #[derive(Debug, Encode, Decode)]
 pub enum ConnectPage {
     /// Whether this device may connect as this user.
     #[n(0)]
     Ask {
-        /// As the client says it.
+        /// The client's own statement.
         #[n(0)]
         name: Text<64>,
         /// From where it asks.
         #[n(1)]
         from: IpAddr,
-        /// The port of its own machine where it waits; `None` if the person has typed its code.
+        /// The port of the client's machine where it waits; `None` if the person has typed its
+        /// code.
         #[n(2)]
         port: Option<u16>,
         #[n(3)]
@@ -70,7 +71,7 @@ pub struct AnswerToClient {
     pub compared: bool,
 }
 
-/// What becomes of the answer.
+/// The outcome of the answer.
 #[derive(Debug, Encode, Decode)]
 pub enum ConnectEnd {
     /// The browser takes it to the client at this address, which is on its own machine.

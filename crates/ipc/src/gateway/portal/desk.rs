@@ -3,16 +3,22 @@
 //! INVARIANT: no request names who asks or a right: that is decided by the browser's token. A user,
 //! an address or a reason is what a person has typed.
 
+mod deeds;
+pub mod sessions;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use minicbor::bytes::ByteArray;
 use minicbor::{Decode, Encode};
 use vpnd_proto::control::{List, SecretText, Text};
 
 use super::devices::OwnDevices;
 use super::{Browser, MAX_SESSIONS, PortalHealth};
 use crate::gateway::auth::{AuditHealth, Count, PoolUsage, SourceHealth, SourceName};
+use crate::health::{Finding, Verdict};
+pub use deeds::{AccountChange, Deed, Link, Made, NewAccount};
+use sessions::DeviceTraffic;
 pub use vpnd_config::desk::DeskRole as Role;
+pub use vpnd_config::source::LOCAL;
 
 /// The longest text that is typed: a name, an address, a time.
 pub const MAX_TYPED: usize = 256;
@@ -32,8 +38,6 @@ pub const MAX_NOTES: usize = 16;
 pub type Typed = Text<MAX_TYPED>;
 /// A reason, which is recorded.
 pub type Reason = Text<512>;
-/// The link of an invitation, which is shown once.
-pub type Link = SecretText<640>;
 /// A reply, or why there is none.
 pub type Replied<T> = Result<T, DeskRefusal>;
 
@@ -67,7 +71,7 @@ pub enum DeskRefusal {
     /// The user has a role, and takes an administrator.
     #[n(8)]
     Senior,
-    /// What was typed is no date or address, or does not fit this user.
+    /// The input is no date or address, or does not fit this user.
     #[n(9)]
     Unusable,
     /// Nothing can be recorded now, so nothing is done.
@@ -76,9 +80,18 @@ pub enum DeskRefusal {
     /// There is a user of that name.
     #[n(11)]
     Taken,
+    /// The user has an end, and no sponsor: that takes an administrator.
+    #[n(12)]
+    NoGuest,
+    /// WireGuard is off, or the user's profile has no such devices.
+    #[n(13)]
+    NoWireGuard,
+    /// No address is free for another device, or the user has too many.
+    #[n(14)]
+    Full,
 }
 
-/// Who sends a request.
+/// The sender of a request.
 #[derive(Clone, Debug, Encode, Decode)]
 pub enum Caller {
     #[n(0)]
@@ -107,46 +120,9 @@ pub struct FindUsers {
     /// Only those whose names come after this one.
     #[n(2)]
     pub after: Option<Typed>,
-}
-
-/// The sessions that there are, behind the one that is named.
-#[derive(Debug, Encode, Decode)]
-pub struct ListSessions {
-    #[n(0)]
-    pub caller: Caller,
-    /// As [`ListedSessions::next`] has it.
-    #[n(1)]
-    pub after: Option<Typed>,
-}
-
-/// Sessions, in the order of their users' names.
-#[derive(Clone, Debug, Encode, Decode)]
-pub struct ListedSessions {
-    #[n(0)]
-    pub sessions: List<ListedSession, MAX_SESSIONS>,
-    /// Those behind them.
-    #[n(1)]
-    pub more: u64,
-    /// The last one, if there are more.
-    #[n(2)]
-    pub next: Option<Typed>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
-pub struct ListedSession {
-    #[n(0)]
-    pub user: Text<128>,
-    #[n(1)]
-    pub source: SourceName,
-    #[n(2)]
-    pub device: ByteArray<16>,
+    /// For an address, which is asked about on the record.
     #[n(3)]
-    pub addresses: List<IpAddr, 2>,
-    /// How long it has lasted, and when it ends at the latest, seconds from now.
-    #[n(4)]
-    pub age_s: u64,
-    #[n(5)]
-    pub left_s: u64,
+    pub reason: Option<Reason>,
 }
 
 /// All about this user.
@@ -158,7 +134,7 @@ pub struct ShowUser {
     pub user: Typed,
 }
 
-/// Change this user. The reply has the link, if that was made.
+/// Change this user. The reply has what was made by that, if anything.
 #[derive(Debug, Encode, Decode)]
 pub struct ChangeUser {
     #[n(0)]
@@ -171,7 +147,7 @@ pub struct ChangeUser {
     pub reason: Reason,
 }
 
-/// Who had this address at that time.
+/// Asks who had this address at that time.
 #[derive(Debug, Encode, Decode)]
 pub struct AskWhois {
     #[n(0)]
@@ -203,51 +179,6 @@ pub struct ExportAudit {
     pub reason: Reason,
 }
 
-/// A change of a user.
-#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
-pub enum Deed {
-    /// End the sessions of the user, or of this device. WireGuard devices have to be renewed.
-    #[n(0)]
-    Kick(#[n(0)] Option<ByteArray<16>>),
-    #[n(1)]
-    Disable,
-    #[n(2)]
-    Enable,
-    /// Take the one-time codes away. The next login needs none, and the user sets others up.
-    #[n(3)]
-    ResetCodes,
-    /// Let a guest in until this day.
-    #[n(4)]
-    Extend(#[n(0)] Typed),
-    /// Make a link by which the user chooses another password and second factor.
-    #[n(5)]
-    Invite,
-    /// Remove this device; its session ends.
-    #[n(6)]
-    RemoveDevice(#[n(0)] ByteArray<16>),
-    /// Add the user, with an invitation.
-    #[n(7)]
-    Add(#[n(0)] NewAccount),
-    #[n(8)]
-    Remove,
-    #[n(9)]
-    SetGroups(#[n(0)] List<Typed, MAX_GROUPS>),
-}
-
-/// A user who is to be added.
-#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
-pub struct NewAccount {
-    #[n(0)]
-    pub groups: List<Typed, MAX_GROUPS>,
-    /// The last day.
-    #[n(1)]
-    pub expires: Option<Typed>,
-    #[n(2)]
-    pub sponsor: Option<Typed>,
-    #[n(3)]
-    pub note: Text<512>,
-}
-
 /// The gateway, for an overview.
 #[derive(Clone, Debug, Encode, Decode)]
 pub struct DeskState {
@@ -270,6 +201,36 @@ pub struct DeskState {
     /// `None` if the worker has said nothing in time.
     #[n(7)]
     pub worker: Option<WorkerShown>,
+    /// The worst first.
+    #[n(8)]
+    pub findings: List<ListedFinding, MAX_LISTED>,
+    /// Refusals of the web pages, by name.
+    #[n(9)]
+    pub refused: List<Count, MAX_LISTED>,
+}
+
+/// A finding, as `vpnd doctor` has it, in English.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct ListedFinding {
+    #[n(0)]
+    pub check: Text<64>,
+    #[n(1)]
+    pub verdict: Verdict,
+    #[n(2)]
+    pub found: Text<512>,
+    #[n(3)]
+    pub advice: Option<Text<512>>,
+}
+
+impl From<Finding> for ListedFinding {
+    fn from(Finding { check, verdict, found, advice }: Finding) -> Self {
+        Self {
+            check: Text::cut(check),
+            verdict,
+            found: Text::cut(&found),
+            advice: advice.as_deref().map(Text::cut),
+        }
+    }
 }
 
 /// The network worker's part.
@@ -285,19 +246,6 @@ pub struct WorkerShown {
     /// Dropped packets, by reason.
     #[n(3)]
     pub drops: List<Count, MAX_LISTED>,
-}
-
-/// Bytes of a device's session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
-pub struct DeviceTraffic {
-    #[n(0)]
-    pub device: ByteArray<16>,
-    /// Received from the client, and sent to it.
-    #[n(1)]
-    pub bytes: [u64; 2],
-    /// The same each second, once that is known.
-    #[n(2)]
-    pub rates: Option<[u64; 2]>,
 }
 
 /// Sessions of one access profile.
@@ -361,7 +309,7 @@ pub struct ShownUser {
     pub profile: Option<Text<64>>,
     #[n(2)]
     pub groups: List<Text<128>, MAX_GROUPS>,
-    /// Whether the user has one-time codes; `None` if that is another source's business.
+    /// Whether the user has one-time codes of this gateway; `None` if that is another source's business.
     #[n(3)]
     pub codes: Option<bool>,
     /// Client certificates that are good.
@@ -384,12 +332,15 @@ pub struct ShownUser {
     /// Why the person who looks may not change the user, if that is so.
     #[n(11)]
     pub locked: Option<DeskRefusal>,
-    /// Of those that the worker has told of in time.
+    /// Traffic of sessions that the worker has reported in time.
     #[n(12)]
     pub traffic: List<DeviceTraffic, MAX_SESSIONS>,
     /// Whether an invitation can be made.
     #[n(13)]
     pub can_be_invited: bool,
+    /// Whether the user's end can be put off by the person who looks.
+    #[n(14)]
+    pub can_be_extended: bool,
 }
 
 /// Logins of a user.
@@ -412,7 +363,7 @@ pub struct RefusedLogin {
     pub cause: Text<128>,
 }
 
-/// Who had an address.
+/// The holder of an address.
 #[derive(Clone, Debug, Encode, Decode)]
 pub struct Whois {
     #[n(0)]
@@ -470,4 +421,7 @@ pub struct AuditRecord {
     /// The public address by which it was seen, with the first and the last of its ports.
     #[n(13)]
     pub public: Option<(Ipv4Addr, u16, u16)>,
+    /// The gateway of the fleet that has it on record.
+    #[n(14)]
+    pub gateway: Option<Text<64>>,
 }

@@ -2,7 +2,7 @@
 //!
 //! INVARIANT: no private key of a device is in one: it is made in the browser and stays there.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use minicbor::bytes::ByteArray;
 use minicbor::{Decode, Encode};
@@ -85,7 +85,7 @@ pub struct OwnDevice {
     /// Inner addresses.
     #[n(1)]
     pub addresses: List<IpAddr, 2>,
-    /// How long its session has lasted, seconds, if it has one.
+    /// Age of its session, seconds, if it has one.
     #[n(2)]
     pub session_age_s: Option<u64>,
     /// Where it was heard from last, if that is known.
@@ -94,9 +94,18 @@ pub struct OwnDevice {
     /// If it is a WireGuard client.
     #[n(4)]
     pub wireguard: Option<OwnWireGuard>,
+    /// Since when it is known, seconds, if that is.
+    #[n(5)]
+    pub added_age_s: Option<u64>,
+    /// Since when it was not there, seconds; 0 while it has a session, `None` if it never was.
+    #[n(6)]
+    pub unseen_s: Option<u64>,
+    /// The network in which it was there last.
+    #[n(7)]
+    pub network: Option<Text<48>>,
 }
 
-/// What there is of a WireGuard device besides.
+/// Further data of a WireGuard device.
 #[derive(Clone, Debug, Encode, Decode)]
 pub struct OwnWireGuard {
     #[n(0)]
@@ -110,9 +119,23 @@ pub struct OwnWireGuard {
     /// For how long it is let in yet, seconds; `None` is without end, 0 if it has to be renewed.
     #[n(3)]
     pub left_s: Option<u64>,
+    /// This and the rest as `vpnd device list --json` has it.
+    #[n(4)]
+    pub public_key: Text<44>,
+    #[n(5)]
+    pub renewed_s: u64,
+    #[n(6)]
+    pub walled_s: Option<u64>,
+    #[n(7)]
+    pub outer: Option<SocketAddr>,
+    #[n(8)]
+    pub state: Text<128>,
+    /// Whether two devices use its configuration.
+    #[cbor(n(9), default)]
+    pub in_two_places: bool,
 }
 
-/// What has become of a WireGuard device that was to be added or renewed.
+/// The outcome for a WireGuard device that was to be added or renewed.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub enum DeviceChange {
     #[n(0)]

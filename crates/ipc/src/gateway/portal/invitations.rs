@@ -13,7 +13,7 @@ use crate::gateway::refusal::Refused;
 /// The text of a link's last part.
 pub type Invitation = SecretText<64>;
 
-/// Whose invitation this is, and a secret of one-time codes for them.
+/// Asks for the user of this invitation, and a secret of one-time codes for them.
 #[derive(Debug, Encode, Decode)]
 pub struct OpenInvitation {
     #[n(0)]
@@ -35,16 +35,17 @@ pub struct AcceptInvitation {
     pub invitation: Invitation,
     #[n(1)]
     pub address: IpAddr,
+    /// Ignored for a user who has none here.
     #[n(2)]
     pub password: SecretText<1024>,
-    /// As it is typed.
+    /// The code as it was typed.
     #[n(3)]
     pub secret: SecretText<64>,
     #[n(4)]
     pub code: SecretText<16>,
 }
 
-/// What has become of a request of an invitation.
+/// The outcome of a request for an invitation.
 #[derive(Debug, Encode, Decode)]
 pub enum InvitationStep {
     #[n(0)]
@@ -57,6 +58,9 @@ pub enum InvitationStep {
         /// To be typed.
         #[n(2)]
         secret: SecretText<64>,
+        /// Whether the user has a password here, and is to choose another.
+        #[n(3)]
+        password: bool,
     },
     /// It is used, too old or none.
     #[n(1)]

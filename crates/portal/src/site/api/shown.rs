@@ -4,9 +4,12 @@ use serde_json::{Value, json};
 
 use crate::browser::hex;
 use vpnd_ipc::gateway::auth::{PoolUsage, SourceHealth};
+use vpnd_ipc::gateway::portal::desk::sessions::{
+    DeviceTraffic, ListedSession, ListedSessions, ProfileUse, Throughput,
+};
 use vpnd_ipc::gateway::portal::desk::{
-    AuditRecord, DeskRefusal, DeskState, ExportedPart, FoundUser, FoundUsers, ListedSession, ListedSessions,
-    ShownUser, UserState, Whois,
+    AuditRecord, DeskRefusal, DeskState, ExportedPart, FoundUser, FoundUsers, ListedFinding, Made, ShownUser,
+    UserState, Whois,
 };
 use vpnd_ipc::gateway::portal::devices::OwnDevice;
 use vpnd_sys::date::rfc3339;
@@ -25,6 +28,20 @@ pub(super) fn name(refusal: DeskRefusal) -> &'static str {
         DeskRefusal::Unusable => "unusable",
         DeskRefusal::NotRecorded => "not-recorded",
         DeskRefusal::Taken => "taken",
+        DeskRefusal::NoGuest => "no-guest",
+        DeskRefusal::NoWireGuard => "no-wireguard",
+        DeskRefusal::Full => "full",
+    }
+}
+
+/// The result of a change.
+pub(super) fn made(made: Option<Made>) -> Value {
+    match made {
+        Some(Made::Device { device, configuration }) => {
+            json!({ "device": hex(&*device), "configuration": &*configuration })
+        }
+        Some(Made::Link(link)) => json!({ "invitation": link.expose() }),
+        None => json!({ "invitation": null }),
     }
 }
 
@@ -34,14 +51,24 @@ pub(super) fn state(state: &DeskState) -> Value {
         .iter()
         .map(|count| json!({ "profile": count.profile.as_deref(), "sessions": count.sessions }));
     let pool = |PoolUsage { pool, taken, total }: &PoolUsage| json!({ "pool": &**pool, "taken": taken, "total": total });
-    let source =
-        |source: &SourceHealth| json!({ "name": &*source.name, "up": source.up, "missing": source.missing });
+    let source = |source: &SourceHealth| {
+        json!({
+            "name": &*source.name,
+            "up": source.up,
+            "last_answer_s": source.last_answer_s,
+            "silent_s": source.silent_s,
+            "missing": source.missing,
+        })
+    };
     json!({
         "role": state.role.name(),
         "users": state.users,
         "sessions": profiles.collect::<Vec<_>>(),
         "pools": state.pools.iter().map(pool).collect::<Vec<_>>(),
         "sources": state.sources.iter().map(source).collect::<Vec<_>>(),
+        "refused": state.refused.iter().map(|refused| (refused.name.to_string(), refused.count.into()))
+            .collect::<serde_json::Map<String, Value>>(),
+        "findings": state.findings.iter().map(finding).collect::<Vec<_>>(),
         "portal": state.portal.map(|portal| json!({
             "visits": portal.visits, "certificate_left_s": portal.certificate_left_s,
         })),
@@ -56,19 +83,51 @@ pub(super) fn state(state: &DeskState) -> Value {
     })
 }
 
+/// Returns a finding of `vpnd doctor --json`.
+fn finding(finding: &ListedFinding) -> Value {
+    json!({
+        "check": &*finding.check,
+        "verdict": finding.verdict,
+        "found": &*finding.found,
+        "advice": finding.advice.as_deref(),
+    })
+}
+
 pub(super) fn sessions(list: &ListedSessions) -> Value {
     let session = |session: &ListedSession| {
-        json!({
+        let protocol = if session.wireguard.is_some() { "wireguard" } else { "vpnd" };
+        let shown = json!({
             "user": &*session.user,
             "source": &*session.source,
             "device": hex(&*session.device),
+            "protocol": protocol,
+            "name": session.wireguard.as_deref(),
+            "profile": session.profile.as_deref(),
+            "walled": session.walled,
             "addresses": &session.addresses[..],
+            "network": session.network.as_deref(),
             "age_s": session.age_s,
             "left_s": session.left_s,
-        })
+        });
+        with_throughput(shown, session.throughput.as_ref())
+    };
+    let profile = |sum: &ProfileUse| {
+        let shown = json!({ "profile": sum.profile.as_deref(), "sessions": sum.sessions });
+        with_throughput(shown, Some(&sum.throughput))
     };
     let sessions: Vec<Value> = list.sessions.iter().map(session).collect();
-    json!({ "sessions": sessions, "more": list.more, "next": list.next.as_deref() })
+    let profiles: Vec<Value> = list.profiles.iter().map(profile).collect();
+    json!({ "sessions": sessions, "more": list.more, "next": list.next.as_deref(), "profiles": profiles })
+}
+
+/// Adds bytes, and bytes each second.
+fn with_throughput(mut shown: Value, throughput: Option<&Throughput>) -> Value {
+    let rates = throughput.and_then(|throughput| throughput.rates);
+    for (at, way) in ["received", "sent"].into_iter().enumerate() {
+        shown[format!("{way}_bytes")] = json!(throughput.map(|throughput| throughput.bytes[at]));
+        shown[format!("{way}_rate")] = json!(rates.map(|rates| rates[at]));
+    }
+    shown
 }
 
 pub(super) fn users(found: &FoundUsers) -> Value {
@@ -88,8 +147,9 @@ fn found_user(user: &FoundUser) -> Value {
 pub(super) fn user(shown: &ShownUser) -> Value {
     let mut user = found_user(&shown.user);
     let device = |device: &OwnDevice| {
-        let traffic = shown.traffic.iter().find(|traffic| traffic.device == device.device);
-        json!({
+        let of_device = |traffic: &&DeviceTraffic| traffic.device == device.device;
+        let traffic = shown.traffic.iter().find(of_device);
+        let shown = json!({
             "device": hex(&*device.device),
             "addresses": &device.addresses[..],
             "session_age_s": device.session_age_s,
@@ -97,9 +157,8 @@ pub(super) fn user(shown: &ShownUser) -> Value {
             "wireguard": device.wireguard.as_ref().map(|wireguard| json!({
                 "name": &*wireguard.name, "key": &*wireguard.key, "left_s": wireguard.left_s,
             })),
-            "received_bytes": traffic.map(|traffic| traffic.bytes[0]),
-            "sent_bytes": traffic.map(|traffic| traffic.bytes[1]),
-        })
+        });
+        with_throughput(shown, traffic.map(|traffic| &traffic.throughput))
     };
     user["profile"] = json!(shown.profile.as_deref());
     user["groups"] = shown.groups.iter().map(|group| group.to_string()).collect();
@@ -119,6 +178,34 @@ pub(super) fn user(shown: &ShownUser) -> Value {
         refused.collect::<Vec<_>>()
     }));
     user
+}
+
+/// Returns a user's devices: those of WireGuard with the fields of `vpnd device list --json`.
+pub(super) fn devices(shown: &ShownUser) -> Value {
+    let device = |device: &OwnDevice| {
+        let wireguard = device.wireguard.as_ref();
+        let of_traffic = |traffic: &&DeviceTraffic| traffic.device == device.device;
+        let traffic = shown.traffic.iter().find(of_traffic);
+        let listed = json!({
+            "user": &*shown.user.name,
+            "device": hex(&*device.device),
+            "protocol": if wireguard.is_some() { "wireguard" } else { "vpnd" },
+            "name": wireguard.map(|wireguard| &*wireguard.name),
+            "public_key": wireguard.map(|wireguard| &*wireguard.public_key),
+            "addresses": &device.addresses[..],
+            "renewed_s": wireguard.map(|wireguard| wireguard.renewed_s),
+            "walled_s": wireguard.and_then(|wireguard| wireguard.walled_s),
+            "outer": wireguard.and_then(|wireguard| wireguard.outer),
+            "state": wireguard.map(|wireguard| &*wireguard.state),
+            "session_age_s": device.session_age_s,
+            "from": device.from,
+            "added_age_s": device.added_age_s,
+            "unseen_s": device.unseen_s,
+            "network": device.network.as_deref(),
+        });
+        with_throughput(listed, traffic.map(|traffic| &traffic.throughput))
+    };
+    json!({ "devices": shown.devices.devices.iter().map(device).collect::<Vec<_>>() })
 }
 
 /// Returns the output of `vpnd audit whois --json`.
@@ -156,5 +243,6 @@ fn record(record: &AuditRecord) -> Value {
         "detail": record.detail.as_deref(),
         "by": record.by.as_deref(),
         "public": public,
+        "gateway": record.gateway.as_deref(),
     })
 }

@@ -23,7 +23,9 @@ impl Gateway {
         let Some(connection) = client.connection else { return };
         let close = || Message::Close(Close { code: Code::Token, text: Text::default() });
         match self {
-            Self::SendsOn | Self::Drains => client.handle_message(now, connection, Message::Drain),
+            Self::SendsOn | Self::Drains => {
+                client.handle_message(now, connection, Message::Drain(Drain { is_shared: false }));
+            }
             Self::Wakes => client.handle_message(now, connection, Message::Wake),
             Self::Loses => client.connection_lost(now, connection, None),
             Self::Closes => client.handle_message(now, connection, close()),

@@ -17,13 +17,17 @@ fn moves(client: &mut Client) -> ConnectionId {
     connection
 }
 
+fn notice(is_shared: bool) -> Message {
+    Message::Drain(Drain { is_shared })
+}
+
 #[test]
 fn the_session_goes_on_until_another_gateway_has_granted_one() {
     let (mut client, old) = up();
-    client.handle_message(START, old, Message::Drain);
+    client.handle_message(START, old, notice(false));
     let connection = moves(&mut client);
     assert!(client.is_up() && client.session() == Some(SessionId([1; 16])), "as before");
-    client.handle_message(START, old, Message::Drain);
+    client.handle_message(START, old, notice(false));
     assert_eq!(connect(&mut client), None, "one at a time");
     grant(&mut client, START, connection, &granted_elsewhere());
     assert_eq!(client.session(), Some(SessionId([9; 16])));
@@ -49,21 +53,21 @@ fn a_move_that_fails_changes_nothing() {
         |client, connection| client.refused(START, connection, Code::Credentials, "", Duration::ZERO),
     ];
     for (number, fail) in failures.into_iter().enumerate() {
-        client.handle_message(millis(number as u64 * 20_000), old, Message::Drain);
+        client.handle_message(millis(number as u64 * 20_000), old, notice(false));
         let connection = moves(&mut client);
         fail(&mut client, connection);
         assert!(client.is_up() && client.is_within_reach() && !client.is_over());
         assert_eq!(connect(&mut client), None, "until the next notice");
         assert!(client.poll_timeout().is_none_or(|(_, reason)| reason != Reason::Reconnect));
     }
-    client.handle_message(millis(80_000), old, Message::Drain);
+    client.handle_message(millis(80_000), old, notice(false));
     assert_eq!(connect(&mut client), None, "wrong credentials are not tried twice");
 }
 
 #[test]
 fn other_gateways_that_are_drained_too_are_passed_over_a_few_times() {
     let (mut client, old) = up();
-    client.handle_message(START, old, Message::Drain);
+    client.handle_message(START, old, notice(false));
     let mut tries = 0;
     while let Some((connection, purpose)) = connect(&mut client) {
         assert_eq!(purpose, Purpose::Move);
@@ -77,7 +81,7 @@ fn other_gateways_that_are_drained_too_are_passed_over_a_few_times() {
 #[test]
 fn a_refusal_elsewhere_does_not_end_a_client_whose_gateway_has_gone_meanwhile() {
     let (mut client, old) = up();
-    client.handle_message(START, old, Message::Drain);
+    client.handle_message(START, old, notice(false));
     let connection = moves(&mut client);
     let close = Close { code: Code::Drain, text: Text::cut("") };
     client.handle_message(START, old, Message::Close(close));
@@ -93,4 +97,54 @@ fn drain_is_no_reason_to_give_up() {
     client.refused(START, connection, Code::Drain, "", Duration::ZERO);
     assert!(!client.is_over());
     assert!(matches!(client.poll_timeout(), Some((_, Reason::Reconnect))));
+}
+
+/// The attach at another gateway that the client begins.
+fn transfers(client: &mut Client) -> ConnectionId {
+    let (connection, purpose) = connect(client).expect("it begins a connection");
+    assert!(
+        matches!(purpose, Purpose::Transfer { session: SessionId(id), .. } if id == [1; 16]),
+        "{purpose:?}"
+    );
+    connection
+}
+
+#[test]
+fn a_session_that_gateways_share_moves_with_its_keys_in_force() {
+    let (mut client, old) = up();
+    client.handle_message(START, old, notice(true));
+    let connection = transfers(&mut client);
+    assert!(client.is_up(), "as before");
+    let epoch = client.epochs.newest().unwrap().number;
+    grant(&mut client, START, connection, &answer(epoch + 1));
+    let done = actions(&mut client);
+    let is_old = |at: &ConnectionId| *at == old;
+    let closed = |action: &Action| matches!(action, Action::Disconnect { connection, code: Code::Superseded } if is_old(connection));
+    assert!(done.iter().any(closed), "{done:?}");
+    let bye = |action: &Action| matches!(action, Action::Send { message: Message::Bye, .. });
+    assert!(!done.iter().any(bye), "the session is not over: {done:?}");
+    let opened = |action: &Action| matches!(action, Action::Command { command: Command::Open(_), .. });
+    assert!(!done.iter().any(opened), "it is the same session: {done:?}");
+    assert_eq!(client.session(), Some(SessionId([1; 16])));
+    assert!(
+        client.epochs.current.as_ref().is_some_and(|current| current.number == epoch),
+        "until it is heard"
+    );
+}
+
+#[test]
+fn a_session_that_another_gateway_does_not_know_moves_by_a_login() {
+    let (mut client, old) = up();
+    client.handle_message(START, old, notice(true));
+    let connection = transfers(&mut client);
+    client.refused(START, connection, Code::Drain, "", Duration::ZERO);
+    let connection = transfers(&mut client);
+    client.refused(START, connection, Code::Token, "", Duration::ZERO);
+    let connection = moves(&mut client);
+    client.refused(START, connection, Code::Credentials, "", Duration::ZERO);
+    assert!(client.is_up() && connect(&mut client).is_none());
+    client.handle_message(millis(20_000), old, notice(false));
+    assert_eq!(connect(&mut client), None, "wrong credentials are not tried twice");
+    client.handle_message(millis(40_000), old, notice(true));
+    transfers(&mut client);
 }

@@ -5,7 +5,8 @@ use crate::control::{FEATURE_RENEWAL, Renewal, Text};
 
 #[test]
 fn addresses_are_taken_only_where_that_was_agreed_on() {
-    let renewal = Renewal { addresses: List::new(vec![Text::new("192.0.2.9:4433").unwrap()]).unwrap() };
+    let renewal =
+        Renewal { addresses: List::new(vec![Text::new("192.0.2.9:4433").unwrap()]).unwrap(), weights: None };
     for (offered, granted, is_taken) in
         [(FEATURE_RENEWAL, FEATURE_RENEWAL, true), (FEATURE_RENEWAL, 0, false), (0, FEATURE_RENEWAL, false)]
     {

@@ -4,7 +4,7 @@ use super::*;
 
 fn notified(effects: &[Effect]) -> Vec<ConnectionId> {
     let notices = effects.iter().filter_map(|effect| match effect {
-        Effect::Send { connection, message: Message::Drain } => Some(*connection),
+        Effect::Send { connection, message: Message::Drain(_) } => Some(*connection),
         _ => None,
     });
     notices.collect()
@@ -25,7 +25,7 @@ fn stored(gateway: &mut Gateway, device: u8) -> (SessionRecord, Established) {
 fn nobody_gets_in_and_sessions_in_use_go_on() {
     let mut gateway = gateway(config(1));
     let session = login(&mut gateway, 1, "ann", 1);
-    gateway.drain();
+    gateway.drain(false);
     assert_eq!(notified(&effects(&mut gateway)), [ConnectionId(1)]);
     let refused = gateway.login(NOW, ConnectionId(2), who("bob", 2), &offer(2), secret());
     assert_eq!(refused.unwrap_err(), Code::Drain);
@@ -36,8 +36,11 @@ fn nobody_gets_in_and_sessions_in_use_go_on() {
     gateway.connection_lost(ConnectionId(1));
     assert!(attach(&mut gateway, NOW, 4, &session).is_ok(), "its keys are alive: it is renewed");
     assert_eq!(gateway.in_use(), 1);
-    gateway.drain();
-    assert_eq!(notified(&effects(&mut gateway)), [ConnectionId(4)], "the notice comes again");
+    gateway.drain(true);
+    let again = effects(&mut gateway);
+    assert_eq!(notified(&again), [ConnectionId(4)], "the notice comes again");
+    let shared = Message::Drain(Drain { is_shared: true });
+    assert!(again.iter().any(|effect| matches!(effect, Effect::Send { message, .. } if *message == shared)));
     gateway.end_drain();
     login(&mut gateway, 5, "bob", 2);
 }
@@ -49,7 +52,7 @@ fn a_session_that_is_away_stays_away() {
     let mut gateway = gateway(config(1));
     assert!(gateway.restore(NOW, record));
     assert_eq!(gateway.in_use(), 0);
-    gateway.drain();
+    gateway.drain(false);
     assert!(notified(&effects(&mut gateway)).is_empty());
     assert_eq!(attach(&mut gateway, NOW, 1, &answer).unwrap_err(), Code::Drain);
     effects(&mut gateway);
@@ -61,7 +64,7 @@ fn a_session_that_is_away_stays_away() {
 fn what_is_left_is_closed_and_kept_for_later() {
     let mut gateway = gateway(config(1));
     login(&mut gateway, 1, "ann", 1);
-    gateway.drain();
+    gateway.drain(false);
     effects(&mut gateway);
     gateway.close_all(Code::Drain);
     let effects = effects(&mut gateway);

@@ -36,6 +36,18 @@ fn handed(gateway: &Gateway, progress: Vec<Vec<Progress>>) -> HandedSession {
 }
 
 #[test]
+fn a_session_of_a_wireguard_device_that_does_not_come_back_ends_soon() {
+    let mut old = gateway(config(SHARDS));
+    old.admit_wireguard(NOW, who("ann", 1), 1_280).unwrap();
+    let (session, mut next) = (handed(&old, Vec::new()), gateway(config(SHARDS)));
+    next.take_over(NOW, session, Principal::default(), SessionLimits::default()).unwrap();
+    next.handle_timeout(NOW + Duration::from_secs(539));
+    assert_eq!(next.sessions().count(), 1, "it may come back");
+    next.handle_timeout(NOW + Duration::from_secs(540));
+    assert_eq!(next.sessions().count(), 0);
+}
+
+#[test]
 fn a_limit_of_a_session_goes_along() {
     let mut old = gateway(config(SHARDS));
     let idle_timeout = Some(Duration::from_millis(1_500));
@@ -97,7 +109,7 @@ fn the_size_that_a_path_carries_is_still_known() {
 #[test]
 fn flows_are_still_known() {
     use crate::flows::{FlowKey, Opener};
-    use crate::packet::Packet;
+    use vpnd_packet::Packet;
 
     let udp = [
         &[0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2][..],

@@ -5,7 +5,7 @@ use crate::control::{FEATURE_RENEWAL, Renewal, Text};
 
 fn addresses(texts: &[&str]) -> Option<Renewal> {
     let texts = texts.iter().map(|text| Text::new(*text).unwrap()).collect();
-    Some(Renewal { addresses: List::new(texts).unwrap() })
+    Some(Renewal { addresses: List::new(texts).unwrap(), weights: None })
 }
 
 /// The connections that are sent addresses, and which.
@@ -53,4 +53,24 @@ fn clients_that_agreed_are_sent_what_is_new_and_at_each_connection() {
     );
     gateway.set_renewal(None);
     assert!(sent(&effects(&mut gateway)).is_empty(), "clients keep what they have");
+}
+
+#[test]
+fn weights_are_sent_with_the_next_epoch_and_not_to_all_at_once() {
+    let with = Config { features: FEATURE_RENEWAL, renewal: addresses(&["192.0.2.1:4433"]), ..config(1) };
+    let mut gateway = gateway(with);
+    let offer = Offer { features: FEATURE_RENEWAL, ..offer(2) };
+    gateway.login(NOW, ConnectionId(1), who("ann", 1), &offer, secret()).unwrap();
+    assert_eq!(sent(&effects(&mut gateway))[0].1.as_ref().unwrap().weights, None);
+    let weights = List::new(vec![40]).ok();
+    gateway.set_weights(weights.clone());
+    assert!(sent(&effects(&mut gateway)).is_empty());
+    gateway.login(NOW, ConnectionId(2), who("ann", 2), &offer, secret()).unwrap();
+    assert_eq!(sent(&effects(&mut gateway))[0].1.as_ref().unwrap().weights, weights);
+    // A configuration that was read again, as it is and with others.
+    gateway.set_renewal(addresses(&["192.0.2.1:4433"]));
+    assert!(sent(&effects(&mut gateway)).is_empty(), "nothing is new");
+    gateway.set_renewal(addresses(&["192.0.2.2:4433"]));
+    let news = sent(&effects(&mut gateway));
+    assert!(news.len() == 2 && news[0].1.as_ref().unwrap().weights.is_none(), "{news:?}");
 }

@@ -41,6 +41,6 @@ fn the_same_limits_hold_for_both_kinds_and_a_device_has_one_session() {
     let unknown = Principal::default().in_profile(crate::policy::ProfileId::NONE);
     let eve = Authenticated { principal: unknown, ..who("eve", 4) };
     assert_eq!(gateway.admit_wireguard(NOW, eve, 1_280), Err(Code::NoProfile));
-    gateway.drain();
+    gateway.drain(false);
     assert_eq!(admit(&mut gateway, "bob", 5), Err(Code::Drain));
 }

@@ -12,13 +12,13 @@ use super::super::path::Path;
 use super::super::reports::Reports;
 use super::super::{Endpoint, Outgoing, halves};
 use super::{Epoch, MAX_WAITING, MAX_WAITING_LEN};
-use crate::checksum;
 use crate::control::{FEATURE_HALVES, FEATURE_PARTIAL_CHECKSUM, FEATURE_PATH_CONFIRM, FEATURE_PATH_SIZE};
 use crate::lane::SealRefused;
-use crate::packet::{PARTIAL_CHECKSUM, traffic_class};
 use crate::rate::{Segments, Way};
 use crate::time::Time;
 use crate::wire::HEADER_LEN;
+use vpnd_packet::checksum;
+use vpnd_packet::{PARTIAL_CHECKSUM, traffic_class};
 
 /// The outer header of a datagram, as far as it decides which datagrams can be sent together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use super::*;
 use crate::control::{
     FEATURE_BATCHES, FEATURE_HALVES, FEATURE_PARTIAL_CHECKSUM, FEATURE_PATH_CONFIRM, FEATURE_PATH_SIZE,
 };
-use crate::packet::PARTIAL_CHECKSUM;
+use vpnd_packet::PARTIAL_CHECKSUM;
 
 const HOME: &str = "198.51.100.1:1000";
 

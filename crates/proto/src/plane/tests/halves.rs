@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::control::FEATURE_HALVES;
-use crate::packet::Checked;
+use vpnd_packet::Checked;
 
 const FROM_ALICE: &str = "198.51.100.1:1000";
 

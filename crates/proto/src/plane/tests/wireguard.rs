@@ -76,7 +76,7 @@ fn odd(from: u8, to: u8) -> Vec<u8> {
     let mut packet = packet(from, to);
     packet.extend([9; 5]);
     (packet[3], packet[25]) = (37, 17);
-    let sum = crate::checksum::ipv4_header(&{
+    let sum = vpnd_packet::checksum::ipv4_header(&{
         packet[10..12].fill(0);
         packet[..20].to_vec()
     });
@@ -120,6 +120,33 @@ fn a_stock_client_sends_from_its_own_address_alone_and_only_packets() {
     let mut partial = odd(15, 200);
     partial[0] |= PARTIAL_CHECKSUM;
     assert_eq!(wire.gateway_opens(&mut wire.phone_sends(&partial), HOME), Err(DropReason::BadPacket));
+}
+
+#[test]
+fn a_request_for_a_page_that_a_walled_client_may_not_reach_is_to_be_answered() {
+    use crate::policy::{ProfileId, RuleSet};
+    let mut wire = Wire::new(true);
+    let none = RuleSet::without_rules(false).with_reach(&[]);
+    let policy = Policy::of_profiles([(ProfileId::WALLED, none)]).with_redirect(b"elsewhere");
+    let walled = Principal::default().in_profile(ProfileId::WALLED);
+    wire.net.gateway.apply(access(policy, [(slot(PHONE), walled)]));
+    let mut syn = |host: u8, port: u8| {
+        let mut packet = packet(15, host);
+        packet.truncate(20);
+        packet.extend([0xC3, 0x50, 0, port, 0, 0, 0, 1, 0, 0, 0, 0, 0x50, 2, 0, 0, 0, 0, 0, 0]);
+        (packet[3], packet[9]) = (40, 6);
+        packet[10..12].fill(0);
+        let sum = vpnd_packet::checksum::ipv4_header(&packet[..20]);
+        packet[10..12].copy_from_slice(&sum.to_be_bytes());
+        let mut message = wire.phone_sends(&packet);
+        wire.gateway_opens(&mut message, HOME)
+    };
+    // A host of the campus, another client, and an address of the pools.
+    for host in [200, 10, 99] {
+        assert_eq!(syn(host, 80), Ok(Opened::Redirect { slot: slot(PHONE), len: 40 }), "{host}");
+        assert_eq!(syn(host, 81), Err(DropReason::Policy), "{host}");
+    }
+    assert_eq!(wire.net.gateway.redirect().as_deref(), Some(&b"elsewhere"[..]));
 }
 
 #[test]

@@ -31,7 +31,9 @@ fn steal(world: &mut World, session: SessionId, token: &Token, device: DeviceId)
 fn shown(world: &World) -> Vec<(SessionId, Token)> {
     let purposes = world.channels.values().map(crate::channel::Channel::purpose);
     let attaches = purposes.filter_map(|purpose| match purpose {
-        Purpose::Attach { session, token } => Some((*session, token.clone())),
+        Purpose::Attach { session, token } | Purpose::Transfer { session, token } => {
+            Some((*session, token.clone()))
+        }
         Purpose::Login | Purpose::Move => None,
     });
     attaches.collect()

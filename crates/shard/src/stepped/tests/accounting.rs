@@ -237,7 +237,7 @@ pub(super) fn ip(header: VirtioHeader, protocol: u8, from: [u8; 4], to: [u8; 4],
     bytes[2..4].copy_from_slice(&(20 + payload.len() as u16).to_be_bytes());
     bytes.extend(from);
     bytes.extend(to);
-    let checksum = vpnd_proto::checksum::ipv4_header(&bytes);
+    let checksum = vpnd_packet::checksum::ipv4_header(&bytes);
     bytes[10..12].copy_from_slice(&checksum.to_be_bytes());
     [header.as_bytes(), &bytes, payload].concat()
 }

@@ -10,8 +10,8 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use vpnd_proto::ecn::Ecn;
-use vpnd_proto::packet::{Version, tcp_flag};
+use vpnd_packet::ecn::Ecn;
+use vpnd_packet::{Version, tcp_flag};
 use vpnd_proto::plane::{Endpoint, Opened, Origin};
 use vpnd_proto::wire::Header;
 
@@ -93,7 +93,7 @@ fn ipv4(class: u8, to: [u8; 4], payload: usize) -> Vec<u8> {
     let mut header = vec![0x45, class, 0, 0, 0, 1, 0x40, 0, 64, 6, 0, 0, 10, 200, 0, 9];
     header[2..4].copy_from_slice(&len.to_be_bytes());
     header.extend(to);
-    let checksum = vpnd_proto::checksum::ipv4_header(&header);
+    let checksum = vpnd_packet::checksum::ipv4_header(&header);
     header[10..12].copy_from_slice(&checksum.to_be_bytes());
     header
 }
@@ -216,7 +216,7 @@ impl World {
             let checksum = [header[10], header[11]];
             header[0] = 0x45;
             header[10..12].fill(0);
-            assert_eq!(checksum, vpnd_proto::checksum::ipv4_header(&header).to_be_bytes());
+            assert_eq!(checksum, vpnd_packet::checksum::ipv4_header(&header).to_be_bytes());
         }
         if packet.traffic_class() != peer.class() {
             assert_eq!((packet.traffic_class(), peer.index), (46 << 2 | 3, 0), "only what is ECN-capable");
@@ -313,7 +313,7 @@ fn greedy() -> Vec<usize> {
     vec![0, 1, 2, 3, 4]
 }
 
-/// The same traffic, and for one in 401 packets a sixth client.
+/// The usual traffic, and for one in 401 packets a sixth client.
 fn with_a_modest_one() -> Vec<usize> {
     (0..80).flat_map(|_| greedy()).chain([5]).collect()
 }

@@ -107,7 +107,7 @@ impl Peer {
         let len = packet.len();
         packet[2..4].copy_from_slice(&(len as u16).to_be_bytes());
         packet[24..26].copy_from_slice(&(len as u16 - 20).to_be_bytes());
-        let checksum = vpnd_proto::checksum::ipv4_header(&packet[..20]);
+        let checksum = vpnd_packet::checksum::ipv4_header(&packet[..20]);
         packet[10..12].copy_from_slice(&checksum.to_be_bytes());
         self.sent += 1;
         let mut datagram = vec![0; HEADER_LEN + len + 48];
@@ -234,7 +234,7 @@ impl PacketDevice for World {
         self.total.set(self.total.get() + 1);
         let mut header = packet[..20].to_vec();
         header[10..12].fill(0);
-        assert_eq!(packet[10..12], vpnd_proto::checksum::ipv4_header(&header).to_be_bytes());
+        assert_eq!(packet[10..12], vpnd_packet::checksum::ipv4_header(&header).to_be_bytes());
         if packet[1] != self.peers.borrow()[usize::from(packet[15])].class() {
             assert_eq!((packet[1], packet[15]), (46 << 2 | 3, 0), "only what is ECN-capable is changed");
             self.marked.set(self.marked.get() + 1);

@@ -83,7 +83,7 @@ fn datagram(number: u16, flow: u8, payload: usize) -> Vec<u8> {
     let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 86, 0, 2, 10, 200, 0, 9];
     packet[2..4].copy_from_slice(&len.to_be_bytes());
     packet[4..6].copy_from_slice(&number.to_be_bytes());
-    let checksum = vpnd_proto::checksum::ipv4_header(&packet);
+    let checksum = vpnd_packet::checksum::ipv4_header(&packet);
     packet[10..12].copy_from_slice(&checksum.to_be_bytes());
     packet.extend([0x9C, flow, 1, 0xBB]);
     packet.extend((len - 20).to_be_bytes());

@@ -1,5 +1,5 @@
-//! Servers that are silent, slow to give a turn, or out of order: sessions go on, and nobody waits
-//! for long.
+//! Servers that are silent, slow to give a turn, or out of order: sessions go on, and no caller
+//! waits for long.
 
 use super::*;
 
@@ -139,4 +139,18 @@ fn a_login_whose_commit_is_lost_is_refused_at_once_and_leaves_no_session() {
     assert_eq!(store.session(session.id, 1500).unwrap(), None);
     catch_up(&store);
     assert_eq!(count(), "0");
+}
+
+#[test]
+fn a_kick_by_a_command_is_in_the_database_though_an_outage_has_left_a_file() {
+    let database = some!(InDatabase::new());
+    let store = database.gateway();
+    store.add_user(&ann(), 1).unwrap();
+    store.add_wireguard_device("ann", &phone(), 1).unwrap();
+    let left = database.directory.path().join(vpnd_config::STORE_FILE_NAME).with_extension("db.put-off");
+    std::fs::File::create(left).unwrap();
+    let command = database.open_as(Holder { instance: None, ..gateway(1, 1) }).unwrap();
+    command.wall_wireguard_device(phone().id, 2).unwrap();
+    let found = store.find_wireguard_device(&phone().public_key, 3).unwrap().unwrap();
+    assert_eq!(found.device.walled_s, Some(2));
 }

@@ -209,8 +209,8 @@ mod tests {
             (&open, take(4097), "no whole number"),
         ] {
             host.send(command);
-            let why = host.refusal();
-            assert!(why.contains(expected), "{why}");
+            let refusal = host.refusal();
+            assert!(refusal.contains(expected), "{refusal}");
         }
         open.send(Command::BlockPlace);
         assert!(matches!(open.receive(), Report::BlockPlace { bytes: PLACE_BYTES, .. }));

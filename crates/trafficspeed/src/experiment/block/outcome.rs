@@ -172,19 +172,19 @@ impl Case {
     /// older reports have the target's side alone, and between real hosts it does not see the VPN's
     /// programs.
     fn seconds_per_gb(&self, part: CpuPart) -> Option<f64> {
-        let each = |seconds: f64| {
+        let per_gigabyte = |seconds: f64| {
             let gigabytes = self.acknowledged as f64 * f64::from(self.block_bytes) / 1e9;
             (gigabytes > 0.0).then(|| seconds / gigabytes)
         };
         match part {
-            CpuPart::Writer => each(self.ends_cpu_seconds?[0]),
-            CpuPart::WriterVpn => each(self.vpn_cpu_seconds()?[0]),
-            CpuPart::Target => each(self.ends_cpu_seconds?[1]),
-            CpuPart::GatewayVpn => each(self.vpn_cpu_seconds()?[1]),
+            CpuPart::Writer => per_gigabyte(self.ends_cpu_seconds?[0]),
+            CpuPart::WriterVpn => per_gigabyte(self.vpn_cpu_seconds()?[0]),
+            CpuPart::Target => per_gigabyte(self.ends_cpu_seconds?[1]),
+            CpuPart::GatewayVpn => per_gigabyte(self.vpn_cpu_seconds()?[1]),
             CpuPart::TargetSide => Some(self.target_cpu_percent? / 100.0 / (self.bytes_per_second? / 1e9)),
             CpuPart::All => {
                 let ([writer, target], [near, far]) = (self.ends_cpu_seconds?, self.vpn_cpu_seconds()?);
-                each(writer + target + near + far)
+                per_gigabyte(writer + target + near + far)
             }
         }
     }
@@ -283,9 +283,9 @@ impl BlockReport {
     pub fn found(&self) -> (usize, usize) {
         let (delays, sizes, _) = &self.asked;
         let ways = self.ways();
-        let each = delays.iter().flat_map(|&delay| sizes.iter().map(move |&size| (delay, size)));
+        let grid = delays.iter().flat_map(|&delay| sizes.iter().map(move |&size| (delay, size)));
         let counts =
-            each.flat_map(|(delay, size)| ways.iter().map(move |&way| self.rates(delay, size, way).len()));
+            grid.flat_map(|(delay, size)| ways.iter().map(move |&way| self.rates(delay, size, way).len()));
         let (least, most) = counts.fold((usize::MAX, 0), |(least, most): (usize, usize), count| {
             (least.min(count), most.max(count))
         });
@@ -369,14 +369,14 @@ impl BlockReport {
 
     /// CPU of blocks of one size.
     pub fn cpu_of(&self, delay_ms: f64, block_bytes: u32, way: Way) -> Option<Spread> {
-        let of = self.sound(delay_ms, block_bytes, way).filter_map(|case| case.target_cpu_percent);
-        Spread::of(&of.collect::<Vec<_>>())
+        let values = self.sound(delay_ms, block_bytes, way).filter_map(|case| case.target_cpu_percent);
+        Spread::of(&values.collect::<Vec<_>>())
     }
 
     /// CPU seconds at the target's side for each GB of acknowledged blocks of one size.
     pub fn cost_of(&self, delay_ms: f64, block_bytes: u32, way: Way) -> Option<Spread> {
-        let of = self.sound(delay_ms, block_bytes, way);
-        Spread::of(&of.filter_map(|case| case.seconds_per_gb(CpuPart::TargetSide)).collect::<Vec<_>>())
+        let costs = self.sound(delay_ms, block_bytes, way);
+        Spread::of(&costs.filter_map(|case| case.seconds_per_gb(CpuPart::TargetSide)).collect::<Vec<_>>())
     }
 
     /// CPU seconds of a part for each GB of acknowledged blocks: the median over block sizes within

@@ -55,13 +55,13 @@ impl BlockPair<'_> {
     /// [`FleetError::Agent`].
     pub fn place(&mut self) -> Result<String, FleetError> {
         self.fleet.send(self.far, &Command::BlockPlace);
-        let why = match self.answer(self.far, ANSWER_TIMEOUT) {
+        let reason = match self.answer(self.far, ANSWER_TIMEOUT) {
             Ok(Ok(Report::BlockPlace { description, .. })) => return Ok(description),
             Ok(Ok(other)) => format!("unexpected answer {other:?}"),
-            Ok(Err(why)) => why,
+            Ok(Err(reason)) => reason,
             Err(Interrupted) => "interrupted".into(),
         };
-        Err(FleetError::Agent { name: self.fleet.name(self.far).to_owned(), why })
+        Err(FleetError::Agent { name: self.fleet.name(self.far).to_owned(), why: reason })
     }
 
     /// The network's rate without encryption and without waiting in bytes per second, and its

@@ -98,12 +98,12 @@ impl Work {
     }
 
     pub fn parameters(&self) -> Parameters {
-        let each = |part: f64, count: f64| if count > 0.0 { part / count } else { 0.0 };
+        let mean = |part: f64, count: f64| if count > 0.0 { part / count } else { 0.0 };
         Parameters {
             lower: self.lower,
-            encrypt: each(self.sealed_bytes, self.seal_seconds),
-            decrypt: each(self.opened_bytes, self.open_seconds),
-            commit_seconds: each(self.write_seconds, self.written) + each(self.sync_seconds, self.syncs),
+            encrypt: mean(self.sealed_bytes, self.seal_seconds),
+            decrypt: mean(self.opened_bytes, self.open_seconds),
+            commit_seconds: mean(self.write_seconds, self.written) + mean(self.sync_seconds, self.syncs),
         }
     }
 }

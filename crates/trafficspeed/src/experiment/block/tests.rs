@@ -106,7 +106,7 @@ fn a_gigabyte_costs_what_both_ends_and_the_vpn_used_for_it_and_only_the_tunnel_n
     let report = sample();
     let cost = |way: Way, part: CpuPart| middle(report.cost(0.0, way, part)).unwrap();
     // 100 blocks of 8 KiB and of 2 MiB in gigabytes; the middle of both.
-    let each = |seconds: f64| f64::midpoint(seconds / 819_200e-9, seconds / 209_715_200e-9);
+    let per_gigabyte = |seconds: f64| f64::midpoint(seconds / 819_200e-9, seconds / 209_715_200e-9);
     for (way, part, seconds) in [
         (Way::TUNNEL, CpuPart::Writer, 0.01),
         (Way::TUNNEL, CpuPart::WriterVpn, 0.03),
@@ -117,7 +117,7 @@ fn a_gigabyte_costs_what_both_ends_and_the_vpn_used_for_it_and_only_the_tunnel_n
         (Way::sealed(10), CpuPart::All, 0.03),
     ] {
         let found = cost(way, part);
-        assert!((found - each(seconds)).abs() < 1e-6, "{} {part:?}: {found}", way.name());
+        assert!((found - per_gigabyte(seconds)).abs() < 1e-6, "{} {part:?}: {found}", way.name());
     }
     let ratio = middle(report.cost_ratio(0.0, (Way::sealed(10), Way::TUNNEL), CpuPart::All)).unwrap();
     assert!((ratio - 0.3).abs() < 1e-9, "{ratio}");
@@ -206,8 +206,8 @@ fn a_control_that_was_not_measured_leaves_a_ratio_without_one() {
 fn every_round_has_all_cases_in_another_order() {
     let cases = Writes { sizes: vec![8192, 16_384], repeats: 3, ..plan(&[0], &[1, 2]).writes }.cases();
     let round = |repeat: u32| -> Vec<(u32, Way)> {
-        let of = cases.iter().filter(|case| case.2 == repeat);
-        of.map(|&(size, way, _)| (size, way)).collect()
+        let selected = cases.iter().filter(|case| case.2 == repeat);
+        selected.map(|&(size, way, _)| (size, way)).collect()
     };
     assert!(round(2) != round(1) && round(3) != round(1) && round(3) != round(2));
     let has_all = |repeat: u32| round(1).iter().all(|case| round(repeat).contains(case));
@@ -224,10 +224,10 @@ fn a_case_that_fails_has_its_reason_and_too_many_end_the_delay() {
         assert_eq!(failures.look_at(&failed, None), None);
         assert_eq!(failures.look_at(&sound, None), None);
     }
-    let why = failures.look_at(&failed, None).expect("too many");
-    assert!(why.contains("10 cases") && why.ends_with("no answer in 20 s"), "{why}");
-    let why = Failures::default().look_at(&sound, Some("the target")).expect("nobody answers any more");
-    assert!(why.starts_with("the target dropped out"), "{why}");
+    let problem = failures.look_at(&failed, None).expect("too many");
+    assert!(problem.contains("10 cases") && problem.ends_with("no answer in 20 s"), "{problem}");
+    let problem = Failures::default().look_at(&sound, Some("the target")).expect("nobody answers any more");
+    assert!(problem.starts_with("the target dropped out"), "{problem}");
     let mut broken = report;
     broken.cases[0] = failed;
     assert!(!broken.is_whole() && broken.rate(0.0, 8192, Way::TUNNEL).is_none());

@@ -43,7 +43,7 @@ pub enum JournalError {
         path: PathBuf,
     },
     /// It is not what was written.
-    #[error("{}, line {line}: {why}; move the file away to start anew", path.display())]
+    #[error("{}, line {line}: {why}; move the file away to start again", path.display())]
     Damaged {
         path: PathBuf,
         /// The line, from 1.
@@ -338,7 +338,7 @@ mod tests {
         ] {
             fs::write(&path, damaged).unwrap();
             let error = Journal::open(directory.path()).unwrap_err().to_string();
-            assert!(error.contains(expected) && error.contains("start anew"), "{error}");
+            assert!(error.contains(expected) && error.contains("start again"), "{error}");
         }
     }
 

@@ -124,8 +124,8 @@ pub fn check_system(earlier: &[Run], run: &Run) -> Result<(), Changed> {
         Err(Changed { what: format!("the {what} of {}", run.label), before, now })
     };
     let digests = |run: &Run| {
-        let each = run.programs.iter().map(|program| format!("{} {}", program.role, program.sha256));
-        each.collect::<Vec<_>>().join(", ")
+        let digests = run.programs.iter().map(|program| format!("{} {}", program.role, program.sha256));
+        digests.collect::<Vec<_>>().join(", ")
     };
     if run.subject.is_some_and(|subject| subject.cipher != Cipher::Auto) {
         differ("cipher", before.facts.cipher.clone(), run.facts.cipher.clone())?;

@@ -98,14 +98,14 @@ fn moment_of(moments: &[&IntervalSamples]) -> IntervalSamples {
 /// all clients together. Their course over time is left to the sum.
 pub(super) fn figures(tasks: &[Task], clients: &[EndReports]) -> Vec<Vec<Figures>> {
     let count = clients.len() as u32;
-    let of = |(reports, number): (&EndReports, u32)| -> Vec<Figures> {
+    let figures_of = |(reports, number): (&EndReports, u32)| -> Vec<Figures> {
         let alone = |(task, at): (&Task, usize)| Figures {
             series: Vec::new(),
             ..figures::figures(&task.of_one(count, number), at, reports)
         };
         tasks.iter().zip(0..).map(alone).collect()
     };
-    clients.iter().zip(0..).map(of).collect()
+    clients.iter().zip(0..).map(figures_of).collect()
 }
 
 /// Faults of single clients, in words.
@@ -207,19 +207,25 @@ mod tests {
     fn an_end_that_began_late_does_not_lengthen_the_time_of_all() {
         let mut late = client(1_000, 1.0);
         (late.ends[0].seconds, late.ends[0].late_ms) = (0.75, 250.0);
-        let both = together(&[client(1_000, 1.0), late.clone()]).ends;
-        assert_eq!((both[0].seconds, both[0].late_ms), (1.0, 0.0));
-        let both = together(&[late.clone(), late]).ends;
-        assert_eq!((both[0].seconds, both[0].late_ms), (0.75, 250.0));
+        let ends = together(&[client(1_000, 1.0), late.clone()]).ends;
+        assert_eq!((ends[0].seconds, ends[0].late_ms), (1.0, 0.0));
+        let ends = together(&[late.clone(), late]).ends;
+        assert_eq!((ends[0].seconds, ends[0].late_ms), (0.75, 250.0));
     }
 
     #[test]
     fn each_client_keeps_its_own_figures() {
-        let each = figures(&[task().of_clients(2)], &[client(1_000, 1.0), client(500, 2.0)]);
-        let of = |client: usize| &each[client][0];
-        assert_eq!((of(0).received_per_second, of(1).received_per_second), (Some(1_000.0), Some(250.0)));
-        assert_eq!((of(0).delivered_percent, of(1).delivered_percent), (Some(100.0), Some(50.0)));
-        assert!(of(0).delay.is_some() && of(0).series.is_empty());
+        let by_client = figures(&[task().of_clients(2)], &[client(1_000, 1.0), client(500, 2.0)]);
+        let first_task = |client: usize| &by_client[client][0];
+        assert_eq!(
+            (first_task(0).received_per_second, first_task(1).received_per_second),
+            (Some(1_000.0), Some(250.0))
+        );
+        assert_eq!(
+            (first_task(0).delivered_percent, first_task(1).delivered_percent),
+            (Some(100.0), Some(50.0))
+        );
+        assert!(first_task(0).delay.is_some() && first_task(0).series.is_empty());
     }
 
     #[test]
@@ -247,13 +253,16 @@ mod tests {
     #[test]
     fn the_rate_of_all_is_split_equally_and_every_client_has_a_run_id_of_its_own() {
         let parts = parts(&[task().of_clients(3)], 3);
-        let of = |client: usize| match parts[client].as_slice() {
+        let message_part = |client: usize| match parts[client].as_slice() {
             [Task::Messages(work)] => work.clone(),
             other => panic!("{other:?}"),
         };
         assert_eq!(parts.len(), 3);
-        assert!((0..3).all(|client| of(client).streams == 1 && of(client).bits_per_second == Some(800_000)));
-        assert!(of(0).run_id != of(1).run_id && of(0).seed != of(1).seed);
+        assert!((0..3).all(|client| message_part(client).streams == 1
+            && message_part(client).bits_per_second == Some(800_000)));
+        assert!(
+            message_part(0).run_id != message_part(1).run_id && message_part(0).seed != message_part(1).seed
+        );
     }
 
     #[test]

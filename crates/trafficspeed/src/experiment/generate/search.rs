@@ -78,7 +78,7 @@ pub struct SearchTrial {
 /// Measures the tasks of all clients together for a time and puts what came out into the run.
 pub type Attempt<'a, E> = dyn FnMut(Vec<Task>, Times, &mut LoadRun) -> Result<(), E> + 'a;
 
-/// Measures the plan's tasks once, at the rate that a search finds if the plan says so.
+/// Measures the plan's tasks once, at the rate that a search finds if the plan has one.
 ///
 /// # Errors
 /// The first of `attempt`.

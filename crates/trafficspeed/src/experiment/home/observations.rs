@@ -26,10 +26,10 @@ pub fn compared() -> Vec<(String, Quantity)> {
         (Flow::VoiceUp, &[DELAY_50, DELAY_99]),
         (Flow::Pages, &[PAGE_50]),
     ];
-    let each = all.into_iter().flat_map(|(flow, quantities)| {
+    let wanted = all.into_iter().flat_map(|(flow, quantities)| {
         quantities.iter().map(move |quantity| (flow.beside(Case::AtOnce), *quantity))
     });
-    each.collect()
+    wanted.collect()
 }
 
 impl HomeCampaign {

@@ -184,11 +184,11 @@ impl HomeRun {
 impl HomeCampaign {
     /// Everything that went wrong, in words.
     pub fn problems(&self) -> Vec<String> {
-        let of = |run: &HomeRun| {
+        let problems_of = |run: &HomeRun| {
             let (label, place) = (run.label.clone(), format!("round {}", run.repeat));
             run.problems().into_iter().map(move |problem| (label.clone(), place.clone(), problem))
         };
-        said_once(self.runs.iter().flat_map(of))
+        said_once(self.runs.iter().flat_map(problems_of))
     }
 
     /// Whether all that was asked for was measured as it should be.

@@ -113,14 +113,15 @@ impl HostPairs {
 
     /// Whether every pair has lost a host.
     pub fn is_over(&self) -> bool {
-        let here = |pair: &HostPair| ![pair.near, pair.far].iter().any(|&host| self.fleet.is_lost(host));
-        !self.pairs.iter().any(|(_, pair)| pair.as_ref().is_ok_and(here))
+        let is_present =
+            |pair: &HostPair| ![pair.near, pair.far].iter().any(|&host| self.fleet.is_lost(host));
+        !self.pairs.iter().any(|(_, pair)| pair.as_ref().is_ok_and(is_present))
     }
 
     /// The hosts of pair number `at`, the near one first; none if it never came.
     pub fn hosts(&self, at: usize) -> Vec<HostEnd> {
-        let of = |agent| HostEnd::of(&self.fleet, agent);
-        self.pairs[at].1.iter().flat_map(|pair| [of(pair.near), of(pair.far)]).collect()
+        let host_end = |agent| HostEnd::of(&self.fleet, agent);
+        self.pairs[at].1.iter().flat_map(|pair| [host_end(pair.near), host_end(pair.far)]).collect()
     }
 
     pub fn fleet(&self) -> &Fleet {
@@ -183,11 +184,11 @@ impl HostPairs {
             on_interval(&names[pair], number, moment);
         });
         let mut results = self.run(&self.runs(|_| tasks), times, &mut observer, interrupt).into_iter();
-        let each = self.pairs.iter().map(|(_, pair)| match pair {
+        let states = self.pairs.iter().map(|(_, pair)| match pair {
             Ok(_) => results.next().ok_or_else(|| "the pair was not measured".to_owned()),
             Err(error) => Err(error.to_string()),
         });
-        each.collect()
+        states.collect()
     }
 }
 

@@ -216,10 +216,10 @@ impl Plan {
                     End::Gateway => live.gateway_payload(),
                 };
                 // Each end is counted by itself, so its time goes with what it carried itself.
-                let each = counts.bytes / scale.max(1.0);
-                let ns = (self.time)(&end) * each;
+                let bytes_each = counts.bytes / scale.max(1.0);
+                let ns = (self.time)(&end) * bytes_each;
                 // A busy shard hardly ever waits: a large share of that little is still little.
-                let whole = if self.kind == Kind::Waiting { end.cpu_ns * each } else { ns };
+                let whole = if self.kind == Kind::Waiting { end.cpu_ns * bytes_each } else { ns };
                 Point {
                     of: self.units.iter().map(|unit| counts.of(*unit)).collect(),
                     ns: (ns - known(&counts, &end)).max(0.0),

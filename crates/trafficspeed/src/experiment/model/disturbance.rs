@@ -29,15 +29,16 @@ pub fn undisturbed(live: &[Live]) -> anyhow::Result<(Vec<Live>, Disturbance)> {
             let load = |run: &Live| (run.suite.clone(), run.packet, run.pieces, run.streams);
             live.iter().filter(move |other| other.clocked == clocked && load(other) == load(run))
         };
-        let each = |of: fn(&Live) -> f64| {
+        let mean_of = |of: fn(&Live) -> f64| {
             let of_all = |clocked| median(&alike(clocked).map(of).collect::<Vec<_>>());
             let with = of_all(true).filter(|ns| *ns > 0.0)?;
             Some(of_all(false)? / with)
         };
         let without = || format!("a stream of {}-byte packets was not carried without clocks", run.packet);
-        let client = each(|run| run.client.cpu_ns / run.client_payload().max(1.0)).with_context(without)?;
+        let client =
+            mean_of(|run| run.client.cpu_ns / run.client_payload().max(1.0)).with_context(without)?;
         let gateway =
-            each(|run| run.gateway.cpu_ns / run.gateway_payload().max(1.0)).with_context(without)?;
+            mean_of(|run| run.gateway.cpu_ns / run.gateway_payload().max(1.0)).with_context(without)?;
         factors[0].push(client.recip());
         factors[1].push(gateway.recip());
         let (client, gateway) = (scale(&run.client, client), scale(&run.gateway, gateway));

@@ -2,10 +2,10 @@
 
 use super::costs::{self, End};
 use super::counts::Counts;
-use super::predict::{Beside, Prediction};
 use super::real::Real;
 use super::stages::{Calls, Live, LiveEnd, Raw, Suite, Timed};
-use super::{Again, Case, Compared, Model, compare, judge};
+use super::sum::{Beside, Sum};
+use super::{Again, Case, Compared, Model, compare};
 use crate::experiment::environment::Environment;
 use crate::experiment::outcome::Taken;
 use crate::load::congestion::CongestionControl;
@@ -78,20 +78,19 @@ pub fn raw() -> Raw {
     }
 }
 
-/// A model whose predictions of CPU time are off by `errors`, without a cipher and with one;
-/// throughput is as predicted.
+/// A model whose sums of CPU time are off by `errors`, without a cipher and with one.
 pub fn model(errors: &[f64; 2]) -> Model {
     let raw = raw();
     let (costs, disturbance) = costs::fit_all(&raw).expect("made-up figures can be fitted");
     let case = Case { packet: 1408, streams: 1 };
     let counts = Counts::of_live(&raw.live[0]);
     let beside = Beside { generators: 0.02, kernel: 0.01, in_use: 1.0 };
-    let mut predictions: Vec<Compared> = Vec::new();
+    let mut sums: Vec<Compared> = Vec::new();
     for (suite, error) in raw.suites.iter().zip(errors) {
-        let made = Prediction::make(&costs, &suite.name, counts);
+        let made = Sum::make(&costs, &suite.name, counts);
         let own = |end: End| made.end(end) / (1.0 + error);
         let real = Real {
-            bits_per_second: made.bits_per_second(2.0, beside, true),
+            bits_per_second: 1.1e9,
             client_seconds_per_gbit: own(End::Client),
             gateway_seconds_per_gbit: own(End::Gateway),
             beside,
@@ -104,15 +103,14 @@ pub fn model(errors: &[f64; 2]) -> Model {
             taken: Taken { steal: Some(1.5), others: Some(2.5) },
             facts: SystemInfo::default(),
         };
-        let known = predictions.first();
-        predictions.push(compare(&costs, (suite, case), Some(real), known));
+        let known = sums.first();
+        sums.push(compare(&costs, (suite, case), Some(real), known));
     }
     // The last one measured again differed from itself by a quarter in one turn.
-    let first = predictions.last().expect("there is one");
+    let first = sums.last().expect("there is one");
     let mut real = first.real.clone();
     real.iter_mut().for_each(|real| real.each[2] *= 1.25);
     let control = vec![Again { suite: first.suite.clone(), case, real, error: None }];
-    let judgement = judge(&predictions);
     let (environment, stages) = (Environment::default(), Vec::new());
     Model {
         environment,
@@ -121,10 +119,10 @@ pub fn model(errors: &[f64; 2]) -> Model {
         stages,
         costs,
         disturbance,
-        predictions,
+        sums,
         control,
         original: Vec::new(),
-        judgement,
+        original_cpu: None,
         interrupted: false,
     }
 }

@@ -1,27 +1,22 @@
-//! The table of the model: what each cipher's run took, round by round, and what the model says,
-//! which is of no round.
+//! The table of the model: what each cipher's run took, round by round, and the sum of
+//! its stages, which is of no round.
 
-use super::{Compared, Model};
+use super::Model;
+use super::sum::Sum;
 use crate::experiment::quantities::{OTHERS, STEAL};
 use crate::observation::{AGAIN, Measured, Observations, Quantity};
 
 /// The VPN's CPU time for a Gbit and throughput, as measured.
 const MEASURED: [Quantity; 2] = [Quantity::new("VPN CPU per Gbit", "s"), Quantity::rate("throughput")];
-/// The predicted quantities.
-const PREDICTED: [Quantity; 2] =
-    [Quantity::new("predicted VPN CPU per Gbit", "s"), Quantity::rate("predicted throughput")];
-/// How far the prediction is off, also with what passed in the run itself.
-const ERRORS: [Quantity; 3] = [
-    Quantity::new("error of VPN CPU", ""),
-    Quantity::new("error of VPN CPU with its own counts", ""),
-    Quantity::new("error of throughput", ""),
-];
+/// The sum of the stages over what passed, and the share by which it is off.
+const SUM: Quantity = Quantity::new("sum of stages", "s");
+const ERROR: Quantity = Quantity::new("error of the sum", "");
 
 impl Model {
     pub fn observations(&self) -> Observations {
         let mut table = Observations::of_machine(self.environment.is_emulated());
         let congestion = self.congestion.map_or_else(String::new, |congestion| congestion.to_string());
-        let first = self.predictions.iter().map(|one| (one.suite.clone(), one.case, &one.real, &one.error));
+        let first = self.sums.iter().map(|one| (one.suite.clone(), one.case, &one.real, &one.error));
         let again = self
             .control
             .iter()
@@ -43,21 +38,26 @@ impl Model {
             table
                 .add(&Measured { round: 0, ..key }, [(STEAL, real.taken.steal), (OTHERS, real.taken.others)]);
         }
-        for one in &self.predictions {
+        for one in &self.sums {
             let case = format!("{} bytes, streams: {}", one.case.packet, one.case.streams);
             let (system, congestion) = (one.suite.as_str(), congestion.as_str());
             let key =
                 Measured { system, congestion, case: &case, round: 0, problem: "", is_disturbed: false };
-            table.add(&key, of_model(one));
+            table.add(&key, [(SUM, one.sum.as_ref().map(Sum::seconds_per_gbit)), (ERROR, one.off())]);
+        }
+        for row in &self.original {
+            let case = format!("as the original, links of {} Mbit/s", row.link_bits_per_second / 1_000_000);
+            let (system, problem) = (row.system.as_str(), row.error.as_deref().unwrap_or_default());
+            let (congestion, is_disturbed) = (congestion.as_str(), row.taken.is_disturbed());
+            let mut key = Measured { system, congestion, case: &case, round: 1, problem, is_disturbed };
+            table.add(&key, []);
+            for rate in &row.each {
+                table.add(&key, [(MEASURED[1], Some(*rate))]);
+                key.round += 1;
+            }
         }
         table
     }
-}
-
-fn of_model(one: &Compared) -> impl Iterator<Item = (Quantity, Option<f64>)> {
-    let predicted = [one.predicted.as_ref().map(|made| made.seconds_per_gbit()), one.bits_per_second()];
-    let errors = [one.cpu_error(), one.counted_error(), one.speed_error()];
-    PREDICTED.into_iter().zip(predicted).chain(ERRORS.into_iter().zip(errors))
 }
 
 #[cfg(test)]
@@ -66,11 +66,11 @@ mod tests {
     use crate::experiment::model::made_up;
 
     #[test]
-    fn each_round_is_a_row_and_each_prediction_has_its_error() {
+    fn each_round_is_a_row_and_each_sum_has_its_error() {
         let table = made_up::model(&[0.05, -0.16]).observations();
         let case = "1408 bytes, streams: 1";
         for (suite, error) in [("none", 0.05), ("aes-256-gcm", -0.16)] {
-            let found = table.values(suite, case, ERRORS[0]);
+            let found = table.values(suite, case, ERROR);
             assert!(found.len() == 1 && (found[0] - error).abs() < 1e-9, "{found:?}");
             assert_eq!(table.values(suite, case, MEASURED[1]), [1e9, 1.1e9, 1.2e9, 1.1e9, 1.1e9]);
         }

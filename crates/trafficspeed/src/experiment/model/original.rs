@@ -1,9 +1,10 @@
-//! The original's own table: five algorithms on links of two rates, with packets of 1,280 bytes;
-//! null against no tunnel, and one algorithm against itself.
+//! The original's own table: six rows on links of two rates, with packets of 1,280 bytes; null against
+//! no tunnel, and one algorithm against itself.
 //!
-//! The original had 3DES with SHA-1, 3DES, DES, no algorithm, and no IPsec. In their places: the
-//! suite with a separate MAC, the cipher without instructions of the CPU, the one with, none, and
-//! no tunnel.
+//! The original had 3DES with SHA-1, 3DES, DES with SHA-1, DES, no algorithm, and no IPsec. In their
+//! places: the suite with a separate MAC, the cipher without instructions of the CPU, those with
+//! longer and shorter keys, none, and no tunnel. Its point is that a cipher which fills the slow link
+//! is the limit of the fast one; today's need a gateway with little of a CPU for that.
 
 use std::time::Duration;
 
@@ -29,10 +30,11 @@ use crate::system::{Cipher, Kind, Subject};
 /// The original's packets, and one stream.
 const CASE: Case = Case { packet: 1280, streams: 1 };
 /// The systems in its order.
-const SYSTEMS: [(Kind, Cipher); 5] = [
+const SYSTEMS: [(Kind, Cipher); 6] = [
     (Kind::Vpnd, Cipher::Aes256CbcHmacSha256),
     (Kind::Vpnd, Cipher::ChaCha20Poly1305),
     (Kind::Vpnd, Cipher::Aes256Gcm),
+    (Kind::Vpnd, Cipher::Aes128Gcm),
     (Kind::Vpnd, Cipher::None),
     (Kind::None, Cipher::None),
 ];
@@ -118,7 +120,7 @@ fn round(
 ) -> anyhow::Result<Round> {
     let way = Impairment { rate: Some(rate), ..Impairment::default() };
     let emulation = Emulation { kind: EmulatorKind::User, up: way, down: way, seed: 1 };
-    let links = LinkSettings { emulation: Some(emulation), ..plan.links };
+    let links = LinkSettings { emulation: Some(emulation), gateway_cpu: plan.original_cpu, ..plan.links };
     let system = subject.system(&plan.programs)?;
     let mut testbed = Testbed::build(system, RemoteEnd::Gateway, links, interrupt)?;
     let times = Times { warmup: real.warmup, duration: real.duration, interval: Duration::from_secs(1) };

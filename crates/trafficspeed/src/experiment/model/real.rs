@@ -8,7 +8,7 @@ use anyhow::{Context, anyhow, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::counts::{Counts, GBIT_BYTES, HEADERS};
-use super::predict::Beside;
+use super::sum::Beside;
 use super::{Case, ModelPlan};
 use crate::experiment::figures::{Figures, figures};
 use crate::experiment::generate::fresh;
@@ -171,10 +171,10 @@ impl Turns {
 
     fn finish(self) -> Cases {
         let facts = self.facts;
-        let of = |rounds: Vec<Round>| {
+        let result = |rounds: Vec<Round>| {
             facts.as_ref().map(|facts| Real::of(&rounds, facts.clone())).context("nothing was measured")
         };
-        self.cases.into_iter().map(|rounds| rounds.and_then(of)).collect()
+        self.cases.into_iter().map(|rounds| rounds.and_then(result)).collect()
     }
 }
 
@@ -300,10 +300,10 @@ impl Reading {
             let carried = names.map(|name| now[name].since(then.get(name).copied().unwrap_or_default()));
             carried.max_by_key(|counters| counters.sent.bytes + counters.received.bytes).unwrap_or_default()
         };
-        let of = |all: &HashMap<String, Counters>| all.get(CLIENT_LINK).copied().unwrap_or_default();
+        let link = |all: &HashMap<String, Counters>| all.get(CLIENT_LINK).copied().unwrap_or_default();
         Carried {
             client_tun: tun(&self.client, &earlier.client, CLIENT_LINK),
-            client_link: of(&self.client).since(of(&earlier.client)),
+            client_link: link(&self.client).since(link(&earlier.client)),
             gateway_tun: tun(&self.gateway, &earlier.gateway, "c1"),
             wakes: [0, 1].map(|end: usize| self.wakes[end].saturating_sub(earlier.wakes[end])),
         }
@@ -315,19 +315,19 @@ impl Carried {
     fn counts(&self, case: Case) -> Option<Counts> {
         let headers = HEADERS * self.client_tun.sent.packets as f64;
         let payload = self.client_tun.sent.bytes as f64 - headers;
-        let each = (payload > 0.0).then(|| GBIT_BYTES / payload)?;
-        let of = |count: u64| count as f64 * each;
+        let scale = (payload > 0.0).then(|| GBIT_BYTES / payload)?;
+        let per_gbit = |count: u64| count as f64 * scale;
         Some(Counts {
             bytes: GBIT_BYTES,
             datagrams: GBIT_BYTES / (f64::from(case.packet) - HEADERS),
-            reads: of(self.client_tun.sent.packets),
-            runs: of(self.client_link.sent.packets),
-            writes: of(self.gateway_tun.received.packets),
-            ack_reads: of(self.gateway_tun.sent.packets),
-            acks: of(self.gateway_tun.sent.packets),
-            ack_runs: of(self.client_link.received.packets),
-            ack_writes: of(self.client_tun.received.packets),
-            wakes: self.wakes.map(of),
+            reads: per_gbit(self.client_tun.sent.packets),
+            runs: per_gbit(self.client_link.sent.packets),
+            writes: per_gbit(self.gateway_tun.received.packets),
+            ack_reads: per_gbit(self.gateway_tun.sent.packets),
+            acks: per_gbit(self.gateway_tun.sent.packets),
+            ack_runs: per_gbit(self.client_link.received.packets),
+            ack_writes: per_gbit(self.client_tun.received.packets),
+            wakes: self.wakes.map(per_gbit),
         })
     }
 }
@@ -338,8 +338,8 @@ mod tests {
     use crate::lab::device::Traffic;
 
     fn counters(sent: (u64, u64), received: (u64, u64)) -> Counters {
-        let of = |(bytes, packets)| Traffic { bytes, packets, ..Traffic::default() };
-        Counters { sent: of(sent), received: of(received) }
+        let traffic = |(bytes, packets)| Traffic { bytes, packets, ..Traffic::default() };
+        Counters { sent: traffic(sent), received: traffic(received) }
     }
 
     #[test]

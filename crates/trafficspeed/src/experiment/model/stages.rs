@@ -208,7 +208,7 @@ fn run(plan: &ModelPlan, options: &[&str], interrupt: &Interrupt) -> anyhow::Res
 }
 
 fn parse(text: &str, suites: usize) -> anyhow::Result<Raw> {
-    let raw: Raw = serde_json::from_str(text).context("its output is not understood; build it anew")?;
+    let raw: Raw = serde_json::from_str(text).context("its output is not understood; build it again")?;
     if raw.form != FORM || raw.suites.len() != suites {
         bail!(
             "its output is of form {}, not {FORM}; build it and trafficspeed from the same source",
@@ -246,7 +246,7 @@ fn wait(
     deadline: Instant,
     interrupt: &Interrupt,
 ) -> anyhow::Result<std::process::ExitStatus> {
-    let why = loop {
+    let reason = loop {
         if let Some(status) = child.try_wait()? {
             return Ok(status);
         }
@@ -261,7 +261,7 @@ fn wait(
     // Failure means that it has just ended.
     let _ = child.kill();
     child.wait()?;
-    bail!(why)
+    bail!(reason)
 }
 
 #[cfg(test)]

@@ -79,15 +79,15 @@ impl Campaign {
     /// Every system compared with plain routing, and with the baseline that has the same share of
     /// the CPU; a system alone has its A/A.
     pub fn comparisons(&self, table: &Observations) -> Vec<Vec<Comparison>> {
-        let each =
+        let quantities =
             self.cases().into_iter().flat_map(|case| COMPARED.map(|quantity| (case.clone(), quantity)));
-        let wanted: Vec<(String, Quantity)> = each.collect();
+        let wanted: Vec<(String, Quantity)> = quantities.collect();
         let labels = self.labels();
         let share = |label: &str| self.subject(label).and_then(|subject| subject.gateway_cpu);
         let baseline = self.baseline();
         let alike = |label: &&String| {
-            let both = baseline.and_then(|own| self.subject(own)).zip(self.subject(label));
-            both.is_some_and(|(own, other)| Subject { gateway_cpu: own.gateway_cpu, ..other } == own)
+            let subjects = baseline.and_then(|own| self.subject(own)).zip(self.subject(label));
+            subjects.is_some_and(|(own, other)| Subject { gateway_cpu: own.gateway_cpu, ..other } == own)
         };
         let others = labels.iter().filter(alike).map(String::as_str).filter(|label| Some(*label) != baseline);
         let baselines: Vec<&str> = baseline.into_iter().chain(others).collect();

@@ -164,12 +164,12 @@ pub fn verdicts(campaign: &SuiteCampaign) -> Vec<Verdict> {
 /// `chosen` in words is what vpnd chose as `choice`.
 fn verdict(campaign: &SuiteCampaign, code: Code, choice: Subject, chosen: &str) -> Verdict {
     let name = chosen.split(' ').next().unwrap_or(chosen);
-    let of = |cipher| throughputs(campaign, code, Subject { cipher, ..choice });
+    let throughputs_of = |cipher| throughputs(campaign, code, Subject { cipher, ..choice });
     let measured: Vec<(&str, ByRound, Spread)> =
         [Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305]
             .into_iter()
             .filter_map(|cipher| {
-                let values = of(cipher);
+                let values = throughputs_of(cipher);
                 let rates: Vec<f64> = values.values().copied().collect();
                 Some((cipher.name(), values, Spread::of(&rates)?))
             })
@@ -220,10 +220,10 @@ fn control(campaign: &SuiteCampaign, code: Code) -> Option<Spread> {
 
 /// The mean of both directions, for each repetition with its number.
 fn throughputs(campaign: &SuiteCampaign, code: Code, subject: Subject) -> ByRound {
-    let mine = |row: &&Row| row.subject == Some(subject) && row.code == code;
+    let matches_subject = |row: &&Row| row.subject == Some(subject) && row.code == code;
     (1..=campaign.repeats)
         .map(|repeat| {
-            let rows = campaign.rows.iter().filter(mine).filter(|row| row.repeat == repeat);
+            let rows = campaign.rows.iter().filter(matches_subject).filter(|row| row.repeat == repeat);
             (repeat, rows.filter_map(|row| row.value(Quantity::Throughput)).collect::<Vec<_>>())
         })
         .filter(|(_, both)| both.len() == 2)

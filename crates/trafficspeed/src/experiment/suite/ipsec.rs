@@ -33,7 +33,7 @@ const WINDOWS: [u32; 2] = [57_344, 32_768];
 /// UDP at the highest rate that is carried.
 pub const UDP_SECTION: &str = "UDP stream, highest rate with at most 0.1 % lost";
 /// The loss up to which a rate counts as carried, in percent.
-const ALLOWED_LOSS: f64 = 0.1;
+pub(super) const ALLOWED_LOSS: f64 = 0.1;
 /// Bytes of a datagram whose rate is swept.
 const RATE_PAYLOAD: u32 = 1_200;
 
@@ -142,12 +142,12 @@ fn stage(options: &Options, subject: Subject, links: LinkSettings, cases: Vec<Ca
 
 fn cases(options: &Options, subject: Subject) -> Vec<Case> {
     let versions = options.ip.map_or(vec![4, 6], |ip| vec![ip]);
-    let both =
+    let all_versions =
         |part: fn(&Options, u8) -> Vec<Case>| versions.iter().flat_map(|&ip| part(options, ip)).collect();
     let part = |part: &SuitePart| match part {
-        SuitePart::Stream => both(streams),
-        SuitePart::Datagram => both(datagrams),
-        SuitePart::Transaction => both(transactions),
+        SuitePart::Stream => all_versions(streams),
+        SuitePart::Datagram => all_versions(datagrams),
+        SuitePart::Transaction => all_versions(transactions),
         SuitePart::Time => over_time(options),
         SuitePart::Video => video(options),
     };

@@ -335,10 +335,10 @@ fn a_job_carries_its_cipher_and_an_older_one_means_aes_256_gcm() {
     for sealing in Sealing::ALL {
         let (json, blocks) = as_json(sealing);
         assert_eq!(serde_json::from_value::<Blocks>(json.clone()).unwrap(), blocks, "{json}");
-        let told = json.get("sealing").map(|name| name.as_str().unwrap().to_owned());
+        let named = json.get("sealing").map(|name| name.as_str().unwrap().to_owned());
         // An older agent knows no such field, and needs none for the cipher that it has.
         let expected = (sealing != Sealing::Aes256Gcm).then(|| sealing.name().to_owned());
-        assert_eq!(told, expected);
+        assert_eq!(named, expected);
     }
 }
 

@@ -51,7 +51,6 @@ pub(super) fn send(
 ) -> WorkerResult {
     let burst = u64::from(open.burst);
     let mut batch = Batch::new(work, stream, open.burst as usize);
-    let length = batch.length;
     let mut lateness = Delays::default();
     let mut share = WorkerResult::default();
     let mut refusals = 0;
@@ -61,7 +60,8 @@ pub(super) fn send(
             break;
         }
         let counted = stage.schedule.counts(due_ns);
-        match send_batch(socket, batch.stamp(burst, counted, due_ns), length) {
+        let first = batch.next[usize::from(counted)];
+        match send_batch(socket, work.cut(batch.stamp(burst, counted, due_ns), first)) {
             Ok(_) => refusals = 0,
             // No room in the kernel: lost, as a telephone would lose it.
             Err(error) if is_momentary(&error) => {}
@@ -69,15 +69,14 @@ pub(super) fn send(
                 refusals += 1;
             }
             Err(error) => {
-                share.fault = Some(format!("sending datagrams of {length} bytes: {error}"));
+                share.fault = Some(format!("sending datagrams of {} bytes: {error}", work.longest()));
                 break;
             }
         }
         if counted {
             lateness.record(clock::now_ns().saturating_sub(due_ns));
         }
-        batch.took(burst, counted);
-        stage.meter.sent(burst, burst * length as u64);
+        stage.meter.sent(burst, batch.took(burst, counted));
     }
     share.sent = batch.next[1];
     share.lateness = Some(lateness);
@@ -126,18 +125,18 @@ mod tests {
 
     #[test]
     fn messages_at_a_rate_leave_when_they_are_due_unless_they_are_too_many_or_follow_the_path() {
-        let of = |protocol, streams, bits_per_second| {
+        let chosen = |protocol, streams, bits_per_second| {
             let work =
                 Messages { open_loop: None, protocol, streams, length: 1_000, bits_per_second, ..voice() };
             let work = work.when_due();
             assert_eq!(work.problem(), None);
             work.open_loop
         };
-        assert_eq!(of(Protocol::Udp, 1, Some(80_000_000)), Some(OpenLoop::EVEN), "10,000 a second");
-        assert_eq!(of(Protocol::Udp, 2, Some(80_000_000)), None);
-        assert_eq!(of(Protocol::Udp, 1, Some(81_000_000)), None);
-        assert_eq!(of(Protocol::Udp, 1, None), None, "as fast as possible");
-        assert_eq!(of(Protocol::Tcp, 1, Some(8_000)), None, "a stream makes its sender wait");
+        assert_eq!(chosen(Protocol::Udp, 1, Some(80_000_000)), Some(OpenLoop::EVEN), "10,000 a second");
+        assert_eq!(chosen(Protocol::Udp, 2, Some(80_000_000)), None);
+        assert_eq!(chosen(Protocol::Udp, 1, Some(81_000_000)), None);
+        assert_eq!(chosen(Protocol::Udp, 1, None), None, "as fast as possible");
+        assert_eq!(chosen(Protocol::Tcp, 1, Some(8_000)), None, "a stream makes its sender wait");
     }
 
     #[test]

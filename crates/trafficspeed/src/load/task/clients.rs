@@ -95,9 +95,9 @@ mod tests {
     fn the_streams_of_all_clients_are_split_equally_and_each_client_has_its_own_payload() {
         let all = bulk(3).of_clients(4);
         assert_eq!(all.connections().map(|job| job.streams), Some(12));
-        let of = |number| all.of_one(4, number).connections().unwrap();
-        assert_eq!((of(0), of(3).streams), (bulk(3).connections().unwrap(), 3));
-        assert_eq!((of(0).seed, of(1).seed, of(2).seed), (u64::MAX, 0, 1));
+        let job = |number| all.of_one(4, number).connections().unwrap();
+        assert_eq!((job(0), job(3).streams), (bulk(3).connections().unwrap(), 3));
+        assert_eq!((job(0).seed, job(1).seed, job(2).seed), (u64::MAX, 0, 1));
         assert_eq!(bulk(3).of_clients(1), bulk(3), "one client alone is as it was");
     }
 
@@ -123,7 +123,7 @@ mod tests {
             faults: vec!["stream 0: gone".into()],
             streams: vec![StreamTotal { bytes: times, ..StreamTotal::default() }],
         };
-        let both = Findings::of_clients(&[&client(1), &client(3)]);
+        let merged = Findings::of_clients(&[&client(1), &client(3)]);
         let expected = Findings {
             jitter_us: Some(2.0),
             pages_ms: vec![1.0, 3.0],
@@ -135,7 +135,7 @@ mod tests {
             streams: [1, 3].map(|bytes| StreamTotal { bytes, ..StreamTotal::default() }).to_vec(),
             ..client(4)
         };
-        assert_eq!(both, expected);
+        assert_eq!(merged, expected);
         assert_eq!(Findings::of_clients(&[&Findings::default()]).jitter_us, None);
     }
 }

@@ -21,8 +21,8 @@ fn connect(task: &Task) -> [Ready; 2] {
     let other = task.clone();
     let meeting =
         std::thread::spawn(move || door.meet(other, Duration::from_secs(5), &mut || false).unwrap());
-    let here = task.clone().reach(HERE, &ports, Duration::from_secs(5), &mut || false).unwrap();
-    [meeting.join().unwrap(), here]
+    let connected = task.clone().reach(HERE, &ports, Duration::from_secs(5), &mut || false).unwrap();
+    [meeting.join().unwrap(), connected]
 }
 
 /// Waits for an event, however busy the machine is.
@@ -93,6 +93,25 @@ fn messages_over_both_protocols_arrive_once_in_order_and_only_counted_ones_are_a
             assert!(delay.p50_us < begun.elapsed().as_secs_f64() * 1e6, "{delay:?}");
             assert!(got.jitter_us.is_some() && sent.delay.is_none() && got.faults.is_empty());
             assert_eq!(got.mss.is_some(), protocol == Protocol::Tcp);
+        }
+    }
+}
+
+#[test]
+fn datagrams_of_three_sizes_arrive_whole_and_have_the_mean_that_a_rate_counts_with() {
+    for rate in [None, Some(2_544_000)] {
+        let work = messages(Protocol::Udp, 1, 100, rate).mixed().when_due();
+        assert_eq!(work.open_loop.is_some(), rate.is_some());
+        let task = Task::Messages(work);
+        // Whole turns of the twelve, whichever was the first that counted.
+        let whole = |ends: &[(Reading, Findings); 2]| ends[0].1.messages_received > 24;
+        let [receiver, sender] = run_until(&task, whole);
+        let (sent, got) = (&sender.1, &receiver.1);
+        assert!(got.messages_received <= sent.messages_sent && got.faults.is_empty(), "{sent:?} {got:?}");
+        let mean = got.bytes_received as f64 / got.messages_received as f64;
+        assert!((mean / 318.0 - 1.0).abs() < 0.5, "{mean}");
+        if rate.is_some() {
+            assert!((1..=310).contains(&sent.messages_sent), "1,000 a second for 300 ms: {sent:?}");
         }
     }
 }
@@ -309,4 +328,19 @@ fn pages_that_never_come_count_with_the_time_until_they_were_given_up() {
     drop(listener);
     assert_eq!((found.messages_sent, found.timeouts, found.pages_ms.len()), (3, 3, 3), "{found:?}");
     assert!(found.pages_ms.iter().all(|ms| *ms >= 200.0), "{found:?}");
+}
+
+#[test]
+fn each_flow_has_a_connection_of_its_own() {
+    let flows = vec![1, 10_000, 300_000];
+    let task = Task::Exchange(Exchange { flows, ..exchange(Protocol::Tcp, 64, 1) });
+    let completed = |ends: &[(Reading, Findings); 2]| ends[1].1.messages_sent > 0;
+    let [answers, asks] = run_until(&task, completed);
+    let trips = asks.1.round_trip.as_ref().expect("completion times");
+    assert!(trips.count >= asks.1.messages_sent && trips.p50_us > 0.0, "{trips:?}");
+    assert!(asks.1.faults.is_empty() && answers.1.faults.is_empty(), "{asks:?} {answers:?}");
+    // Each of the two streams has whole rounds of the sizes, and at most a part of another.
+    let (flows, bytes) = (asks.0.received_messages, asks.0.received_bytes);
+    assert!(flows <= answers.0.received_messages && bytes >= (flows / 6) * 310_001, "{asks:?}");
+    assert!(bytes <= (flows + 6) / 3 * 310_001, "{asks:?}");
 }

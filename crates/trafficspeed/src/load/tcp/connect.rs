@@ -172,7 +172,8 @@ pub fn connect_all(
     Ok(streams)
 }
 
-fn socket_for(address: SocketAddr, job: &Job) -> Result<Socket, ConnectError> {
+/// A socket with the options of the job, for an end at `address` or a connection to it.
+pub(in crate::load) fn socket_for(address: SocketAddr, job: &Job) -> Result<Socket, ConnectError> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     // Set on the socket before the handshake, so no sysctl of the host has to change.
     let name = job.congestion;

@@ -76,9 +76,9 @@ pub(super) fn cost(report: &BlockReport) -> Section {
         let ratio = |by: Way| report.cost_ratio(delay, (way, by), CpuPart::All);
         // The tunnel that is measured again is held against its first measurement, with as many in
         // progress.
-        let by = if way.again { Way { again: false, ..way } } else { Way::TUNNEL };
-        let same = report.same_cost(delay, (way, by), CpuPart::All);
-        let ratio = if way == by { None } else { ratio(by) };
+        let baseline = if way.again { Way { again: false, ..way } } else { Way::TUNNEL };
+        let same = report.same_cost(delay, (way, baseline), CpuPart::All);
+        let ratio = if way == baseline { None } else { ratio(baseline) };
         let mark = if way.again { "" } else { judged(ratio, same) };
         let mut row = vec![format!("{delay} ms"), way.name(), rounds(costs.into_iter().chain([ratio]))];
         row.extend(costs.map(figure));
@@ -134,26 +134,26 @@ mod tests {
             .iter_mut()
             .filter(|case| [2, 4].contains(&case.repeat) && case.way == Way::sealed(10));
         dearer.for_each(|case| case.ends_cpu_seconds = Some([0.02, 0.04]));
-        let of = |report: &BlockReport, way: &str| {
+        let row_of = |report: &BlockReport, way: &str| {
             let Grid { head, rows, .. } = cost(report).grid;
             let row = rows.into_iter().find(|row| row[0] == "16 ms" && row[1] == way).expect("a row");
             assert_eq!(head.len(), row.len());
             row
         };
-        let tunnel = of(&report, "tunnel");
+        let tunnel = row_of(&report, "tunnel");
         assert_eq!(
             tunnel[2..7],
             ["5", "0.048 (0.048–0.048)", "0.143 (0.143–0.143)", "0.095 (0.095–0.095)", "0.191 (0.191–0.191)"]
         );
         assert_eq!(tunnel[8..], ["0.477 (0.477–0.477)", "–"]);
-        let sealed = of(&report, "OP-10");
+        let sealed = row_of(&report, "OP-10");
         assert_eq!(sealed[3], "0.048 (0.048–0.095)");
         assert_eq!(sealed[9], "0.300 (0.300–0.600)");
-        assert_eq!(of(&report, "tunnel-10 (again)")[9], "1.00 (1.00–1.00)");
+        assert_eq!(row_of(&report, "tunnel-10 (again)")[9], "1.00 (1.00–1.00)");
         // A tunnel that differs as much from itself leaves no difference.
         let unsteady = report.cases.iter_mut().filter(|case| case.way == Way::TUNNEL.again());
         unsteady.for_each(|case| case.ends_cpu_seconds = Some([0.5, 0.5]));
-        assert_eq!(of(&report, "OP-10")[9], "0.300 (0.300–0.600) ≈");
-        assert!(of(&repeated(sample(), 1), "OP-10")[9].ends_with('?'), "one round");
+        assert_eq!(row_of(&report, "OP-10")[9], "0.300 (0.300–0.600) ≈");
+        assert!(row_of(&repeated(sample(), 1), "OP-10")[9].ends_with('?'), "one round");
     }
 }

@@ -52,13 +52,13 @@ pub(super) fn notes(report: &BlockReport) -> Vec<String> {
 /// The cipher of OP-n, and whether that is the tunnel's: if not, the figures compare
 /// two ciphers as well.
 fn sealed(report: &BlockReport) -> String {
-    let why = match report.tunnel_asked {
+    let reason = match report.tunnel_asked {
         Some(asked) if sealing_as(asked) == Some(report.sealing) => "the tunnel's cipher".to_owned(),
         Some(Cipher::Auto) => "whatever cipher the tunnel chose by itself".to_owned(),
         Some(asked) => format!("not the tunnel's {}: blocks are sealed with AEADs alone", asked.name()),
         None => "whatever the tunnel's cipher is".to_owned(),
     };
-    format!("OP-n: {} ({why}) in records of 32 KiB above TCP, without a VPN.", report.sealing.name())
+    format!("OP-n: {} ({reason}) in records of 32 KiB above TCP, without a VPN.", report.sealing.name())
 }
 
 /// How often each case was measured, as found rather than as asked for: a run may have been

@@ -171,7 +171,7 @@ pub(crate) mod tests {
     /// Two rates and two shares of the CPU; throughput goes with both.
     pub(crate) fn samples() -> Vec<BlockReport> {
         let limits = [(100_000_000, 0.1), (100_000_000, 0.5), (1_000_000_000, 0.1), (1_000_000_000, 0.5)];
-        let of = |(rate, cores): (u64, f64)| {
+        let report_of = |(rate, cores): (u64, f64)| {
             let mut report = sample();
             (report.rate_bits, report.cores) = (Some(rate), Some(cores));
             for case in &mut report.cases {
@@ -179,7 +179,7 @@ pub(crate) mod tests {
             }
             report
         };
-        limits.into_iter().map(of).collect()
+        limits.into_iter().map(report_of).collect()
     }
 
     #[test]

@@ -19,8 +19,8 @@ pub fn pictures(campaign: &HomeCampaign, table: &Observations) -> Vec<Picture> {
 
 /// The figures of a flow of a system beside all others.
 fn rounds<'a>(campaign: &'a HomeCampaign, label: &'a str, flow: Flow) -> impl Iterator<Item = &'a Figures> {
-    let mine = campaign.runs.iter().filter(move |run| run.label == label);
-    mine.filter_map(move |run| run.figures(Case::AtOnce, flow))
+    let selected = campaign.runs.iter().filter(move |run| run.label == label);
+    selected.filter_map(move |run| run.figures(Case::AtOnce, flow))
 }
 
 fn rate(table: &Observations, systems: &[(usize, &str)], flow: Flow) -> Option<Picture> {

@@ -26,12 +26,12 @@ pub fn title(campaign: &LoadCampaign) -> Option<String> {
 
 /// For each load what the clients of a run had, in words; nothing of one client.
 pub fn shares(campaign: &LoadCampaign, run: &LoadRun) -> Vec<String> {
-    let of = |at: usize| -> Option<String> {
-        let each: Vec<&Figures> = run.by_client.iter().filter_map(|own| own.get(at)).collect();
+    let line = |at: usize| -> Option<String> {
+        let figures: Vec<&Figures> = run.by_client.iter().filter_map(|own| own.get(at)).collect();
         let name = &campaign.settings.tasks.get(at)?.name;
-        Some(format!("{name}: {}", share(&each)?))
+        Some(format!("{name}: {}", share(&figures)?))
     };
-    (0..run.figures.len()).filter_map(of).collect()
+    (0..run.figures.len()).filter_map(line).collect()
 }
 
 fn share(each: &[&Figures]) -> Option<String> {

@@ -16,15 +16,15 @@ pub fn pictures(campaign: &LoadCampaign) -> Vec<Picture> {
 
 fn draw(names: &[String], runs: &[LoadRun]) -> Vec<Picture> {
     let first = searched::first_runs(runs);
-    let of = |at: usize| -> Vec<(usize, &str, &Figures)> {
+    let figures_of = |at: usize| -> Vec<(usize, &str, &Figures)> {
         let runs = first.iter().enumerate();
         runs.filter_map(|(style, run)| Some((style, run.label.as_str(), run.figures.get(at)?))).collect()
     };
-    let each = |(at, name): (usize, &String)| {
-        let runs = of(at);
+    let pictures = |(at, name): (usize, &String)| {
+        let runs = figures_of(at);
         over_time(at, name, &runs).into_iter().chain([delays(at, name, &runs)]).flatten()
     };
-    names.iter().enumerate().flat_map(each).collect()
+    names.iter().enumerate().flat_map(pictures).collect()
 }
 
 /// The rate that is plotted: transactions where there are any, or else bits in a unit that suits
@@ -144,8 +144,8 @@ mod tests {
     fn throughput_and_delay_have_a_picture_each_in_one_colour_and_delays_their_distribution() {
         let names = ["UDP <messages>".to_owned()];
         let drawn = draw(&names, &[run("vpnd", true), run("plain", true), run("vpnd", true)]);
-        let of: Vec<&str> = drawn.iter().map(|picture| picture.name.as_str()).collect();
-        assert_eq!(of, ["time-1", "time-delay-1", "delay-1"]);
+        let titles: Vec<&str> = drawn.iter().map(|picture| picture.name.as_str()).collect();
+        assert_eq!(titles, ["time-1", "time-delay-1", "delay-1"]);
         drawn.iter().for_each(|picture| assert_well_formed(&picture.svg));
         assert!(!drawn[0].svg.contains("delay") && drawn[1].svg.contains("mean delay, ms (lower is better)"));
         for picture in &drawn {

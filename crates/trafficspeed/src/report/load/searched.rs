@@ -26,12 +26,12 @@ pub fn first_runs(runs: &[LoadRun]) -> Vec<&LoadRun> {
 /// Each system with its style and what its searches tried.
 fn systems(campaign: &LoadCampaign) -> Vec<(String, usize, Vec<Share>)> {
     let Some(named) = campaign.settings.tasks.first() else { return Vec::new() };
-    let of = |(style, first): (usize, &LoadRun)| {
-        let mine = campaign.runs.iter().filter(|run| run.label == first.label);
-        let searches = mine.filter_map(|run| Some((&named.task, run.search.as_ref()?)));
+    let tried = |(style, first): (usize, &LoadRun)| {
+        let selected = campaign.runs.iter().filter(|run| run.label == first.label);
+        let searches = selected.filter_map(|run| Some((&named.task, run.search.as_ref()?)));
         (first.label.clone(), style, delivered::shares(searches))
     };
-    first_runs(&campaign.runs).into_iter().enumerate().map(of).collect()
+    first_runs(&campaign.runs).into_iter().enumerate().map(tried).collect()
 }
 
 /// A row for each system and rate.
@@ -71,8 +71,8 @@ mod tests {
         let Some(Task::Messages(work)) = campaign.settings.tasks.first().map(|named| &named.task) else {
             panic!("the sample sends messages")
         };
-        let each = |megabits: f64| megabits * 1e6 / (8.0 * f64::from(work.length));
-        let tried = search(&[(100e6, each(100.0)), (200e6, each(50.0))]);
+        let messages = |megabits: f64| megabits * 1e6 / (8.0 * f64::from(work.length));
+        let tried = search(&[(100e6, messages(100.0)), (200e6, messages(50.0))]);
         for run in campaign.runs.iter_mut().filter(|run| run.label == "plain routing") {
             run.search = Some(tried.clone());
         }

@@ -3,8 +3,8 @@
 use crate::experiment::model::costs::Cost;
 use crate::experiment::model::fit::Stage;
 use crate::experiment::model::original::Row;
-use crate::experiment::model::predict::{Part, Target};
 use crate::experiment::model::real::Real;
+use crate::experiment::model::sum::{Part, Target};
 use crate::experiment::model::{Again, Compared, Model};
 use crate::observation::{in_rounds, ratio};
 use crate::report::grid::Grid;
@@ -15,7 +15,7 @@ use crate::unit::{gbit, significant};
 
 /// All tables, in the order in which they are to be read.
 pub fn sections(model: &Model) -> Vec<Section> {
-    let mut sections = vec![predictions(model)];
+    let mut sections = vec![sums(model)];
     sections.extend(control(model));
     sections.extend(first_cases(model).filter_map(parts));
     sections.push(costs(model));
@@ -29,8 +29,8 @@ pub fn sections(model: &Model) -> Vec<Section> {
 
 /// The first case of each suite.
 fn first_cases(model: &Model) -> impl Iterator<Item = &Compared> {
-    let first = model.predictions.first().map(|one| one.case);
-    model.predictions.iter().filter(move |one| Some(one.case) == first)
+    let first = model.sums.first().map(|one| one.case);
+    model.sums.iter().filter(move |one| Some(one.case) == first)
 }
 
 fn none() -> String {
@@ -54,27 +54,24 @@ fn beside_control(error: Option<f64>, same: Option<Spread>) -> String {
     percent(error) + mark
 }
 
-fn predictions(model: &Model) -> Section {
+fn sums(model: &Model) -> Section {
     let row = |one: &Compared| {
         let again = model.control.iter().find(|again| again.suite == one.suite && again.case == one.case);
-        let [cpu, speed] = again.map_or([None; 2], |again| against_itself(model, again));
-        let (predicted, real) = (one.predicted.as_ref(), one.real.as_ref());
+        let [cpu, _] = again.map_or([None; 2], |again| against_itself(model, again));
+        let real = one.real.as_ref();
         vec![
             one.suite.clone(),
             format!("{} x {}", one.case.packet, one.case.streams),
-            predicted.map_or_else(none, |made| significant(made.seconds_per_gbit())),
+            one.sum.as_ref().map_or_else(none, |sum| significant(sum.seconds_per_gbit())),
             real.map_or_else(none, |real| {
                 let (low, high) = real.cpu_range;
                 let middle = significant(real.vpn_seconds_per_gbit());
                 format!("{middle} ({}-{})", significant(low), significant(high))
             }),
-            beside_control(one.cpu_error(), cpu),
-            beside_control(one.counted_error(), cpu),
-            one.bits_per_second().map_or_else(none, gbit),
+            beside_control(one.off(), cpu),
             real.map_or_else(none, |real| {
                 Spread::of(&real.each).map_or_else(|| gbit(real.bits_per_second), |each| each.text(gbit))
             }),
-            beside_control(one.speed_error(), speed),
             real.map_or_else(none, |real| format!("{:.1}", real.cpus)),
             real.map_or(0, |real| real.each.len()).to_string(),
             noise::percent(real.and_then(|real| real.taken.steal)),
@@ -91,16 +88,13 @@ fn predictions(model: &Model) -> Section {
                 "CPU sum",
                 "measured (range)",
                 "error",
-                "own",
                 "Gbit/s",
-                "measured",
-                "error",
                 "cores",
                 "n",
                 "steal",
                 "others",
             ],
-            model.predictions.iter().map(row).collect(),
+            model.sums.iter().map(row).collect(),
         ),
     )
 }
@@ -109,10 +103,10 @@ fn predictions(model: &Model) -> Section {
 /// of throughput.
 pub fn against_itself<'a>(model: &'a Model, again: &'a Again) -> [Option<Spread>; 2] {
     let alike = |one: &&Compared| one.suite == again.suite && one.case == again.case;
-    let first = model.predictions.iter().find(alike).and_then(|one| one.real.as_ref());
-    let each: [fn(&Real) -> &Vec<f64>; 2] = [|real| &real.cpu_each, |real| &real.each];
-    each.map(|each| {
-        let (again, first) = (each(again.real.as_ref()?), each(first?));
+    let first = model.sums.iter().find(alike).and_then(|one| one.real.as_ref());
+    let quantities: [fn(&Real) -> &Vec<f64>; 2] = [|real| &real.cpu_each, |real| &real.each];
+    quantities.map(|quantity| {
+        let (again, first) = (quantity(again.real.as_ref()?), quantity(first?));
         ratio(&in_rounds(again), &in_rounds(first))
     })
 }
@@ -135,8 +129,8 @@ fn control(model: &Model) -> Option<Section> {
 }
 
 fn parts(one: &Compared) -> Option<Section> {
-    let (made, beside) = (one.counted.as_ref().or(one.predicted.as_ref())?, one.beside);
-    let vpn = made.seconds_per_gbit();
+    let (sum, beside) = (one.sum.as_ref()?, one.real.as_ref().map(|real| real.beside));
+    let vpn = sum.seconds_per_gbit();
     let whole = vpn + beside.map_or(0.0, |beside| beside.generators + beside.kernel);
     let share = |part: f64, of: f64| format!("{:.0} %", 100.0 * part / of.max(f64::MIN_POSITIVE));
     let row = |part: &Part| {
@@ -149,7 +143,7 @@ fn parts(one: &Compared) -> Option<Section> {
             beside.map_or_else(none, |_| share(part.seconds, whole)),
         ]
     };
-    let mut rows: Vec<Vec<String>> = made.parts.iter().map(row).collect();
+    let mut rows: Vec<Vec<String>> = sum.parts.iter().map(row).collect();
     let blank = String::new;
     rows.push(vec![
         "all stages".into(),
@@ -276,10 +270,14 @@ fn original(model: &Model) -> Option<Section> {
             noise::percent(row.taken.others),
         ]
     };
-    (!model.original.is_empty()).then(|| Section::new(
-        "As the original: one stream, packets of 1280 bytes, links of limited rate (Ethernet frames); goodput in Mbit/s",
-        Grid::of(1, ["algorithm", "link Mbit/s", "Mbit/s (range)", "runs", "CPU s/Gbit of the VPN", "steal", "others"], model.original.iter().map(row).collect()),
-))
+    let limit = model.original_cpu.map_or_else(String::new, |limit| format!("; gateway {limit}"));
+    let caption = format!(
+        "As the original: one stream, packets of 1280 bytes, links of limited rate (Ethernet frames){limit}; goodput in Mbit/s"
+    );
+    let head =
+        ["algorithm", "link Mbit/s", "Mbit/s (range)", "runs", "CPU s/Gbit of the VPN", "steal", "others"];
+    let grid = Grid::of(1, head, model.original.iter().map(row).collect());
+    (!model.original.is_empty()).then(|| Section::new(caption, grid))
 }
 
 fn needs(one: &Compared, target: &Target) -> Section {

@@ -3,46 +3,41 @@
 use super::section::against_itself;
 use crate::experiment::model::disturbance::Disturbance;
 use crate::experiment::model::original::Row;
-use crate::experiment::model::predict::{CIPHER, GOOD, Judgement, board_ns};
 use crate::experiment::model::stages::HandOver;
+use crate::experiment::model::sum::{CIPHER, board_ns};
 use crate::experiment::model::{Compared, Model};
 use crate::observation::{in_rounds, ratio};
 use crate::report::noise::{TAKEN, far};
-use crate::stats::Spread;
+use crate::stats::{Spread, range};
 use crate::system::AGAIN;
 use crate::unit::{gbit, significant};
 
-/// The title of the experiment: the errors decide.
-pub fn title(judgement: &Judgement) -> String {
-    let worst = format!("{:.0} %", 100.0 * judgement.worst);
-    if judgement.predicts() {
-        format!("Where the time goes, and a model that predicts it (off by up to {worst})")
-    } else if judgement.compared > 0 {
-        format!("Where the time goes, and a model of it that is off by up to {worst}")
-    } else {
-        "Where the time goes, and a model of it that was compared with nothing".into()
-    }
+/// How far the sums are off.
+pub fn off(model: &Model) -> String {
+    let errors: Vec<f64> = model.sums.iter().filter_map(Compared::off).collect();
+    range(&errors).map_or_else(
+        || "Nothing was measured beside the sums, so nothing is known of their errors.".into(),
+        |(low, high)| format!("The sums are off by {:+.0} to {:+.0} %.", 100.0 * low, 100.0 * high),
+    )
 }
 
 /// All sentences, in the order in which they are to be read.
 pub fn lines(model: &Model) -> Vec<String> {
     let mut lines = vec![
         "CPU sum: the stages' costs, fitted without a cipher in streams of packets of 1408 and 700 bytes, and the ciphers' beyond \
-         them, times what passed in the real run without a cipher at the same load (that run itself: times what passed in it). Own: \
-         the error with what passed in the run itself. Gbit/s: the cores that were to be had, by this sum and the CPU time of \
-         generators and kernel in the run without a cipher. Cores: without those that others took."
+         them, times what passed in the real run. It explains a run and predicts none: how often the ends sleep and acknowledge \
+         follows from the speed. Cores: without those that others took."
             .to_owned(),
         clocks(&model.disturbance),
-        judged(&model.judgement),
         TAKEN.to_owned(),
     ];
     lines.extend(widest(model));
     lines.extend(remarks(model));
-    for one in &model.predictions {
-        let of = format!("{}, {} bytes, streams: {}", one.suite, one.case.packet, one.case.streams);
-        lines.extend(one.error.iter().map(|error| format!("{of}: not measured: {error}")));
-        lines.extend(passed(one).map(|passed| format!("{of}: {passed}")));
-        lines.extend(bottleneck(one).map(|found| format!("{of}: {found}")));
+    for one in &model.sums {
+        let subject = format!("{}, {} bytes, streams: {}", one.suite, one.case.packet, one.case.streams);
+        lines.extend(one.error.iter().map(|error| format!("{subject}: not measured: {error}")));
+        lines.extend(passed(one).map(|passed| format!("{subject}: {passed}")));
+        lines.extend(bottleneck(one).map(|found| format!("{subject}: {found}")));
     }
     let failed = model.control.iter().filter_map(|again| Some((again, again.error.as_ref()?)));
     lines.extend(
@@ -69,22 +64,6 @@ fn clocks(disturbance: &Disturbance) -> String {
     )
 }
 
-/// How far off the predictions are.
-fn judged(judgement: &Judgement) -> String {
-    if judgement.compared == 0 {
-        return "No prediction was compared with a measurement, so nothing is known of their errors.".into();
-    }
-    format!(
-        "{} of {} predictions of CPU time and throughput are within {:.0} % (median {:.0} %, worst {:.0} %){}",
-        judgement.good,
-        judgement.compared,
-        100.0 * GOOD,
-        100.0 * judgement.median,
-        100.0 * judgement.worst,
-        if judgement.predicts() { "" } else { ": the model explains, it does not predict" },
-    )
-}
-
 /// How far a cipher was from itself, beside which an error says little if it is no larger.
 fn widest(model: &Model) -> Option<String> {
     let all = model.control.iter().flat_map(|again| against_itself(model, again)).flatten();
@@ -99,18 +78,18 @@ fn widest(model: &Model) -> Option<String> {
 
 /// Repetitions that are far from the others.
 fn remarks(model: &Model) -> Vec<String> {
-    let of = |one: &Compared| {
-        let of = format!("{}, {} bytes, streams: {}", one.suite, one.case.packet, one.case.streams);
+    let remarks_of = |one: &Compared| {
+        let subject = format!("{}, {} bytes, streams: {}", one.suite, one.case.packet, one.case.streams);
         let real = one.real.as_ref()?;
-        let cpu = far(&of, &real.cpu_each, |cost| format!("{} CPU s/Gbit", significant(cost)));
-        Some(cpu.into_iter().chain(far(&of, &real.each, |rate| format!("{} Gbit/s", gbit(rate)))))
+        let cpu = far(&subject, &real.cpu_each, |cost| format!("{} CPU s/Gbit", significant(cost)));
+        Some(cpu.into_iter().chain(far(&subject, &real.each, |rate| format!("{} Gbit/s", gbit(rate)))))
     };
     let original = model.original.iter().filter_map(|row| {
-        let of =
+        let subject =
             format!("{}, links of {} Mbit/s", row.system, significant(row.link_bits_per_second as f64 / 1e6));
-        far(&of, &row.each, |rate| format!("{} Mbit/s", significant(rate / 1e6)))
+        far(&subject, &row.each, |rate| format!("{} Mbit/s", significant(rate / 1e6)))
     });
-    model.predictions.iter().filter_map(of).flatten().chain(original).collect()
+    model.sums.iter().filter_map(remarks_of).flatten().chain(original).collect()
 }
 
 /// How the payload travelled.
@@ -137,7 +116,7 @@ fn passed(one: &Compared) -> Option<String> {
 
 /// The stage whose removal saves the most, and whether the run without a cipher agrees.
 fn bottleneck(one: &Compared) -> Option<String> {
-    let savings = one.counted.as_ref()?.savings(one.beside?);
+    let savings = one.sum.as_ref()?.savings(one.real.as_ref()?.beside);
     let first = savings.first()?;
     let share = |share: f64| format!("{:.0} %", 100.0 * share);
     let named = format!("most is saved without {}: {} of all CPU time", first.stage, share(first.share));
@@ -150,7 +129,7 @@ fn bottleneck(one: &Compared) -> Option<String> {
     // The run without a cipher is the check of what is said here.
     let agrees = (first.stage == CIPHER) == (measured > first_other.share);
     let check = format!(
-        "without {CIPHER} {} by the model, {} in the run without a cipher{}",
+        "without {CIPHER} {} by the stages, {} in the run without a cipher{}",
         share(cipher.share),
         share(measured),
         if agrees { "" } else { ", which contradicts that" }
@@ -278,7 +257,7 @@ mod tests {
     fn the_bottleneck_is_checked_against_the_run_without_a_cipher() {
         // The made-up cipher costs more than any other stage; its run without one agrees.
         let mut model = crate::experiment::model::made_up::model(&[0.0, 0.0]);
-        let with_cipher = model.predictions.last_mut().unwrap();
+        let with_cipher = model.sums.last_mut().unwrap();
         let said = bottleneck(with_cipher).unwrap();
         assert!(said.contains(CIPHER) && !said.contains("contradicts"), "{said}");
         with_cipher.without_cipher = with_cipher.real.as_ref().map(|real| real.whole_seconds_per_gbit());

@@ -262,8 +262,8 @@ pub fn beside(sections: &[Section]) -> Vec<[String; 3]> {
         let verdict = bounded(is_limited)
             .or_else(|| is_disturbed.then_some("not judged: the machine was disturbed"))
             .map_or_else(|| verdict(then, ratio, control, finding.why, judge), str::to_owned);
-        let here = format!("{}: {verdict}", ratio.text(significant));
-        Some([finding.about.to_owned(), significant(then), here])
+        let measured = format!("{}: {verdict}", ratio.text(significant));
+        Some([finding.about.to_owned(), significant(then), measured])
     };
     let mut rows: Vec<[String; 3]> = FINDINGS.iter().filter_map(row).collect();
     if rows.is_empty() {

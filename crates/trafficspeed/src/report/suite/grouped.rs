@@ -1,18 +1,20 @@
-//! The original's figures 6 to 11: streams, datagrams and transactions of every system side by
+//! The original's figures 6 to 11: streams, datagrams, transactions and flows of every system side by
 //! side, a picture for each IP version and quantity, with every single run.
 
 use super::pictures::{scaled, style};
 use super::{Section, SectionRow, SuiteCampaign};
 use crate::experiment::suite::Quantity;
+use crate::experiment::suite::flows::SHORT_FLOWS;
 use crate::experiment::suite::ipsec::UDP_SECTION;
 use crate::report::chart::{BoxChart, BoxSeries};
 use crate::report::page::Picture;
 
 /// The sections that are drawn so, each with its quantity.
-const DRAWN: [(&str, Quantity); 3] = [
+const DRAWN: [(&str, Quantity); 4] = [
     ("TCP stream", Quantity::Throughput),
     (UDP_SECTION, Quantity::Throughput),
     ("Request and response", Quantity::Transactions),
+    (SHORT_FLOWS, Quantity::Flow50),
 ];
 
 /// The pictures of a section.

@@ -55,9 +55,11 @@ pub(super) fn scaled(quantity: Quantity, highest: f64) -> (f64, Measure) {
     };
     let words = format!("{name}, {unit}");
     let measure = match quantity {
-        Quantity::Throughput | Quantity::Packets | Quantity::Delivered | Quantity::Transactions => {
-            Measure::higher_is_better(words)
-        }
+        Quantity::Throughput
+        | Quantity::Packets
+        | Quantity::Delivered
+        | Quantity::Transactions
+        | Quantity::Flows => Measure::higher_is_better(words),
         Quantity::Loss
         | Quantity::RoundTrip
         | Quantity::Delay
@@ -65,7 +67,10 @@ pub(super) fn scaled(quantity: Quantity, highest: f64) -> (f64, Measure) {
         | Quantity::Jitter
         | Quantity::Variation50
         | Quantity::Variation95
-        | Quantity::Variation99 => Measure::lower_is_better(words),
+        | Quantity::Variation99
+        | Quantity::Flow50
+        | Quantity::Flow95
+        | Quantity::Flow99 => Measure::lower_is_better(words),
     };
     (scale, measure)
 }
@@ -92,15 +97,17 @@ fn bars(campaign: &SuiteCampaign, section: &Section, number: usize) -> Vec<Pictu
 
 /// Throughput, delay and jitter of each system's first measurement, a picture each for every case.
 fn over_time(campaign: &SuiteCampaign, section: &Section, number: usize) -> Vec<Picture> {
-    let mine = |row: &&Row| {
+    let is_drawn = |row: &&Row| {
         let is_first = row.repeat == 1 && row.error.is_none() && !row.label.ends_with(AGAIN);
         is_first && row.case.section == section.name
     };
-    let mut names: Vec<&str> = campaign.rows.iter().filter(mine).map(|row| row.case.name.as_str()).collect();
+    let mut names: Vec<&str> =
+        campaign.rows.iter().filter(is_drawn).map(|row| row.case.name.as_str()).collect();
     names.sort_unstable();
     names.dedup();
     let pictures = |(case, at): (&str, usize)| {
-        let rows: Vec<&Row> = campaign.rows.iter().filter(mine).filter(|row| row.case.name == case).collect();
+        let rows: Vec<&Row> =
+            campaign.rows.iter().filter(is_drawn).filter(|row| row.case.name == case).collect();
         let throughput = {
             let title = format!("{}: {case}", section.name);
             let caption = "The first measurement of each system.".to_owned();

@@ -267,7 +267,7 @@ mod tests {
         let mut campaign = campaign();
         let model = campaign.rows[0].clone();
         let labels = ["plain routing", "aes-256-gcm", "aes-256-gcm (again)"];
-        let of = |(label, at): (&str, usize), repeat| {
+        let row_of = |(label, at): (&str, usize), repeat| {
             let search = Some(SearchOutcome { limited_by_sender: limited[at], ..SearchOutcome::default() });
             let mut row = Row { label: label.into(), repeat, search, ..model.clone() };
             row.figures.as_mut().unwrap().received_bits_per_second = mbit[at] * 1e6;
@@ -276,7 +276,7 @@ mod tests {
         let all = || labels.into_iter().zip([0, 1, 1]);
         campaign.rows = (1..=5)
             .flat_map(|round| all().map(move |named| (named, round)))
-            .map(|(named, round)| of(named, round))
+            .map(|(named, round)| row_of(named, round))
             .collect();
         campaign
     }
@@ -308,9 +308,9 @@ mod tests {
         let marks = |rounds: u32| {
             let mut campaign = campaign();
             let model = campaign.rows[0].clone();
-            let of = |label: &str, repeat| Row { label: label.into(), repeat, ..model.clone() };
+            let row_of = |label: &str, repeat| Row { label: label.into(), repeat, ..model.clone() };
             let labels = ["plain routing", "aes-256-gcm", "aes-256-gcm (again)"];
-            campaign.rows = (1..=rounds).flat_map(|round| labels.map(|label| of(label, round))).collect();
+            campaign.rows = (1..=rounds).flat_map(|round| labels.map(|label| row_of(label, round))).collect();
             let row = &sections(&campaign)[0].rows[0];
             assert!(row.values.iter().all(|values| values.keys().copied().eq(1..=rounds)));
             row.cell(1).ends_with(NO_DIFFERENCE)

@@ -127,8 +127,8 @@ fn lines(
     let (scale, measure) = scaled(quantity, highest);
     let series = section.columns.iter().map(|label| {
         let style = style(campaign, label);
-        let mine: Vec<&Row> = rows.iter().copied().filter(|row| row.label == *label).collect();
-        let points = points(axis, &mine, |row| row.value(quantity).map(|value| value / scale));
+        let selected: Vec<&Row> = rows.iter().copied().filter(|row| row.label == *label).collect();
+        let points = points(axis, &selected, |row| row.value(quantity).map(|value| value / scale));
         Series { label: label.clone(), style, points }
     });
     LineChart {
@@ -275,8 +275,8 @@ mod tests {
     #[test]
     fn repeats_at_one_place_are_one_point_with_their_range() {
         let campaign = sample("Sweep: MTU");
-        let mine: Vec<&Row> = campaign.rows.iter().filter(|row| row.label == "aes-256-gcm").collect();
-        let points = points(&Axis::Mtu, &mine, |row| row.value(Quantity::Throughput));
+        let selected: Vec<&Row> = campaign.rows.iter().filter(|row| row.label == "aes-256-gcm").collect();
+        let points = points(&Axis::Mtu, &selected, |row| row.value(Quantity::Throughput));
         let expected = [
             Point { x: 1500.0, y: 45.0, range: Some((40.0, 50.0)) },
             Point { x: 3000.0, y: 30.0, range: None },

@@ -98,18 +98,24 @@ mod tests {
         );
         assert!(edited.contains("socket = \"/run/x/admin.sock\""), "{edited}");
         assert!(edited.contains("journal_dir = \"/run/x/journal\""), "{edited}");
-        let of = |vpnd: &Vpnd| vpnd.config(init, Path::new("/s")).unwrap();
-        let auto = of(&Vpnd::new(programs(), Cipher::Auto));
+        let text_of = |vpnd: &Vpnd| vpnd.config(init, Path::new("/s")).unwrap();
+        let auto = text_of(&Vpnd::new(programs(), Cipher::Auto));
         assert!(edited.contains("backend = \"aws-lc\"") && !auto.contains("backend"), "{edited}");
         assert!(!auto.contains("suites"), "the system's own choice stays: {auto}");
         let room = Room { clients: 2, sessions: 5_010, per_user: 400, rekey_after_s: Some(30) };
-        let roomy = of(&Vpnd::with_room(programs(), Subject::new(Kind::Vpnd, Cipher::Auto), room));
+        let roomy = text_of(&Vpnd::with_room(programs(), Subject::new(Kind::Vpnd, Cipher::Auto), room));
         assert!(roomy.contains("max_sessions = 5010") && roomy.contains("max_sessions_per_user = 400"));
         assert!(roomy.contains("rekey_after_s = 30"), "{roomy}");
         let subject = Subject { priority: Priority::Same, ..Subject::new(Kind::Vpnd, Cipher::Auto) };
-        assert!(of(&Vpnd::of(&programs(), subject)).contains("priority = 0") && !auto.contains("priority"));
+        assert!(
+            text_of(&Vpnd::of(&programs(), subject)).contains("priority = 0") && !auto.contains("priority")
+        );
         let serving = Vpnd { wireguard: Some(1_420), ..Vpnd::new(programs(), Cipher::Auto) };
-        assert!(of(&serving).contains("[wireguard]\nenabled = true\nmtu = 1420"), "{}", of(&serving));
+        assert!(
+            text_of(&serving).contains("[wireguard]\nenabled = true\nmtu = 1420"),
+            "{}",
+            text_of(&serving)
+        );
         assert!(!auto.contains("wireguard"), "{auto}");
         assert!(without_aes.config("not toml", Path::new("/s")).is_err());
     }

@@ -35,7 +35,7 @@ pub fn drain(args: &DrainArgs, stores: &dyn Stores) -> Result<(), CommandError> 
         (None, Some(at_s)) => Some(at_s.checked_sub(wall_s()).ok_or(CommandError::Past)?),
         (None, None) => None,
     };
-    client.drain(within_s)?;
+    client.drain(within_s, args.fleet_safe)?;
     let detail = within_s.map_or(String::new(), |within_s| format!("within {within_s} s"));
     record(stores, &args.admin.config, &args.admin.socket, "drained", &detail);
     if args.no_wait {

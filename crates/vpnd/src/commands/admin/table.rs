@@ -407,7 +407,7 @@ fn count(n: usize, noun: &str) -> String {
 }
 
 /// Seconds in their two largest units.
-fn age(seconds: u64) -> String {
+pub(super) fn age(seconds: u64) -> String {
     let (minutes, hours, days) = (seconds / 60, seconds / 3_600, seconds / 86_400);
     match seconds {
         0..60 => format!("{seconds}s"),

@@ -144,7 +144,7 @@ fn an_answer_that_may_be_wrong_says_why() {
     // All clients are behind one address, or keep their own.
     let (found, text) =
         Bench::new("[nat]\nmode = 'nftables'\n").whois("198.51.100.1:40123", "2027-01-15T07:30:00Z");
-    assert!(!found && text.contains("can't be told"), "{text}");
+    assert!(!found && text.contains("can't be determined"), "{text}");
     let (found, text) = Bench::new("[nat]\nmode = 'route'\n").whois("198.51.100.1", "2027-01-15T07:30:00Z");
     assert!(!found && text.contains("no inner address"), "{text}");
     let off = Bench::new("[audit]\nenabled = false\n");
@@ -193,7 +193,7 @@ fn a_port_of_a_public_address_is_answered_by_its_block() {
     // Before the blocks, and when they came.
     let (found, text) = bench.whois("192.0.2.10:20299", "2027-01-15T07:40:00Z");
     assert!(
-        !found && text.contains("no port blocks were in force") && text.contains("can't be told"),
+        !found && text.contains("no port blocks were in force") && text.contains("can't be determined"),
         "{text}"
     );
     let (_, text) = bench.whois("192.0.2.10:20299", "2027-01-15T07:50:30Z");

@@ -197,7 +197,7 @@ fn what_is_refused_changes_nothing() {
     bench.store().set_enabled("bob", true, NOW_S).unwrap();
     let change = vpnd_store::UserChange { expires_s: Some(Some(NOW_S)), ..vpnd_store::UserChange::default() };
     bench.store().modify_user("bob", &change, NOW_S).unwrap();
-    assert!(bench.refused("add --user bob --wireguard").contains("is over"));
+    assert!(bench.refused("add --user bob --wireguard").contains("has expired"));
     assert!(bench.refused("remove --user ann phone").contains("0 WireGuard devices of 'ann'"));
 }
 

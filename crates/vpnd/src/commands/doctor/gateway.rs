@@ -1,23 +1,26 @@
 //! The gateway's part: whether it runs, what it says of itself, its pools and its certificate.
 
+use std::net::IpAddr;
 use std::path::Path;
 
-use super::{Finding, plural};
+use super::{Finding, Verdict, plural};
 use crate::commands::admin::table;
 use vpnd_config::ServerConfig;
 use vpnd_config::certificate;
 use vpnd_config::certificate::order::{Ordered, Outcome, Owner};
 use vpnd_config::in_force::Settings;
+use vpnd_config::profile::ServerAddress;
 use vpnd_config::read_text;
 use vpnd_ipc::admin::Status;
 use vpnd_ipc::admin::client::{Client, ClientError};
-use vpnd_ipc::admin::status::{Counters, Source};
+use vpnd_ipc::admin::status::Counters;
+use vpnd_ipc::health;
 use vpnd_pki::leaf::Leaf;
 use vpnd_sys::clock::wall_s;
 use vpnd_sys::sandbox::Landlock;
 
 const DAY_S: u64 = 86_400;
-/// A pool with less than one of this many addresses left is full soon.
+/// With less than one of this many permitted sessions left, they are used up soon.
 const LAST_PART: u64 = 10;
 
 /// A gateway that answers on its control socket, if there is one.
@@ -45,32 +48,46 @@ pub(super) fn running(config: &ServerConfig) -> Running {
         }
     };
     let mut findings = vec![version(&status)];
+    findings.extend(fleet(config));
     findings.push(offloads(&status));
     findings.push(protections(&status));
-    findings.push(certificate_in_use(&status));
+    findings.push(health::certificate(status.certificate_left_s));
     findings.extend(audit(&status));
-    findings.extend(portal(&status));
-    findings.extend(portal_certificate_in_use(&status));
-    findings.extend(missing_users(&status));
+    findings.extend(status.portal.as_ref().map(health::portal));
+    findings.extend(status.portal.as_ref().and_then(health::portal_certificate));
+    findings.extend(sources(&status));
     findings.extend(draining(&status));
     findings.extend(read_text(Path::new(&config.file)).ok().map(|text| settings(&status, &text)));
     Running { status: Some(Box::new(status)), findings }
 }
 
-/// Sources that no longer show many of their users.
-fn missing_users(status: &Status) -> Vec<Finding> {
-    let alarms = status.sources.iter().filter(|source| source.missing > 0);
-    let finding = |source: &Source| {
-        let Source { name, missing, .. } = source;
-        let found = format!(
-            "the source {name} no longer shows {missing} users who have sessions: too many at once to be believed, so their sessions continue"
-        );
-        let advice = format!(
-            "look at the directory: its base, the rights of the gateway's account, its replicas. If the users have left: vpnd source confirm {name}"
-        );
-        Finding::problem("identity.missing", found, advice)
-    };
-    alarms.map(finding).collect()
+/// The other gateways of the fleet, if it is in one.
+fn fleet(config: &ServerConfig) -> Vec<Finding> {
+    if config.fleet.is_none() {
+        return Vec::new();
+    }
+    match Client::connect(&config.admin.socket).and_then(|mut client| client.fleet()) {
+        Ok(gateways) => {
+            let literal = |address: &ServerAddress| Some(address.literal()?.ip());
+            let addresses: Vec<IpAddr> = config.server.addresses.iter().filter_map(literal).collect();
+            health::fleet::findings(&gateways, &addresses)
+        }
+        Err(error) => {
+            let advice = "the findings about the database say more, and: journalctl -u vpnd-server";
+            vec![Finding::problem(
+                "fleet.gateways",
+                format!("the other gateways are not known: {error}"),
+                advice,
+            )]
+        }
+    }
+}
+
+/// Sources that do not answer, that no longer show many of their users, or whose records are lost;
+/// `identity` has the others.
+fn sources(status: &Status) -> Vec<Finding> {
+    let findings = status.sources.iter().flat_map(health::source);
+    findings.filter(|finding| finding.verdict >= Verdict::Warning).collect()
 }
 
 /// A gateway that refuses all logins, and why.
@@ -168,65 +185,10 @@ fn protections(status: &Status) -> Finding {
     Finding::warning(CHECK, found, advice)
 }
 
-fn certificate_in_use(status: &Status) -> Finding {
-    let found = "the running gateway's certificate has expired: no client can connect";
-    let advice = "renew it ('vpnd renew', or as you got it), then run: vpnd reload";
-    let subject = "the running gateway's certificate";
-    time_left("gateway.certificate", subject, status.certificate_left_s, found, advice)
-}
-
-fn portal_certificate_in_use(status: &Status) -> Option<Finding> {
-    let left_s = status.portal.filter(|portal| portal.up)?.certificate_left_s?;
-    let found = "the running portal has no certificate, or it has expired: browsers refuse the web pages";
-    let advice = "with acme = true 'portal.certificate' says why; otherwise renew it as you got it, then run: vpnd reload";
-    let subject = "the running portal's certificate";
-    Some(time_left("gateway.portal.certificate", subject, left_s, found, advice))
-}
-
-/// A finding by the time for which a certificate is good yet.
-fn time_left(check: &'static str, subject: &str, left_s: u64, over: &str, advice: &str) -> Finding {
-    match left_s {
-        0 => Finding::problem(check, over, advice),
-        left_s @ 1..DAY_S => {
-            Finding::problem(check, format!("{subject} expires in {} hours", left_s / 3_600), advice)
-        }
-        left_s => Finding::good(check, format!("{subject} is good for {} days", left_s / DAY_S)),
-    }
-}
-
 /// Whether the gateway records what 'vpnd audit' is asked for.
 fn audit(status: &Status) -> Option<Finding> {
-    const CHECK: &str = "gateway.audit";
     let audit = status.audit.as_ref()?;
-    let lost = Counters::of(&status.counters.audit, "lost");
-    Some(match &audit.failure {
-        Some(reason) => Finding::problem(
-            CHECK,
-            format!("nothing is recorded for 'vpnd audit': {reason}"),
-            "make room on the disk of the state directory, or do what it says; the gateway keeps running and tries again",
-        ),
-        None if lost > 0 => Finding::warning(
-            CHECK,
-            format!("{lost} events were not recorded since the gateway's start"),
-            "'vpnd audit export' shows the gap; look at: journalctl -u vpnd-server",
-        ),
-        None => Finding::good(CHECK, "logins and sessions are recorded"),
-    })
-}
-
-/// Whether web pages are served that are switched on.
-fn portal(status: &Status) -> Option<Finding> {
-    const CHECK: &str = "gateway.portal";
-    let portal = status.portal?;
-    Some(if portal.up {
-        let browsers = plural(usize::try_from(portal.visits).unwrap_or(usize::MAX), "browser");
-        let relays = plural(usize::try_from(portal.relays).unwrap_or(usize::MAX), "client connection");
-        let over_tcp = if portal.relays == 0 { String::new() } else { format!(", {relays} over TCP") };
-        Finding::good(CHECK, format!("web pages are served, {browsers} logged in{over_tcp}"))
-    } else {
-        let advice = "the log says why: journalctl -u vpnd-server | grep -e portal -e 'web pages'; then run: vpnd reload";
-        Finding::problem(CHECK, "web pages are switched on, and are not served", advice)
-    })
+    Some(health::audit(audit.failure.as_deref(), Counters::of(&status.counters.audit, "lost")))
 }
 
 /// The certificate in its file, and who renews it.
@@ -330,17 +292,13 @@ pub(super) fn pools(config: &ServerConfig, running: Option<&Status>) -> Vec<Find
         // Network, broadcast and the gateway's own address are not leased.
         let room = (1_u64 << (32 - pool.prefix_len())).saturating_sub(3);
         let used = sessions.iter().filter(|session| session.inner_v4.is_some()).count() as u64;
-        let found = format!("{pool} has {room} addresses for clients, {used} in use");
-        let advice = "give [tunnel] a larger 'pool_v4'; the gateway takes it over at a restart";
-        findings.push(if used >= room {
-            Finding::problem(CHECK, format!("{found}: no further client gets one"), advice)
-        } else if used > room - room / LAST_PART {
+        let finding = health::pool(&pool.to_string(), room, used);
+        findings.push(if finding.verdict == Verdict::Good && room < limit {
+            let found = format!("{}, and {limit} sessions are permitted", finding.found);
+            let advice = "give [tunnel] a larger 'pool_v4', or lower 'max_sessions' in [limits]";
             Finding::warning(CHECK, found, advice)
-        } else if room < limit {
-            let found = format!("{found}, and {limit} sessions are permitted");
-            Finding::warning(CHECK, found, format!("{advice}, or lower 'max_sessions' in [limits]"))
         } else {
-            Finding::good(CHECK, found)
+            finding
         });
     }
     if running.is_some() && sessions.len() as u64 >= limit - limit / LAST_PART {
@@ -353,7 +311,6 @@ pub(super) fn pools(config: &ServerConfig, running: Option<&Status>) -> Vec<Find
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::doctor::Verdict;
     use vpnd_ipc::admin::status::Drain;
     use vpnd_ipc::admin::testing::status;
 
@@ -374,12 +331,13 @@ mod tests {
             [(0, Verdict::Problem), (3_600, Verdict::Problem), (2 * DAY_S, Verdict::Good)]
         {
             status.certificate_left_s = left_s;
-            assert_eq!(certificate_in_use(&status).verdict, verdict);
-            status.portal.as_mut().unwrap().certificate_left_s = Some(left_s);
-            assert_eq!(portal_certificate_in_use(&status).map(|finding| finding.verdict), Some(verdict));
+            assert_eq!(health::certificate(status.certificate_left_s).verdict, verdict);
+            let mut portal = status.portal.unwrap();
+            portal.certificate_left_s = Some(left_s);
+            assert_eq!(health::portal_certificate(&portal).map(|finding| finding.verdict), Some(verdict));
+            portal.certificate_left_s = None;
+            assert_eq!(health::portal_certificate(&portal), None, "an older daemon does not say");
         }
-        status.portal.as_mut().unwrap().certificate_left_s = None;
-        assert_eq!(portal_certificate_in_use(&status), None, "an older daemon does not say");
     }
 
     #[test]
@@ -422,7 +380,7 @@ mod tests {
     #[test]
     fn web_pages_that_are_not_served_are_a_problem() {
         let mut status = status();
-        let verdict = |status: &Status| portal(status).map(|finding| finding.verdict);
+        let verdict = |status: &Status| status.portal.as_ref().map(|portal| health::portal(portal).verdict);
         assert_eq!(verdict(&status), Some(Verdict::Good));
         status.portal.as_mut().unwrap().up = false;
         assert_eq!(verdict(&status), Some(Verdict::Problem));

@@ -290,12 +290,12 @@ pub(super) fn disks(config: &ServerConfig) -> Vec<Finding> {
 fn disk(directory: &Path) -> Finding {
     const CHECK: &str = "disk";
     // One that is made at the first start lies where its nearest parent does.
-    let there = directory.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/"));
-    let free = match rustix::fs::statvfs(there) {
+    let parent = directory.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/"));
+    let free = match rustix::fs::statvfs(parent) {
         Ok(disk) if disk.f_files > 0 && disk.f_favail == 0 => 0,
         Ok(disk) => disk.f_bavail.saturating_mul(disk.f_frsize),
         Err(error) => {
-            return Finding::unknown(CHECK, format!("{}: {error}", there.display()), "run this as root");
+            return Finding::unknown(CHECK, format!("{}: {error}", parent.display()), "run this as root");
         }
     };
     let found = format!("{} MiB are free for {}", free >> 20, directory.display());

@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
-use vpnd_proto::checksum;
-use vpnd_proto::packet::{PARTIAL_CHECKSUM, Packet, TCP, UDP, tcp_flag};
+use vpnd_packet::checksum;
+use vpnd_packet::{PARTIAL_CHECKSUM, Packet, TCP, UDP, tcp_flag};
 
 use super::Finding;
 use vpnd_config::check::{LocalNetwork, interfaces, local_networks};

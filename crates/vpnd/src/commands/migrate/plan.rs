@@ -43,8 +43,8 @@ const OTHERWISE: [(&str, &str); 36] = [
     ("port-share", "vpnd has its UDP port for itself, and over TCP relays in [portal]"),
     ("management", "'vpnd status', 'vpnd kick', [admin] metrics"),
     ("status", "'vpnd status'"),
-    ("route", "the gateway makes no routes besides those of the pools"),
-    ("route-ipv6", "the gateway makes no routes besides those of the pools"),
+    ("route", "the gateway makes routes for its pools only"),
+    ("route-ipv6", "the gateway makes routes for its pools only"),
     ("route-up", "no scripts"),
     ("ipchange", "no scripts"),
     ("tls-crypt-v2-verify", "no scripts"),
@@ -128,7 +128,7 @@ const UNNEEDED: [&str; 61] = [
     "verb",
 ];
 
-/// The same list for lines that only some files have.
+/// Unneeded lines that only some files have.
 const UNNEEDED_TOO: [&str; 22] = [
     "txqueuelen",
     "user",

@@ -108,7 +108,7 @@ fn a_campus_servers_configuration_becomes_one_that_is_good() {
         "vpnd user modify 'o'\\''neill; reboot' --address 10.8.0.51\n",
         "o'neill; reboot, line 2: disable: vpnd user disable 'o'\\''neill; reboot'",
         "vpnd user modify ann --address fd86:7670:6e64::50\n",
-        "vpnd user modify carl --address 10.9.0.2   # refused: it is none that clients get out of 10.8.0.0/22",
+        "vpnd user modify carl --address 10.9.0.2   # refused: it is not one that clients get out of 10.8.0.0/22",
     ] {
         assert!(out.contains(&format!("#   {line}")), "{line}\n{out}");
     }

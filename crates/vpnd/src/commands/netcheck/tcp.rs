@@ -1,5 +1,5 @@
-//! TCP: whether the port that carries the tunnel where UDP is blocked can be used, and whether a page
-//! of the network itself answers on port 80.
+//! TCP: whether the port that carries the tunnel where UDP is blocked does so, directly and through
+//! the profile's proxy, and whether a page of the network itself answers on port 80.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -7,23 +7,29 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustls_pki_types::ServerName;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
-use vpnd_config::profile::{Profile, Trust};
+use vpnd_config::profile::{Profile, Proxy, ServerAddress, Trust};
 use vpnd_pki::tls;
+use vpnd_relay::opening::{self, Answer, connect_request, upgrade_request};
+use vpnd_sys::text::harmless;
 
 /// Limit for a connection, and for an answer on it.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 /// Bytes of an answer that are read.
 const MAX_ANSWER: u64 = 4_096;
 
 /// A TCP port of the gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Port {
-    /// With TLS that the client trusts, if it would use the port.
+    /// It carries the tunnel, if the client would use the port.
     Open,
+    /// It gives this answer to who asks for the tunnel.
+    NoTunnel(String),
+    /// The proxy asks for user and password.
+    Password,
     /// TLS fails, for this reason.
     Untrusted(String),
     /// Its machine is there.
@@ -36,6 +42,8 @@ pub(super) struct Pages {
     pub(super) port: u16,
     /// Absent if the profile names no port.
     tls: Option<(TlsConnector, ServerName<'static>)>,
+    /// The proxy, and what it is asked for.
+    proxy: Option<(Proxy, String)>,
 }
 
 impl Pages {
@@ -51,7 +59,10 @@ impl Pages {
             let name = ServerName::try_from(profile.server_name.clone()).ok()?;
             Some((TlsConnector::from(Arc::new(tls::to_pages(&trusts).ok()?)), name))
         });
-        Self { port: profile.tcp_port.unwrap_or(443), tls }
+        let port = profile.tcp_port.unwrap_or(443);
+        let host = profile.servers.first().map_or(&profile.server_name, |server| &server.host);
+        let target = ServerAddress { host: host.clone(), port }.to_string();
+        Self { port, tls, proxy: profile.proxy.clone().map(|proxy| (proxy, target)) }
     }
 
     /// Whether the client would use it.
@@ -60,18 +71,55 @@ impl Pages {
     }
 
     pub(super) async fn examine(&self, address: IpAddr) -> Port {
-        let stream = match timeout(PATIENCE, TcpStream::connect((address, self.port))).await {
+        let stream = match timeout(TIMEOUT, TcpStream::connect((address, self.port))).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => return Port::Refused,
             Ok(Err(_)) | Err(_) => return Port::Silent,
         };
+        self.carries(stream).await
+    }
+
+    /// The profile's proxy, and where it leads.
+    pub(super) async fn by_proxy(&self) -> Option<(ServerAddress, Port)> {
+        let (proxy, target) = self.proxy.as_ref()?;
+        let server = proxy.server.clone();
+        let connecting = TcpStream::connect((server.host.as_str(), server.port));
+        let Ok(Ok(mut stream)) = timeout(TIMEOUT, connecting).await else {
+            return Some((server, Port::Silent));
+        };
+        let port = match answer(&mut stream, &connect_request(target, None)).await {
+            // The gateway is silent until it is sent something.
+            Ok(answer) if answer.status() == Some(200) && answer.rest.is_empty() => {
+                self.carries(stream).await
+            }
+            Ok(answer) if answer.status() == Some(407) => Port::Password,
+            other => Port::NoTunnel(in_words(other)),
+        };
+        Some((server, port))
+    }
+
+    /// Whether what is at the other end of a connection carries the tunnel.
+    async fn carries(&self, stream: TcpStream) -> Port {
         let Some((connector, name)) = &self.tls else { return Port::Open };
-        match timeout(PATIENCE, connector.connect(name.clone(), stream)).await {
-            Ok(Ok(_)) => Port::Open,
-            Ok(Err(error)) => Port::Untrusted(tls::fault_in_words(&error.to_string())),
-            Err(_) => Port::Untrusted("no answer to the handshake of TLS".to_owned()),
+        let mut stream = match timeout(TIMEOUT, connector.connect(name.clone(), stream)).await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => return Port::Untrusted(tls::fault_in_words(&error.to_string())),
+            Err(_) => return Port::Untrusted("no answer to the handshake of TLS".to_owned()),
+        };
+        match answer(&mut stream, &upgrade_request(&name.to_str())).await {
+            Ok(answer) if answer.status() == Some(101) => Port::Open,
+            other => Port::NoTunnel(in_words(other)),
         }
     }
+}
+
+async fn answer(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), request: &str) -> io::Result<Answer> {
+    let late = |_| Err(io::Error::other("it says nothing"));
+    timeout(TIMEOUT, opening::ask(stream, request)).await.unwrap_or_else(late)
+}
+
+fn in_words(answer: io::Result<Answer>) -> String {
+    answer.map_or_else(|error| error.to_string(), |answer| harmless(&answer.line))
 }
 
 /// A page by which a network asks for a login: it answers for any host.
@@ -83,7 +131,7 @@ pub(super) struct LoginPage {
 
 /// Asks for a page at port 80 of the gateway, which has none.
 pub(super) async fn login_page(host: &str, address: IpAddr) -> Option<LoginPage> {
-    let answer = timeout(2 * PATIENCE, ask(host, (address, 80).into())).await.ok()?.ok()?;
+    let answer = timeout(2 * TIMEOUT, ask(host, (address, 80).into())).await.ok()?.ok()?;
     parse(&answer)
 }
 

@@ -18,11 +18,13 @@ const VERSION: [u8; 4] = [0x0A, 0x1A, 0x2A, 0x3A];
 /// Probes for round trips and loss, and the time between two.
 const PROBES: u32 = 20;
 const INTERVAL: Duration = Duration::from_millis(50);
+/// The least datagram that is answered (RFC 9000 §14.1).
+const LEAST: usize = 1_200;
 /// Sizes of packets that are tried, with the headers of IP, each a few times.
 const SIZES: [usize; 8] = [1_280, 1_320, 1_360, 1_400, 1_440, 1_480, 1_492, 1_500];
 const TRIES: u32 = 3;
 /// Time for the last answers.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 const ID_LEN: usize = 8;
 
 /// Identifiers of one probe: the answer has both.
@@ -77,7 +79,7 @@ pub(super) async fn probe(address: SocketAddr) -> io::Result<Probed> {
     }
     let (mut sent, mut probed) = (HashMap::new(), Probed::default());
     for _ in 0..PROBES {
-        send(&socket, SIZES[0], headers(address.ip()), true, &mut sent).await?;
+        send(&socket, LEAST + headers(address.ip()), headers(address.ip()), true, &mut sent).await?;
         receive(&socket, INTERVAL, &mut sent, &mut probed).await;
     }
     for size in SIZES {
@@ -86,7 +88,7 @@ pub(super) async fn probe(address: SocketAddr) -> io::Result<Probed> {
             receive(&socket, INTERVAL / 5, &mut sent, &mut probed).await;
         }
     }
-    receive(&socket, PATIENCE, &mut sent, &mut probed).await;
+    receive(&socket, TIMEOUT, &mut sent, &mut probed).await;
     let lost = sent.values().filter(|sent| sent.is_for_loss).count() as u32;
     probed.loss = Loss { sent: PROBES, lost };
     probed.round_trips.sort();
@@ -143,7 +145,7 @@ fn answered(datagram: &[u8]) -> Option<Ids> {
 async fn receive(socket: &UdpSocket, time: Duration, sent: &mut HashMap<Ids, Sent>, probed: &mut Probed) {
     let until = Instant::now() + time;
     let mut buffer = [0; 2_048];
-    while !sent.is_empty() || time < PATIENCE {
+    while !sent.is_empty() || time < TIMEOUT {
         let left = until.saturating_duration_since(Instant::now());
         match timeout(left, socket.recv(&mut buffer)).await {
             Err(_) => return,

@@ -54,9 +54,9 @@ pub(super) fn import(
 ) -> Result<(), UserError> {
     let text = read(args)?;
     let (config, mut store) = open(&args.store, stores)?;
-    let there = store.users()?;
+    let existing = store.users()?;
     let table::Table { rows, mut mistakes } = table::read(&text);
-    let mut planned = plan(&config, &rows, &there, args.update, &mut mistakes);
+    let mut planned = plan(&config, &rows, &existing, args.update, &mut mistakes);
     if !mistakes.is_empty() {
         let rest = mistakes.len().saturating_sub(SHOWN_MISTAKES);
         mistakes.truncate(SHOWN_MISTAKES);
@@ -197,7 +197,7 @@ impl Mistakes<'_> {
             (None, None) if required => self.add("a new user needs password or password_hash"),
             (Some(hash), None) if !Hasher::is_acceptable(hash) => {
                 self.add(
-                    "password_hash is none of argon2 (up to 256 MiB, and 512 MiB in all passes together), bcrypt ($2b$, cost 4 to 14) and {SSHA}",
+                    "password_hash must be argon2 (up to 256 MiB, and 512 MiB in all passes together), bcrypt ($2b$, cost 4 to 14) or {SSHA}",
                 );
             }
             (None, Some(password)) => {

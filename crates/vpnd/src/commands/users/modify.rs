@@ -144,8 +144,8 @@ pub(super) fn check_guest(
 
 /// Checks a note.
 pub(super) fn note(text: &str) -> Result<String, UserError> {
-    let fine = text.chars().count() <= MAX_NOTE_CHARS && !text.chars().any(char::is_control);
-    if fine { Ok(text.to_owned()) } else { Err(UserError::Note) }
+    let is_valid = text.chars().count() <= MAX_NOTE_CHARS && !text.chars().any(char::is_control);
+    if is_valid { Ok(text.to_owned()) } else { Err(UserError::Note) }
 }
 
 /// The groups afterwards, if any are named.

@@ -69,8 +69,8 @@ impl From<&PasswordArgs> for Source {
 pub(super) fn choose(source: Source, user: &str) -> Result<Chosen, InputError> {
     let password = match source {
         Source::File(path) => first_line(&path, &path.display().to_string())?,
-        // Opening it by its name in /proc gives a descriptor of one's own without owning somebody
-        // else's.
+        // Opening it by its name in /proc gives a separate descriptor without owning another
+        // process's.
         Source::Descriptor(fd) => {
             first_line(Path::new(&format!("/proc/self/fd/{fd}")), &format!("file descriptor {fd}"))?
         }

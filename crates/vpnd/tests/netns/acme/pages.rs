@@ -197,12 +197,15 @@ fn an_order_goes_on_while_one_process_of_the_pages_follows_another() {
         })
     };
     let first = answered_by(None);
+    // It would give up while it waits for the name.
+    authority.process.signal(Signal::STOP);
     gateway.configure("portal.name", "Another name");
     must(gateway.ask(&["reload"]));
     let second = answered_by(Some(first));
     kill_process(second, Signal::KILL).unwrap();
     answered_by(Some(second));
     authority.names.signal(Signal::CONT);
+    authority.process.signal(Signal::CONT);
     let (failed, _) = outcome_in(&gateway, OUTCOME, "");
     assert_eq!(failed, None, "{}", authority.process.output());
     assert_eq!(gateway.process().output().matches("ordering a certificate").count(), 1);

@@ -130,7 +130,7 @@ fn junk_logins_from_everywhere_do_not_keep_a_returning_device_waiting() {
     });
 }
 
-/// Each in a /64 of its own, two of them in each /56.
+/// Puts each in a separate /64, two of them in each /56.
 fn of_an_ipv6_provider(client: u32) -> IpAddr {
     let subnet = (((client / 2) << 8) | (client % 2)) as u16;
     Ipv6Addr::new(0x2001, 0xdb8, 1, subnet, 0, 0, 0, 1).into()
@@ -146,7 +146,7 @@ fn measure(load: &Load) {
     gateway.configure("limits.max_sessions_per_user", 1024);
     gateway.configure("limits.logins_per_user", 100_000);
     let ann = gateway.add_user("ann");
-    // Codes are asked for where somebody has them.
+    // Codes are asked for where any user has them.
     gateway.add_user("tom");
     must(process::run(gateway.user(&["modify", "tom", "--totp"])));
     gateway.start();
@@ -166,9 +166,14 @@ fn measure(load: &Load) {
     println!("  {figures}");
     let junk = junk.counts();
     println!("  junk           {junk:?}");
-    println!("  handshakes     {}", gateway.status()["counters"]["handshakes"]);
+    let handshakes = &gateway.status()["counters"]["handshakes"];
+    println!("  handshakes     {handshakes}");
     println!("  logins         {}", gateway.status()["counters"]["logins"]);
-    assert!(junk.values().sum::<u64>() > 10 * form.seconds, "the load has arrived: {junk:?}");
+    let begun =
+        ["accepted", "retried", "refused"].map(|name| handshakes[name].as_u64().expect("it is counted"));
+    // An honest login begins twice at most: the gateway may ask for a proof of its address.
+    let honest = 2 * (figures.times.len() + figures.refused.len()) as u64;
+    assert!(begun.iter().sum::<u64>() > 10 * form.seconds + honest, "the load has arrived: {junk:?}");
     assert!(!junk.contains_key("let in"), "{junk:?}");
     assert!(figures.refused.is_empty(), "refused: {:?}", figures.refused);
     // How fast is a matter of the machine: promised for one that does nothing else.
@@ -313,7 +318,7 @@ impl Figures {
         Self { times, refused }
     }
 
-    /// The time that so many of a hundred logins did not exceed.
+    /// The time that this many of a hundred logins did not exceed.
     fn percentile(&self, percent: usize) -> Duration {
         let rank = (self.times.len() * percent).div_ceil(100).max(1);
         self.times[rank - 1]

@@ -22,7 +22,7 @@ const UNKNOWN: usize = 1_000;
 /// Messages of different keys.
 const KEYS: usize = 64;
 /// Time for a handshake that has to show a cookie: stock clients do 5 s after they got it.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Floods a gateway that serves devices with what `flight` makes of its public key and a device's
 /// message that it has answered. `counted` is the metric that grows by it.
@@ -37,12 +37,12 @@ fn flood(counted: &str, is_answered: bool, flight: impl FnOnce(PublicKey, Vec<u8
     let recorded = first_message(0, key, key);
     let socket = lab.clients[0].within(|| UdpSocket::bind("0.0.0.0:0")).unwrap();
     socket.send_to(&recorded, SocketAddr::from((GATEWAY_V4, PORT))).unwrap();
-    eventually("a device has sent it", PATIENCE, || {
+    eventually("a device has sent it", TIMEOUT, || {
         (!sessions_of(&gateway, "wireguard").is_empty()).then_some(())
     });
     let mut devices = Fleet::new(&lab.clients[0], DEVICES, key, PORT);
     devices.begin();
-    devices.all_beyond(&[0; DEVICES], PATIENCE);
+    devices.all_beyond(&[0; DEVICES], TIMEOUT);
     let ids = || -> Vec<String> {
         let sessions = sessions_of(&gateway, "wireguard");
         let mut ids: Vec<_> = sessions.iter().map(|session| session["id"].to_string()).collect();
@@ -54,7 +54,7 @@ fn flood(counted: &str, is_answered: bool, flight: impl FnOnce(PublicKey, Vec<u8
     let bytes = withstand(&lab, &gateway, &users, &flight(key, recorded), || {
         let done = devices.done();
         devices.begin();
-        let time = devices.all_beyond(&done, PATIENCE);
+        let time = devices.all_beyond(&done, TIMEOUT);
         println!("devices          keys renewed within {:.2} s", time.as_secs_f64());
     });
     assert!(handshakes(&gateway, counted) > 0, "the flood came that far");

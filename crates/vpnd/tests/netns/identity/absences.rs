@@ -72,7 +72,7 @@ fn a_directory_that_shows_nobody_any_more_ends_no_session_until_that_is_confirme
     let log = gateway.process().output();
     assert!(log.contains("vpnd source confirm staff"), "{log}");
 
-    // What the directory does say still counts.
+    // The directory's other statements still count.
     let disabled = format!(
         "{}changetype: modify\nadd: objectClass\nobjectClass: extensibleObject\n-\nadd: nsAccountLock\nnsAccountLock: TRUE\n",
         entry(&names[10])

@@ -5,7 +5,7 @@
 use std::fs;
 use std::time::Instant;
 
-use super::{ADDRESS, SOON, add_source, beside, configure_at, login_of};
+use super::{ADDRESS, TIMEOUT, add_source, beside, configure_at, login_of};
 use crate::client::Client;
 use crate::freeradius::{self, FreeRadius};
 use crate::gateway::{Gateway, Login};
@@ -14,7 +14,7 @@ use crate::process;
 use crate::slapd::{self, Slapd, group, person};
 use crate::traffic::ping_until;
 
-/// What is sent there goes to a station that is not there.
+/// An address of a station that is not there.
 const SILENT: &str = "2001:db8:99::99";
 
 /// Gives the name both addresses in the gateway's box, the silent one first.
@@ -43,7 +43,7 @@ fn log_in_twice(lab: &Lab, gateway: &mut Gateway<'_>, local: &Login, user: &str)
     for number in 1..=2 {
         let begun = Instant::now();
         let client = Client::connect(lab, number, &login);
-        ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
+        ping_until(client.namespace(), CAMPUS_V4.into(), TIMEOUT);
         println!("login {number} of {user}: {:?}", begun.elapsed());
     }
     let log = gateway.process().output();
@@ -68,7 +68,7 @@ fn a_radius_server_with_a_silent_address_lets_its_users_in() {
     let mut gateway = Gateway::init(&lab);
     let local = gateway.add_user("local");
     let Some(radius) = FreeRadius::start_with_tls(ADDRESS, |program| beside(&lab, program)) else { return };
-    eventually("FreeRADIUS listens", SOON, || radius.log().contains("Ready to process").then_some(()));
+    eventually("FreeRADIUS listens", TIMEOUT, || radius.log().contains("Ready to process").then_some(()));
     name(&lab, freeradius::NAME);
     let (host, at) = (freeradius::NAME, |name: &str| radius.path().join(name));
     let udp = format!(

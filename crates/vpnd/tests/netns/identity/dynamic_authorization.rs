@@ -1,18 +1,19 @@
 //! Behaviour: a RADIUS server ends sessions and changes groups at once, sent by `radclient`;
-//! whoever else tries changes nothing.
+//! another sender changes nothing.
 
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::{ADDRESS, SOON, add_source, beside, login_of};
+use super::{ADDRESS, TIMEOUT, add_source, beside, login_of};
 use crate::client::Client;
 use crate::freeradius::FreeRadius;
 use crate::gateway::{Gateway, must, write_secret};
 use crate::lab::{CAMPUS_V4, Lab, eventually};
 use crate::process;
 use crate::traffic::ping_until;
+use crate::wireguard::{Stock, add_device, before_the_wall, program, stays_out};
 
 const PORT: u16 = 3799;
 const SECRET: &str = "of the server alone";
@@ -37,7 +38,7 @@ fn ask(lab: &Lab, from: &str, secret: &str, kind: &str, attributes: &str) -> Str
     format!("{name} {}", cause.unwrap_or_default()).trim().to_owned()
 }
 
-/// The same with all that a request needs.
+/// Makes it with all that a request needs.
 pub(super) fn request(lab: &Lab, kind: &str, attributes: &str) -> String {
     let attributes = format!("{attributes},Event-Timestamp={},Message-Authenticator=0x00", now_s());
     ask(lab, ADDRESS, SECRET, kind, &attributes)
@@ -57,7 +58,7 @@ pub(super) fn configure(lab: &Lab, gateway: &Gateway<'_>, radius: &FreeRadius, h
 /// A request counts only if it was made after the gateway began, in whole seconds.
 pub(super) fn let_a_second_pass() {
     let since = now_s();
-    eventually("another second begins", SOON, || (now_s() > since + 1).then_some(()));
+    eventually("another second begins", TIMEOUT, || (now_s() > since + 1).then_some(()));
 }
 
 #[test]
@@ -72,8 +73,8 @@ fn a_server_ends_sessions_and_changes_groups_and_nobody_else_does() {
     let ann = login_of(&lab, &local, "ann@guests.example", "right");
     let mut one = Client::connect(&lab, 1, &ann);
     let other = Client::connect(&lab, 2, &local);
-    ping_until(one.namespace(), CAMPUS_V4.into(), SOON);
-    ping_until(other.namespace(), CAMPUS_V4.into(), SOON);
+    ping_until(one.namespace(), CAMPUS_V4.into(), TIMEOUT);
+    ping_until(other.namespace(), CAMPUS_V4.into(), TIMEOUT);
     let_a_second_pass();
 
     // Forged, unsigned, old, from elsewhere: no reply, and nothing happens.
@@ -103,29 +104,29 @@ fn a_server_ends_sessions_and_changes_groups_and_nobody_else_does() {
     let users = process::text(&must(process::run(gateway.user(&["list"]))));
     let line = users.lines().find(|line| line.contains("ann@guests.example")).unwrap_or_default();
     assert!(line.contains("moved") && !line.contains("staff"), "{users}");
-    ping_until(one.namespace(), CAMPUS_V4.into(), SOON);
+    ping_until(one.namespace(), CAMPUS_V4.into(), TIMEOUT);
 
     // The socket stays open over an upgrade.
     must(gateway.upgrade());
     // A notice that is lost on the way would not reach her: without it she asks again after a
     // while.
-    eventually("she is connected to the next process", 2 * SOON, || {
+    eventually("she is connected to the next process", 2 * TIMEOUT, || {
         (one.process().output().matches("connected").count() > 1).then_some(())
     });
     let_a_second_pass();
     assert_eq!(request(&lab, "disconnect", &format!("Framed-IP-Address={}", one.v4())), "Disconnect-ACK");
     let mut one = one.into_process();
-    one.wait(SOON);
+    one.wait(TIMEOUT);
     assert!(one.output().contains("the server of this account has ended the session"), "{}", one.output());
     assert_eq!(gateway.sessions().len(), 1, "the other goes on");
-    let stop = eventually("its end is accounted for", SOON, || {
+    let stop = eventually("its end is accounted for", TIMEOUT, || {
         radius.records().into_iter().find(|record| record.iter().any(|(_, value)| value == "Stop"))
     });
     assert!(stop.contains(&("Acct-Terminate-Cause".to_owned(), "Admin-Reset".to_owned())), "{stop:?}");
 
     // She may come back, and be ended by the id that the server knows her session by.
     let again = Client::connect(&lab, 1, &ann);
-    let id = eventually("the session is accounted for", SOON, || {
+    let id = eventually("the session is accounted for", TIMEOUT, || {
         let start = radius
             .records()
             .into_iter()
@@ -136,8 +137,39 @@ fn a_server_ends_sessions_and_changes_groups_and_nobody_else_does() {
     assert_eq!(request(&lab, "disconnect", &format!("Acct-Session-Id={id}")), "Disconnect-ACK");
     let since = std::time::Instant::now();
     let mut again = again.into_process();
-    again.wait(SOON);
+    again.wait(TIMEOUT);
     eprintln!("from the RADIUS server's word to the end of the client: {:?}", since.elapsed());
     assert!(since.elapsed() < Duration::from_secs(10), "it took {:?}", since.elapsed());
     assert_eq!(request(&lab, "disconnect", &format!("Acct-Session-Id={id}")), not_found);
+}
+
+#[test]
+fn a_disconnected_user_is_out_with_wireguard_devices_until_they_are_renewed() {
+    let Some(program) = program("wireguard-go") else { return };
+    let Some(lab) = Lab::new(2) else { return };
+    let mut gateway = Gateway::init(&lab);
+    let local = gateway.add_user("local");
+    let Some(radius) = FreeRadius::start(ADDRESS, |program| beside(&lab, program)) else { return };
+    configure(&lab, &gateway, &radius, false);
+    gateway.configure("wireguard.enabled", true);
+    gateway.start();
+    let ann = login_of(&lab, &local, "ann@guests.example", "right");
+    let client = Client::connect(&lab, 1, &ann);
+    ping_until(client.namespace(), CAMPUS_V4.into(), TIMEOUT);
+    let phone = Stock::start(&lab, 2, &program, &add_device(&gateway, "ann@guests.example"));
+    ping_until(phone.place, CAMPUS_V4.into(), TIMEOUT);
+    let_a_second_pass();
+    let since = Instant::now();
+    assert_eq!(request(&lab, "disconnect", "User-Name=ann"), "Disconnect-ACK");
+    eventually("her sessions are over", TIMEOUT, || (before_the_wall(&gateway) == 0).then_some(()));
+    eprintln!(
+        "from the Disconnect-Request to the end of the sessions of client and phone: {:?}",
+        since.elapsed()
+    );
+    stays_out(&gateway, &phone);
+    drop(client);
+    let mut renew = gateway.vpnd(&["device", "renew", "phone", "--user", "ann@guests.example"]);
+    renew.arg("--config").arg(gateway.config());
+    must(process::run(renew));
+    ping_until(phone.place, CAMPUS_V4.into(), TIMEOUT);
 }

@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use vpnd_proto::control::Code;
 
-use super::{ADDRESS, SOON, add_source, idp};
+use super::{ADDRESS, TIMEOUT, add_source, idp};
 use crate::client::Client;
 use crate::gateway::{Gateway, write_secret};
 use crate::lab::{CAMPUS_V4, Lab, eventually};
@@ -41,12 +41,12 @@ const OCTET_STRING: u8 = 0x04;
 const SEARCH_REQUEST: u8 = 0x63;
 const SEARCH_ENTRY: u8 = 0x64;
 
-/// What a connection is sent.
+/// Answers of the server to a connection.
 #[derive(Clone, Copy, Debug)]
 enum Attack {
     /// Entries with very many of the values that were asked for.
     Values,
-    /// Entries with attributes that nobody asked for.
+    /// Entries with attributes that were not asked for.
     Attributes,
     /// An entry of the user's, and groups with names that are far too long.
     Groups,
@@ -183,7 +183,7 @@ fn a_hostile_directory_fills_no_memory() {
     );
     gateway.start();
     let gateway_pid = gateway.process().id();
-    let pid = eventually("there is an idp process", SOON, || idp(gateway_pid));
+    let pid = eventually("there is an idp process", TIMEOUT, || idp(gateway_pid));
     let before = peak(pid);
     let outcomes = in_her_box(&lab, async || {
         let first = Speaker::new(&local.profile, 1);
@@ -206,5 +206,5 @@ fn a_hostile_directory_fills_no_memory() {
     assert!(outcomes.iter().all(|outcome| matches!(outcome, Err(Code::Busy))), "{outcomes:?}");
     assert_eq!(idp(gateway_pid), Some(pid), "it goes on");
     let client = Client::connect(&lab, 2, &local);
-    ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
+    ping_until(client.namespace(), CAMPUS_V4.into(), TIMEOUT);
 }

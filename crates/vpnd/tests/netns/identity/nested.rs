@@ -1,9 +1,9 @@
-//! Behaviour: whoever is in a group that is in another gets the access profile of the outer one,
+//! Behaviour: a user in a group that is in another gets the access profile of the outer one,
 //! and loses it at the next re-check once the outer group no longer contains the inner one. The
 //! commands that ask a directory show such groups.
 
 use super::recheck::set_source;
-use super::{ADDRESS, SOON, beside, configure, login_of};
+use super::{ADDRESS, TIMEOUT, beside, configure, login_of};
 use crate::access_profiles;
 use crate::client::Client;
 use crate::gateway::Gateway;
@@ -44,12 +44,12 @@ fn an_outer_group_gives_its_profile_and_takes_it_away_again() {
 
     gateway.start();
     let client = Client::connect(&lab, 1, &login_of(&lab, &local, "ann@uni.example", "right"));
-    ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
+    ping_until(client.namespace(), CAMPUS_V4.into(), TIMEOUT);
     let elsewhere = "dn: cn=faculty,ou=groups,dc=uni,dc=example\nchangetype: modify\nreplace: member\n\
                      member: uid=bob,ou=people,dc=uni,dc=example\n-\n";
     slapd.modify(&command, ADDRESS, elsewhere);
     let mut client = client.into_process();
-    client.wait(SOON);
+    client.wait(TIMEOUT);
     assert!(client.output().contains("not admitted to this gateway"), "{}", client.output());
     let shown = process::text(&process::run(gateway.user(&["list"])));
     let line = shown.lines().find(|line| line.contains("ann@uni.example")).unwrap_or_default();

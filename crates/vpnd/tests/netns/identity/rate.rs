@@ -20,7 +20,7 @@ use crate::theft::{Speaker, in_her_box};
 /// Clients that log in at the same time, each with its own device and address.
 const CROWD: u8 = 8;
 
-/// How long each client goes on at least; it stops when it was let in once.
+/// Least time that each client goes on; it stops when it was let in once.
 fn time() -> Duration {
     // `./x logins` sets the variable.
     let seconds = std::env::var("VPND_LOGIN_SECONDS");
@@ -56,7 +56,7 @@ fn users_of_a_radius_server_log_in_again_and_again() {
     measure(&lab, "radius", "ann@guests.example", "right");
 }
 
-/// Whoever has a password can make neither the store nor the audit file grow as fast as they log
+/// A user with a password can make neither the store nor the audit file grow as fast as they log
 /// in.
 #[test]
 fn a_right_password_with_ever_new_devices_is_let_in_so_often() {

@@ -1,5 +1,5 @@
-//! Behaviour: all who have sessions are asked about again, round after round, and whoever was
-//! changed in the directory meanwhile, and nobody else, loses the session or is in the other access
+//! Behaviour: all who have sessions are asked about again, round after round, and those who were
+//! changed in the directory meanwhile, and no others, lose the session or are in the other access
 //! profile. `./x recheck-bench` does it with thousands and prints how long a round takes, and what
 //! memory the processes need for each session, with slapd on the same machine.
 //!
@@ -91,7 +91,7 @@ pub(super) fn name(number: usize) -> String {
     format!("p{number}")
 }
 
-/// All people, who are in one group, and another group with somebody who never logs in.
+/// All people, who are in one group, and another group with a user who never logs in.
 fn entries(people: usize) -> String {
     let names: Vec<String> = (0..people).map(name).collect();
     let members: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -183,7 +183,7 @@ fn measure_rounds(children: &[u32], slapd: &Slapd, command: &impl Fn(&str) -> Co
         let until = Instant::now() + LONG;
         while searches() < count {
             assert!(Instant::now() < until, "no round is over in {LONG:?}");
-            // Whoever asks more often takes the processor from those who are measured.
+            // Asking more often would take the processor from those who are measured.
             thread::sleep(Duration::from_millis(200));
         }
     };

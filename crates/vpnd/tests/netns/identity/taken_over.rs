@@ -12,7 +12,7 @@ use minicbor::{Decoder, Encoder};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::dynamic_authorization::{configure, let_a_second_pass, request};
-use super::{ADDRESS, SOON, beside, idp, login_of};
+use super::{ADDRESS, TIMEOUT, beside, idp, login_of};
 use crate::client::Client;
 use crate::freeradius::FreeRadius;
 use crate::gateway::Gateway;
@@ -28,15 +28,15 @@ const REGROUP: u32 = 1;
 const SESSION_NOT_FOUND: u32 = 503;
 
 /// Stops the idp process and takes its channel to the auth process.
-fn take_over(gateway: u32) -> TakenOver {
-    let pid = eventually("there is an idp process", SOON, || idp(gateway));
+pub(super) fn take_over(gateway: u32) -> TakenOver {
+    let pid = eventually("there is an idp process", TIMEOUT, || idp(gateway));
     let process = Pid::from_raw(pid as i32).unwrap();
     stop(process);
     TakenOver::of(process, channel_to_auth(process, gateway))
 }
 
 /// The frame with this reply to the request of this number.
-fn reply(number: u32, content: &[u8]) -> Vec<u8> {
+pub(super) fn reply(number: u32, content: &[u8]) -> Vec<u8> {
     // An array of two, first the number of `Ok`.
     let reply = [&[0x82, 0], content].concat();
     let mut body = Encoder::new(Vec::new());
@@ -45,8 +45,8 @@ fn reply(number: u32, content: &[u8]) -> Vec<u8> {
     [&u32::try_from(body.len()).unwrap().to_le_bytes()[..], &[0; 4], &body].concat()
 }
 
-/// What a server is claimed to want of sessions of `user` or on `address`: their end, or another
-/// group.
+/// Claims that a server wants something of sessions of `user` or on `address`: their end, or
+/// another group.
 struct Claim<'c> {
     source: &'c str,
     group: Option<&'c str>,
@@ -110,16 +110,16 @@ fn whoever_takes_over_the_idp_process_ends_sessions_of_its_sources_alone() {
     let ann = login_of(&lab, &local, "ann@guests.example", "right");
     let one = Client::connect(&lab, 1, &ann);
     let other = Client::connect(&lab, 2, &local);
-    ping_until(one.namespace(), CAMPUS_V4.into(), SOON);
-    ping_until(other.namespace(), CAMPUS_V4.into(), SOON);
+    ping_until(one.namespace(), CAMPUS_V4.into(), TIMEOUT);
+    ping_until(other.namespace(), CAMPUS_V4.into(), TIMEOUT);
     // Requests to a new process begin with the first number: the one is for what is asked here, the
     // next is open then.
     let pid = gateway.process().id();
-    let before = eventually("there is an idp process", SOON, || idp(pid));
+    let before = eventually("there is an idp process", TIMEOUT, || idp(pid));
     kill_process(Pid::from_raw(before as i32).unwrap(), Signal::KILL).unwrap();
-    eventually("there is another", SOON, || idp(pid).filter(|new| *new != before));
+    eventually("there is another", TIMEOUT, || idp(pid).filter(|new| *new != before));
     let_a_second_pass();
-    eventually("it receives requests", SOON, || {
+    eventually("it receives requests", TIMEOUT, || {
         (request(&lab, "disconnect", "User-Name=nobody") == "Disconnect-NAK Session-Context-Not-Found")
             .then_some(())
     });
@@ -141,14 +141,14 @@ fn whoever_takes_over_the_idp_process_ends_sessions_of_its_sources_alone() {
     assert_eq!(gateway.sessions().len(), 2);
     // Those of its sources it can end, as SECURITY.md has it.
     assert_eq!(claim(&mut idp, &mut number, &Claim { user: Some("ann"), ..nothing }), None);
-    eventually("her session has ended", SOON, || (gateway.sessions().len() == 1).then_some(()));
+    eventually("her session has ended", TIMEOUT, || (gateway.sessions().len() == 1).then_some(()));
 
-    // An answer that nobody has asked for is the last of this process.
+    // An answer without a request is the last of this process.
     idp.send(&reply(9_999, &minicbor::to_vec(()).unwrap()));
     idp.let_go();
-    ping_until(other.namespace(), CAMPUS_V4.into(), SOON);
-    eventually("there is another", SOON, || super::idp(pid));
+    ping_until(other.namespace(), CAMPUS_V4.into(), TIMEOUT);
+    eventually("there is another", TIMEOUT, || super::idp(pid));
     drop(other);
     let again = Client::connect(&lab, 2, &local);
-    ping_until(again.namespace(), CAMPUS_V4.into(), SOON);
+    ping_until(again.namespace(), CAMPUS_V4.into(), TIMEOUT);
 }

@@ -29,10 +29,15 @@ const provider = (key) => {
       redirect_uris: [REDIRECT],
       grant_types: ['authorization_code', 'refresh_token'],
       id_token_signed_response_alg: key.alg,
-      ...(LOGOUT && { backchannel_logout_uri: LOGOUT }),
+      ...(LOGOUT && { backchannel_logout_uri: LOGOUT, backchannel_logout_session_required: true }),
     }],
     // The library refuses addresses that are no public ones, as those of the laboratory are.
-    fetch: (url, options) => fetch(url, { ...options, dispatcher: undefined }),
+    fetch: async (url, options) => {
+      const form = options.body && new URLSearchParams(options.body);
+      const token = form?.get('logout_token');
+      if (token) form.set('logout_token', await altered(token, key));
+      return fetch(url, { ...options, body: form, dispatcher: undefined });
+    },
     jwks: { keys: [key] },
     cookies: { keys: ['a key of the tests'] },
     claims: { openid: ['sub'], profile: ['preferred_username', 'groups'] },
@@ -71,6 +76,7 @@ const CHANGES = {
   factor: (claims) => ({ ...claims, amr: ['pwd', 'otp'] }),
   old: (claims) => ({ ...claims, auth_time: claims.iat - 28800 }),
   unsaid: ({ auth_time, ...claims }) => claims,
+  session: ({ sub, ...claims }) => (claims.events ? claims : { ...claims, sub }),
   stranger: (claims) => claims,
   none: (claims) => claims,
 };

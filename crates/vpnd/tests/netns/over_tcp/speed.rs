@@ -1,4 +1,4 @@
-//! How much a client gets over TCP and over UDP, side by side, and what that costs the gateway.
+//! Measures a client over TCP and over UDP, side by side, and the gateway's CPU time.
 //! `./x tcp-speed` measures; without that a second of each shows that they carry anything.
 
 use std::fs;

@@ -1,5 +1,5 @@
-//! Behaviour: a user of the gateway's store changes the own password and second factor, within ten
-//! minutes of a login and with the present password; devices need the new one.
+//! Behaviour: a user of the gateway's store changes the own password, sets a second factor up and
+//! removes it, within ten minutes of a login and with the present password; devices need the new one.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -32,7 +32,7 @@ fn a_user_changes_the_own_password_and_second_factor() {
     let other = Browser::new(&lab, &lab.clients[1], &gateway);
     other.logged_in("ann");
     let page = browser.logged_in("ann");
-    assert!(page.body.contains("your password alone"), "{page:?}");
+    assert!(page.body.contains("logins ask for no code"), "{page:?}");
 
     // The password, not without the present one.
     let form = browser.get("/password").field("form");
@@ -90,6 +90,15 @@ fn a_user_changes_the_own_password_and_second_factor() {
     let fields = [("form", asked.field("form")), ("answer", code(&secret, 1))];
     let fields = fields.each_ref().map(|(name, value)| (*name, value.as_str()));
     assert_eq!(again.post("/login/answer", &fields).status, 303);
+
+    // She does without again.
+    let form = again.get("/").field("form");
+    let page = again.post("/codes", &[("form", &form)]);
+    assert!(page.body.contains("action=\"/codes/remove\""), "{page:?}");
+    assert_eq!(again.post("/codes/remove", &[("form", "")]).status, 403);
+    let removed = again.post("/codes/remove", &[("form", &form)]);
+    assert!(removed.status == 303 && removed.head.contains("location: /?codes-removed"), "{removed:?}");
+    assert_eq!(browser.log_in("ann", "another password").status, 303);
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! Behaviour: users log in to the pages at a real OpenID provider. Who they are comes from the
-//! provider alone; what a browser, another provider or a liar brings lets nobody in.
+//! provider alone; what a browser, another provider or a liar sends lets no user in.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -48,7 +48,7 @@ fn a_user_is_whom_the_provider_names_with_the_groups_that_it_names() {
     assert!(ann.overview().is_some());
     assert_eq!(crate::audit::recorded(&gateway, "portal-login")[0]["user"], "ann@uni.example");
 
-    // Whom no profile admits is told so, for it is no guess.
+    // A user without a profile gets that reason, for it is no guess.
     refused_with(&traveller().log_in("bob"), "has no access to the VPN");
     // The name alone is none: no password can let in here.
     let refused = local.log_in("ann@uni.example", "x");
@@ -175,7 +175,8 @@ fn a_provider_that_lies_changes_its_keys_or_is_gone() {
         provider.mode(mode);
         let browser = traveller();
         let page = browser.log_in("ann");
-        refused_with(&page, "has not confirmed");
+        let text = if mode == "overage" { "more groups than the VPN takes" } else { "has not confirmed" };
+        refused_with(&page, text);
         assert!(browser.overview().is_none(), "{mode}");
     }
     provider.mode("as it should be");

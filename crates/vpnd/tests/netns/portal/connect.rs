@@ -15,6 +15,7 @@ use crate::lab::{CAMPUS_V4, GATEWAY_V4, Lab, eventually};
 use crate::openid::{Page, Traveller};
 use crate::process::{self, Process};
 use crate::traffic::ping_until;
+use crate::wireguard::{Stock, add_device, before_the_wall, program, stays_out};
 use vpnd_store::sqlite::Sqlite;
 use vpnd_store::totp;
 
@@ -67,7 +68,7 @@ fn a_client_logs_in_at_the_provider_and_goes_on_without_the_browser() {
     let ann = Traveller::new(&lab, &lab.clients[0], &portal);
     let page = ann.get(&page_of(&mut client));
     assert!(page.address.ends_with("/login") && page.body.contains("/oidc/start/uni"), "{page:?}");
-    // Nobody has logged in, so nothing is asked, and nobody can answer.
+    // No user has logged in, so nothing is asked, and no answer counts.
     assert_eq!(answer(&ann, &page, "yes").status, 403);
     let page = ann.log_in("ann");
     assert!(page.address.ends_with("/connect") && page.body.contains("ann@uni.example"), "{page:?}");
@@ -90,13 +91,13 @@ fn a_client_logs_in_at_the_provider_and_goes_on_without_the_browser() {
     let again = ann.get(&page_of(&mut client));
     assert!(again.status == 410 && again.body.contains("has ended"), "a link is good once: {again:?}");
 
-    // The gateway comes back with the session, and nobody has to log in.
+    // The gateway comes back with the session, and no user has to log in.
     gateway.kill();
     gateway.start();
     ping_until(&lab.clients[0], CAMPUS_V4.into(), SOON);
     assert_eq!(client.output().matches("/connect/").count(), 1, "{}", client.output());
 
-    // Whoever is no user here is refused before anything is asked; whoever says no, ends the client.
+    // A person who is no user here is refused before anything is asked; a "no" ends the client.
     let mut other = Process::start(&lab, "client2", in_browser(&lab, 2, &gateway));
     let bob = Traveller::new(&lab, &lab.clients[1], &portal);
     bob.get(&page_of(&mut other));
@@ -116,9 +117,10 @@ fn a_client_logs_in_at_the_provider_and_goes_on_without_the_browser() {
 
 #[test]
 fn who_logs_out_at_the_provider_is_out_here() {
-    let Some(lab) = Lab::new(2) else { return };
+    let Some(program) = program("wireguard-go") else { return };
+    let Some(lab) = Lab::new(3) else { return };
     let Some((mut provider, mut gateway)) = with_provider(&lab, "") else { return };
-    // It has to trust the pages that it tells of logouts.
+    // It has to trust the pages to which it reports logouts.
     std::fs::copy(gateway.file("portal.pem"), lab.path("trusted-portal.pem")).unwrap();
     provider.stop();
     provider.restart();
@@ -132,35 +134,36 @@ fn who_logs_out_at_the_provider_is_out_here() {
     ann.get(&page_of(&mut client));
     answer(&ann, &ann.log_in("ann"), "yes");
     ping_until(&lab.clients[0], CAMPUS_V4.into(), SOON);
-    let device = |arguments: &[&str]| {
-        let mut command = gateway.vpnd(&[&["device"], arguments].concat());
-        command.arg("--config").arg(gateway.config());
-        must(process::run(command))
-    };
-    device(&["add", "--user", "ann@uni.example", "--wireguard", "--name", "phone"]);
-    let walled = || {
-        let listed = device(&["list", "--json"]).stdout;
-        let listed: serde_json::Value = serde_json::from_slice(&listed).unwrap();
-        !listed[0]["walled_s"].is_null()
-    };
-    assert!(!walled());
+    let phone = Stock::start(&lab, 3, &program, &add_device(&gateway, "ann@uni.example"));
+    ping_until(phone.place, CAMPUS_V4.into(), SOON);
 
-    // What anybody can send ends nothing.
+    // Tokens that anyone can send end nothing.
     for token in ["", "x", "e30.e30.AA"] {
         assert_eq!(local.post("/oidc/logout/uni", &[("logout_token", token)]).status, 400, "{token}");
     }
     assert_eq!(local.post("/oidc/logout/other", &[("logout_token", "x")]).status, 404);
-    assert!(ann.overview().is_some() && gateway.sessions().len() == 1);
+    assert!(ann.overview().is_some() && before_the_wall(&gateway) == 2);
 
     let since = ann.log_out_at_provider();
-    eventually("her session is over", SOON, || gateway.sessions().is_empty().then_some(()));
-    eprintln!("from the logout at the provider to the end of the session: {:?}", since.elapsed());
+    eventually("her sessions are over", SOON, || (before_the_wall(&gateway) == 0).then_some(()));
+    eprintln!(
+        "from the logout at the provider to the end of the sessions of client and phone: {:?}",
+        since.elapsed()
+    );
     let status = client.wait(SOON);
     let log = client.output();
     assert!(!status.success() && log.contains("the server of this account has ended the session"), "{log}");
     assert!(ann.overview().is_none(), "and her visit, too");
-    assert!(walled(), "and her phone has to be renewed");
+    stays_out(&gateway, &phone);
     assert_eq!(crate::audit::recorded(&gateway, "logged-out")[0]["user"], "ann@uni.example");
+
+    // A provider that names the browser's session there and no user.
+    let ann = Traveller::new(&lab, &lab.clients[0], &gateway.file("portal.pem"));
+    assert_eq!(ann.log_in("ann").status, 200);
+    provider.mode("session");
+    ann.log_out_at_provider();
+    eventually("her visit is over", SOON, || ann.overview().is_none().then_some(()));
+    assert_eq!(crate::audit::recorded(&gateway, "logged-out").len(), 2);
 }
 
 #[test]

@@ -4,12 +4,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::time::Duration;
+
 use super::{Answer, Browser, SOON, configure, serves};
 use crate::client::Client;
 use crate::gateway::{Gateway, INNER_V4, must};
 use crate::lab::{CAMPUS_V4, GATEWAY_V4, Lab, eventually};
 use crate::process;
-use crate::traffic::ping_until;
+use crate::traffic::{ping, ping_until};
 
 /// curl's argument by which pages are asked for at the gateway's inner address.
 fn inside() -> String {
@@ -17,7 +19,7 @@ fn inside() -> String {
 }
 
 impl Browser<'_> {
-    /// The same through the tunnel of its place.
+    /// Asks through the tunnel of its place.
     fn tunnelled(&self, path: &str, fields: &[(&str, &str)]) -> Answer {
         self.post_with(path, fields, &["--connect-to", &inside()])
     }
@@ -72,6 +74,43 @@ fn with_people(lab: &Lab) -> (Gateway<'_>, Client<'_>, Client<'_>) {
     (gateway, tunnel, guest)
 }
 
+/// A viewer sees the sessions that there are, with what they carry now, and from which networks.
+fn sessions_are_listed(viewer: &Browser<'_>, nobody: &Browser<'_>, tunnel: &Client<'_>, guest: &Client<'_>) {
+    assert_eq!(nobody.tunnelled("/desk/sessions", &[]).status, 403);
+    let page = eventually("the worker has reported twice", SOON, || {
+        ping_until(guest.namespace(), CAMPUS_V4.into(), SOON);
+        let page = viewer.tunnelled("/desk/sessions", &[]);
+        (page.status == 200 && page.body.contains("; now ")).then_some(page)
+    });
+    for (user, client) in [("ann", tunnel), ("gus", guest)] {
+        assert!(page.body.contains(&format!("href=\"/desk/user?name={user}\"")), "{page:?}");
+        assert!(page.body.contains(&client.v4().to_string()), "{page:?}");
+    }
+    assert!(page.body.contains("198.18.2.0/24") && !page.body.contains("198.18.2.2"), "{page:?}");
+    assert!(page.body.contains("2 sessions; "), "{page:?}");
+    // A packet to an address without a session is dropped.
+    ping(guest.namespace(), std::net::Ipv4Addr::new(10, 86, 200, 200).into(), 56, Duration::from_millis(100));
+    let first = page.body.find("name=ann").zip(page.body.find("name=gus"));
+    assert!(first.is_some_and(|(ann, gus)| ann < gus), "by user: {page:?}");
+    assert!(viewer.tunnelled("/desk/sessions?order=rate", &[]).body.contains("href=\"/desk/sessions\""));
+}
+
+/// The state of the gateway, with its health and what the pages have refused; the page.
+fn state_is_shown(gateway: &Gateway<'_>, admin: &Browser<'_>) -> Answer {
+    let state = eventually("the worker has told of itself", SOON, || {
+        Some(admin.tunnelled("/desk", &[])).filter(|state| state.body.contains("Certificate of the gateway"))
+    });
+    assert!(state.body.contains("Sessions by access profile") && state.body.contains("1 of"), "{state:?}");
+    assert!(state.body.contains("<h2>Health</h2>"), "{state:?}");
+    assert!(state.body.contains("<h2>Dropped packets since the gateway"), "{state:?}");
+    eventually("forms that were no page's are counted", SOON, || {
+        let page = admin.tunnelled("/desk", &[]);
+        (page.body.contains(" (form)</dt>") && page.status == 200).then_some(())
+    });
+    assert!(gateway.status()["counters"]["portal_refusals"]["form"].as_u64() > Some(0));
+    state
+}
+
 /// Administrators add users, who choose their password by a link, and give no role.
 fn administrators_add_users(gateway: &Gateway<'_>, admin: &Browser<'_>, desk: &Browser<'_>, state: &Answer) {
     let form = desk.tunnelled("/desk", &[]).field("form");
@@ -113,7 +152,7 @@ fn each_role_at_the_desk_does_what_it_may() {
     let Some(lab) = Lab::new(3) else { return };
     let (gateway, tunnel, guest) = with_people(&lab);
 
-    // Outside there is no desk, whoever it is.
+    // Outside there is no desk, for any user.
     let outside = Browser::new(&lab, &lab.clients[2], &gateway);
     serves(&outside);
     assert_eq!(outside.get("/desk").status, 303, "not without a login");
@@ -136,8 +175,10 @@ fn each_role_at_the_desk_does_what_it_may() {
     assert_eq!(nobody.change("disable", "vic", "because"), 403);
 
     // A viewer looks, and changes nothing.
-    let by_address = format!("/desk/users?text={}", guest.v4());
+    let without_reason = format!("/desk/users?text={}", guest.v4());
+    let by_address = format!("{without_reason}&reason=call+4710");
     assert_eq!(viewer.tunnelled(&by_address, &[]).status, 403, "who has an address is a question");
+    assert_eq!(desk.tunnelled(&without_reason, &[]).status, 422);
     let found = desk.tunnelled(&by_address, &[]);
     assert!(found.status == 200 && found.body.contains("href=\"/desk/user?name=gus\""), "{found:?}");
     let page = viewer.tunnelled("/desk/user?name=gus", &[]);
@@ -147,6 +188,8 @@ fn each_role_at_the_desk_does_what_it_may() {
     });
     assert!(page.body.contains("Your role does not allow this") && !page.body.contains("/desk/disable"));
     assert_eq!(viewer.change("disable", "gus", "because"), 403);
+
+    sessions_are_listed(&viewer, &nobody, &tunnel, &guest);
 
     // The help desk says why, by a form of ours, and changes nobody who is above it.
     assert_eq!(desk.change("disable", "gus", ""), 422);
@@ -174,17 +217,14 @@ fn each_role_at_the_desk_does_what_it_may() {
     let page = desk.tunnelled("/desk/user?name=gus&done=1", &[]);
     assert!(page.body.contains("2027-06-30") && page.body.contains("It is done"), "{page:?}");
 
-    // Who had the address, which is recorded.
+    // The question of who had the address is recorded.
     let address = tunnel.v4().to_string();
     let fields = [("form", form.as_str()), ("address", &address), ("reason", "complaint 4714")];
     let answer = desk.tunnelled("/desk/whois", &fields);
     assert!(answer.status == 200 && answer.body.contains("<dd>ann</dd>"), "{answer:?}");
     assert_eq!(crate::audit::recorded(&gateway, "whois")[0]["by"], "dora on the web pages");
     assert_eq!(desk.tunnelled("/desk/whois", &fields[..2]).status, 422, "not without a reason");
-    let state = eventually("the worker has told of itself", SOON, || {
-        Some(admin.tunnelled("/desk", &[])).filter(|state| state.body.contains("Certificate of the gateway"))
-    });
-    assert!(state.body.contains("Sessions by access profile") && state.body.contains("1 of"), "{state:?}");
+    let state = state_is_shown(&gateway, &admin);
     administrators_add_users(&gateway, &admin, &desk, &state);
     // An administrator changes the help desk, which is out at once.
     assert_eq!(admin.change("disable", "ann", "because"), 403, "nobody changes themselves");

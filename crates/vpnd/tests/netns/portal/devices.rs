@@ -1,4 +1,4 @@
-//! Behaviour: users see their devices, and add, renew and remove their own and nobody else's; a key
+//! Behaviour: users see their devices, and add, renew and remove only their own; a key
 //! that a user's browser has made is that of a stock client, and the server never has its private
 //! half.
 
@@ -51,9 +51,14 @@ fn a_user_gets_the_profile_of_the_own_client_and_connects_with_it() {
     assert!(file.body.contains("name = \"ann\""), "{file:?}");
     let profile = lab.path("vpn.toml");
     std::fs::write(&profile, &file.body).unwrap();
-    let client = Client::connect(&lab, 1, &Login { profile, ..ann.clone() });
+    let mut client = Client::connect(&lab, 1, &Login { profile, ..ann.clone() });
     ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
-    drop(client);
+    client.interrupt();
+    eventually("it is known when and where the client was there last", SOON, || {
+        let page = browser.get("/devices").body;
+        let is_known = ["<dt>Added</dt>", "<dt>Last seen</dt>", "198.18.1.0/24"];
+        is_known.iter().all(|text| page.contains(text)).then_some(())
+    });
 
     // It is as the configuration is now.
     gateway.configure("server.addresses", vec!["vpn.uni.example:4433"]);
@@ -115,8 +120,13 @@ fn a_user_adds_ends_renews_and_removes_a_wireguard_device() {
         assert_eq!(post(&bob, &his, what), 404, "{what}: it is not his");
         assert_eq!(post(&ann, "", what), 403, "{what}");
     }
+    assert!(page.body.contains("<dt>Added</dt>") && !page.body.contains("<dt>Last seen</dt>"), "{page:?}");
     assert_eq!(post(&ann, &form, "end"), 303);
     eventually("its session is over", SOON, || gateway.sessions().is_empty().then_some(()));
+    eventually("it is known when it was there last", SOON, || {
+        let page = ann.get("/devices").body;
+        (page.contains("<dt>Last seen</dt>") && !page.contains(">never<")).then_some(())
+    });
     let page = ann.get("/devices?ended");
     assert!(page.body.contains("Renew it to connect again"), "{page:?}");
     assert_eq!(post(&ann, &form, "renew"), 303);

@@ -1,5 +1,5 @@
-//! Behaviour: whoever takes many connections, sends slowly or sends too much keeps nobody else from
-//! the pages, and costs the tunnel no packet.
+//! Behaviour: a host that takes many connections, sends slowly or sends too much keeps no other
+//! from the pages, and costs the tunnel no packet.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -217,6 +217,10 @@ fn the_help_desk_works_by_the_keyboard_alone() {
     enter(browser, "/desk/whois");
     check(browser, "whois");
     follow(browser, "main a[href='/desk']", "/desk");
+    follow(browser, "main a[href='/desk/sessions']", "/desk/sessions");
+    check(browser, "sessions");
+    follow(browser, "main a[href='/desk/sessions?order=rate']", "/desk/sessions");
+    follow(browser, "main a[href='/desk']", "/desk");
     fill(browser, "text", "gus");
     enter(browser, "/desk/users");
     check(browser, "search");

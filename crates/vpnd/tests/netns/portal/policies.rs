@@ -30,7 +30,7 @@ fn log_in(browser: &mut Chromium, user: &str) {
     browser.press("main button");
 }
 
-/// Nothing that a page does was forbidden by its own policy.
+/// No page did anything that its policy forbids.
 fn nothing_was_forbidden(browser: &mut Chromium) {
     let forbidden: Vec<_> = browser.complaints().iter().filter(|said| said.contains("Content")).collect();
     assert!(forbidden.is_empty(), "{forbidden:#?}");

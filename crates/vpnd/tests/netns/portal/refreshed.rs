@@ -1,5 +1,6 @@
-//! Behaviour: a real OpenID provider is asked about its users between logins: groups follow, whoever
-//! it has removed is out of sessions and pages, and while it is down nobody is before the time.
+//! Behaviour: a real OpenID provider is asked about its users between logins: groups follow, a user
+//! whom it has removed is out of sessions and pages, and while it is down no user is before the
+//! time.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -15,6 +16,7 @@ use crate::lab::{CAMPUS_V4, Lab, eventually};
 use crate::openid::Traveller;
 use crate::process::{self, Process};
 use crate::traffic::ping_until;
+use crate::wireguard::{Stock, add_device, before_the_wall, program, stays_out};
 
 const GRACE: Duration = Duration::from_secs(6);
 
@@ -64,4 +66,33 @@ fn users_of_a_provider_are_checked_between_logins() {
     assert!(!client.wait(SOON).success() && ann.overview().is_none());
     let log = client.output();
     assert!(!log.contains("panicked"), "{log}");
+}
+
+#[test]
+fn who_is_removed_at_the_provider_is_out_with_wireguard_devices() {
+    let Some(program) = program("wireguard-go") else { return };
+    let Some(lab) = Lab::new(2) else { return };
+    let Some((provider, mut gateway)) = with_provider(&lab, "recheck_s = 1\n") else { return };
+    gateway.terminate();
+    gateway.configure("wireguard.enabled", true);
+    gateway.start();
+    serves(&Browser::new(&lab, &lab.clients[0], &gateway));
+    let ann = Traveller::new(&lab, &lab.clients[0], &gateway.file("portal.pem"));
+    assert!(ann.log_in("ann").body.contains("ann@uni.example"));
+    let phone = Stock::start(&lab, 2, &program, &add_device(&gateway, "ann@uni.example"));
+    ping_until(phone.place, CAMPUS_V4.into(), SOON);
+    // It goes on while the provider confirms her again and again.
+    std::thread::sleep(3 * Duration::from_secs(1));
+    ping_until(phone.place, CAMPUS_V4.into(), SOON);
+    assert_eq!(before_the_wall(&gateway), 1);
+
+    provider.groups(&json!({"bob": ["staff"]}));
+    let since = Instant::now();
+    eventually("her phone's session is over", SOON, || (before_the_wall(&gateway) == 0).then_some(()));
+    eprintln!(
+        "from the refusal of the refresh token to the end of the phone's session: {:?}",
+        since.elapsed()
+    );
+    stays_out(&gateway, &phone);
+    assert!(ann.overview().is_none());
 }

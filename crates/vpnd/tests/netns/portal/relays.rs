@@ -1,9 +1,10 @@
 //! Behaviour: clients whose network passes only TCP 443 reach the gateway's UDP port through the
 //! portal. All datagrams go that way, those of QUIC included; the gateway sees the client's address
-//! and not its own; and who is silent, slow, or sends nonsense costs nobody else anything.
+//! and not the portal's; and a peer that is silent, slow, or sends nonsense costs others nothing.
 //!
-//! `net` has a relay of the other end, as a program beside a client would be: each flow that a client
-//! begins towards the UDP port goes over a TCP connection, and no datagram passes beside it.
+//! `net` has a relay of the other end, as a program next to a client would be: each flow that a
+//! client begins towards the UDP port goes over a TCP connection, and no datagram passes outside
+//! it.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -36,7 +37,8 @@ use crate::relay::PORT;
 use crate::taken_over::{TakenOver, stop};
 use crate::traffic::{ping, ping_until, transfer};
 
-const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: vpn\r\nConnection: Upgrade\r\nUpgrade: UoTLV/1\r\n\r\n";
+pub(super) const REQUEST: &[u8] =
+    b"GET / HTTP/1.1\r\nHost: vpn\r\nConnection: Upgrade\r\nUpgrade: UoTLV/1\r\n\r\n";
 /// The address of `net` towards the gateway.
 const OUTER: &str = "198.18.0.1";
 // Numbers of messages in `crates/ipc/src/gateway/portal.rs`.
@@ -172,7 +174,7 @@ fn upgraded(lab: &Lab, gateway: &Gateway<'_>) -> StreamOwned<ClientConnection, s
     stream
 }
 
-fn relays(gateway: &Gateway<'_>) -> u64 {
+pub(super) fn relays(gateway: &Gateway<'_>) -> u64 {
     gateway.status()["portal"]["relays"].as_u64().unwrap()
 }
 
@@ -293,7 +295,7 @@ fn whoever_takes_over_the_portal_gets_so_many_sockets_and_ends_nothing() {
     assert_eq!(portal.expect(0).descriptors, 1);
     assert_eq!(relays(&gateway), 5);
     assert!(ping(client.namespace(), CAMPUS_V4.into(), 56, SOON));
-    // What no portal sends is the last of this one, and of its relays.
+    // A message that no portal sends is the last of this one, and of its relays.
     portal.send(&frame(200, &|body| {
         body.array(0).unwrap();
     }));

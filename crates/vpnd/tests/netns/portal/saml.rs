@@ -230,7 +230,7 @@ fn users_of_a_saml_provider_log_in_through_a_bridge() {
     ping_until(&lab.clients[0], CAMPUS_V4.into(), SOON);
     assert_eq!(gateway.sessions()[0]["user"], "ann@uni.example");
 
-    // Groups decide; a user without a permanent identifier gets no further than the bridge.
+    // Groups decide; a user without a permanent identifier is stopped at the bridge.
     refused_with(&bridge.log_in(&traveller(), "", "bob"), "has no access to the VPN");
     assert_eq!(bridge.log_in(&traveller(), "", "eve").status, 500);
     // She is the same to a bridge that was started again.
@@ -241,7 +241,7 @@ fn users_of_a_saml_provider_log_in_through_a_bridge() {
 
     // The bridge does not say how old a login is.
     refused_with(&bridge.log_in(&traveller(), "?again", "ann"), "has not confirmed");
-    // The gateway is told of a leaver at the next login only.
+    // The gateway learns of a leaver at the next login only.
     bridge.users(&json!({}));
     assert_eq!(bridge.log_in(&traveller(), "", "ann").status, 403);
     assert!(ann.overview().is_some() && gateway.sessions().len() == 1);

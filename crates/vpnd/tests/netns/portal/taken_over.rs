@@ -8,9 +8,11 @@
 
 use minicbor::{Decoder, Encoder};
 
-use super::{Browser, SOON, portal_of, serves, with_client};
+use super::{Browser, SOON, configure, portal_of, serves, with_client};
+use crate::gateway::{Gateway, must};
 use crate::lab::{CAMPUS_V4, Lab, eventually};
 use crate::privileges::Seen;
+use crate::process;
 use crate::taken_over::{TakenOver, channel_to_auth, stop};
 use crate::traffic::ping_until;
 
@@ -19,7 +21,9 @@ const OVERVIEW: u32 = 3;
 const END_SESSION: u32 = 4;
 const LOG_OUT: u32 = 5;
 const FINISH: u32 = 10;
+const SHOW_USER: u32 = 42;
 const CHANGE_USER: u32 = 43;
+const LIST_SESSIONS: u32 = 47;
 /// One that there is not.
 pub(super) const UNKNOWN: u32 = 200;
 
@@ -91,7 +95,7 @@ fn whoever_takes_over_the_portal_has_no_user_without_a_token() {
             browser(body, token);
         }));
         reply(&mut portal, number);
-        // Disable her, as whoever is at the help desk.
+        // Disable her, as the person at the help desk.
         let number = numbers.next().unwrap();
         portal.send(&request(number, CHANGE_USER, |body| {
             body.array(4).unwrap().array(2).unwrap().u32(0).unwrap().array(1).unwrap();
@@ -99,7 +103,7 @@ fn whoever_takes_over_the_portal_has_no_user_without_a_token() {
             body.str("ann").unwrap().array(2).unwrap().u32(1).unwrap().array(0).unwrap().str("why").unwrap();
         }));
         assert_eq!(reply(&mut portal, number), [0x82, 1, 0], "no visit");
-        // Back from a provider, with a state that nobody began.
+        // Back from a provider, with a state of no login.
         let number = numbers.next().unwrap();
         portal.send(&request(number, FINISH, |body| {
             body.array(5).unwrap().str("uni").unwrap();
@@ -121,4 +125,81 @@ fn whoever_takes_over_the_portal_has_no_user_without_a_token() {
     serves(&browser_of_ann);
     assert!(browser_of_ann.overview().is_some(), "her visit goes on");
     ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
+}
+
+/// The token that this browser has.
+fn token_of(browser: &Browser<'_>) -> [u8; 32] {
+    let cookies = std::fs::read_to_string(&browser.cookies).unwrap();
+    let line = cookies.lines().find(|line| line.contains("\t__Host-vpnd\t")).unwrap();
+    let token = line.rsplit('\t').next().unwrap();
+    std::array::from_fn(|at| u8::from_str_radix(&token[2 * at..2 * at + 2], 16).unwrap())
+}
+
+fn caller(body: &mut Body, token: [u8; 32]) {
+    body.array(2).unwrap().u32(0).unwrap().array(1).unwrap();
+    browser(body, token);
+}
+
+#[test]
+fn whoever_takes_over_the_portal_does_no_more_than_the_role_of_a_token_may() {
+    let Some(lab) = Lab::new(1) else { return };
+    let mut gateway = Gateway::init(&lab);
+    for (user, group) in [("ann", "students"), ("vic", "viewers"), ("gus", "guests")] {
+        gateway.add_user(user);
+        must(process::run(gateway.user(&["modify", user, "--group", group])));
+    }
+    configure(&gateway);
+    gateway.configure("wireguard.enabled", true);
+    gateway.configure("portal.viewer_groups", "viewers");
+    gateway.configure("portal.admin_networks", "198.18.1.0/24");
+    crate::wireguard::add_device(&gateway, "gus");
+    gateway.start();
+    let [ann, vic] = [(); 2].map(|()| Browser::new(&lab, &lab.clients[0], &gateway));
+    serves(&ann);
+    ann.logged_in("ann");
+    vic.logged_in("vic");
+    let [ann, vic] = [token_of(&ann), token_of(&vic)];
+
+    let seen = portal_of(&gateway);
+    stop(seen.pid());
+    let mut portal = TakenOver::of(seen.pid(), channel_to_auth(seen.pid(), gateway.process().id()));
+    let mut numbers = 1_000..;
+    let mut ask = |kind: u32, content: &dyn Fn(&mut Body)| {
+        let number = numbers.next().unwrap();
+        portal.send(&request(number, kind, content));
+        reply(&mut portal, number)
+    };
+    const NO_ROLE: [u8; 3] = [0x82, 1, 1];
+    for (token, is_viewer) in [(ann, false), (vic, true)] {
+        let listed = ask(LIST_SESSIONS, &|body| {
+            body.array(3).unwrap();
+            caller(body, token);
+            body.array(2).unwrap().u32(1).unwrap().array(0).unwrap().u64(1_000_000).unwrap();
+        });
+        let shown = ask(SHOW_USER, &|body| {
+            body.array(2).unwrap();
+            caller(body, token);
+            body.str("gus").unwrap();
+        });
+        for reply in [listed, shown] {
+            let expected = if is_viewer { &[0x82, 0] } else { &NO_ROLE[..] };
+            assert!(reply.starts_with(expected), "viewer: {is_viewer}: {reply:x?}");
+        }
+        // Renew and remove the device, and disable the user.
+        let deeds: [&dyn Fn(&mut Body); 3] = [
+            &|body| _ = body.u32(10).unwrap().array(2).unwrap().bytes(&[1; 16]).unwrap().bool(true).unwrap(),
+            &|body| _ = body.u32(6).unwrap().array(1).unwrap().bytes(&[1; 16]).unwrap(),
+            &|body| _ = body.u32(1).unwrap().array(0).unwrap(),
+        ];
+        for deed in deeds {
+            let changed = ask(CHANGE_USER, &|body| {
+                body.array(4).unwrap();
+                caller(body, token);
+                body.str("gus").unwrap().array(2).unwrap();
+                deed(body);
+                body.str("why").unwrap();
+            });
+            assert_eq!(changed, NO_ROLE, "viewer: {is_viewer}");
+        }
+    }
 }

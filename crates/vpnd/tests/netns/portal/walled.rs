@@ -1,6 +1,7 @@
 //! Behaviour: a WireGuard device whose session is over reaches the portal, at each of the gateway's
-//! addresses, and nothing else, over an upgrade too; its user renews it there, and the gateway has
-//! it back by a handshake that the gateway begins. The time that took is printed.
+//! addresses, and nothing else, over an upgrade too, and web sites without TLS send it there; its
+//! user renews it there, and the gateway has it back by a handshake that the gateway begins. The time
+//! that took is printed.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -11,6 +12,7 @@ use super::{Browser, SOON, configure, serves};
 use crate::client::Client;
 use crate::gateway::{Gateway, INNER_V4, must};
 use crate::lab::{CAMPUS_V4, GATEWAY_V4, Lab, eventually};
+use crate::openid::OpenId;
 use crate::process;
 use crate::traffic::{ping, ping_until};
 use crate::wireguard::{Stock, add_device, handshakes, program, sessions_of};
@@ -32,6 +34,56 @@ impl Browser<'_> {
         command.args(at(address)).args(["--output", "/dev/null"]);
         process::run(command).status.success()
     }
+}
+
+#[test]
+fn a_walled_device_is_told_the_way_to_its_provider_or_reaches_it_where_that_is_configured() {
+    let Some(program) = program("wireguard-go") else { return };
+    let Some(lab) = Lab::new(1) else { return };
+    let Some(provider) = OpenId::start(&lab, &serde_json::json!({})) else { return };
+    let mut gateway = Gateway::init(&lab);
+    gateway.add_user("ann");
+    gateway.configure("wireguard.enabled", true);
+    configure(&gateway);
+    provider.configure(&gateway, "");
+    let file = add_device(&gateway, "ann");
+    gateway.start();
+    let phone = Stock::start(&lab, 1, &program, &file);
+    ping_until(phone.place, CAMPUS_V4.into(), SOON);
+    let browser = Browser::new(&lab, phone.place, &gateway);
+    serves(&browser);
+    let site = lab.campus.within(|| TcpListener::bind(SocketAddr::from((CAMPUS_V4, 443))).unwrap());
+    let reaches_site =
+        || phone.place.within(|| TcpStream::connect_timeout(&site.local_addr().unwrap(), SECOND).is_ok());
+    let pages = at(IN_CAMPUS);
+    let get = |path: &str| browser.post_with(path, &[], &["--get", "--connect-to", pages[1].as_str()]);
+    assert_eq!(get("/oidc/start/uni").status, 303, "its session goes on");
+
+    must(gateway.ask(&["kick", "ann"]));
+    let page = eventually("the page says what to do", SOON, || {
+        ping(phone.place, CAMPUS_V4.into(), 56, SECOND / 5);
+        let page = browser.has_pages_at(IN_CAMPUS).then(|| get("/oidc/start/uni"))?;
+        (page.status == 200).then_some(page)
+    });
+    assert!(
+        page.body.contains("Turn the tunnel off") && page.body.contains("/oidc/start/uni?anyway"),
+        "{page:?}"
+    );
+    assert_eq!(get("/oidc/start/uni?anyway").status, 303);
+    assert_eq!(browser.get("/oidc/start/uni").status, 303, "outside the tunnel");
+    let mut elsewhere = process::command(&lab, phone.place, "curl");
+    elsewhere.args(["--silent", "--include", "--max-time", "10"]);
+    elsewhere.arg(format!("http://{CAMPUS_V4}/news?{}", "long=".repeat(400)));
+    let answer = Browser::run(elsewhere);
+    let to_portal = format!("\r\nlocation: https://{GATEWAY_V4}/devices\r\n");
+    assert!(answer.status == 302 && answer.head.contains(&to_portal), "{answer:?}");
+    assert!(!reaches_site());
+
+    gateway.configure("portal.provider_networks", vec![format!("{CAMPUS_V4}/32")]);
+    must(gateway.ask(&["reload"]));
+    eventually("it reaches the login page", SOON, || reaches_site().then_some(()));
+    assert!(!ping(phone.place, CAMPUS_V4.into(), 56, SECOND / 2), "and nothing else there");
+    assert_eq!(get("/oidc/start/uni").status, 303);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Behaviour: whoever has taken over a gateway's network worker asks the auth process, over the
+//! Behaviour: an attacker who has taken over a gateway's worker asks the auth process, over the
 //! worker's own channel, for sessions in a profile of their choice. They get what the user's
 //! profile is, and its addresses.
 
@@ -26,7 +26,7 @@ const COMMIT: u32 = 2;
 const GRANTED: u32 = 0;
 const REFUSED: u32 = 3;
 
-/// An address of the profile that nobody here is in.
+/// An address of the profile that no user here has.
 const OF_STAFF: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 86, 16, 9));
 
 /// The worker's channel to the auth process.
@@ -145,7 +145,7 @@ fn a_gateways_worker_chooses_nobodys_profile_and_addresses() {
     assert!(is_of_guests(&granted) && has(&granted, b"guests") && !has(&granted, b"staff"), "{granted:?}");
     assert_eq!(auth.log_in((1 << 40) + 1, "eve").0, REFUSED, "she is in no profile");
 
-    // A session that was granted to nobody is not kept, and the one that was is in ann's profile.
+    // A session that was never granted is not kept, and the one that was is in ann's profile.
     let invented = [0xee; 16];
     let failed = auth.keep((1 << 40) + 2, invented);
     assert!(has(&failed, &invented), "{failed:?}");

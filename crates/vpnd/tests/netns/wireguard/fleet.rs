@@ -101,8 +101,8 @@ impl Fleet {
             let mut handshakes = Handshakes::new(key, vpnd_sys::random::random());
             handshakes.add(gateway, Known::default()).unwrap();
             let mut peers = Peers::new(Time::ZERO, config, vpnd_sys::random::random());
-            let there = Endpoint { remote: at, local: None };
-            let gateway = peers.add(Time::ZERO, gateway, Some(there), None);
+            let endpoint = Endpoint { remote: at, local: None };
+            let gateway = peers.add(Time::ZERO, gateway, Some(endpoint), None);
             Device { socket, handshakes, peers, gateway, openers: HashMap::new(), done: 0 }
         };
         Self { devices: (0..count).map(device).collect(), at, began: Instant::now() }
@@ -135,7 +135,7 @@ impl Fleet {
         }
     }
 
-    /// How many handshakes each has done.
+    /// The number of handshakes that each has done.
     pub(crate) fn done(&self) -> Vec<u64> {
         self.devices.iter().map(|device| device.done).collect()
     }

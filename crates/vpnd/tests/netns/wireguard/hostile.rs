@@ -81,7 +81,7 @@ fn a_flood_with_right_first_macs_is_asked_for_cookies_and_touches_nobody() {
         });
         let laptop = Client::connect(&lab, 2, &bob);
         ping_until(laptop.namespace(), CAMPUS_V4.into(), PATIENCE);
-        // Who shows a cookie gets through: stock clients do five seconds later.
+        // A peer with a cookie gets through: stock clients do five seconds later.
         let tablet = Stock::start(&lab, 3, &program, &add_device_for(&gateway, "ann", "tablet"));
         ping_until(tablet.place, CAMPUS_V4.into(), PATIENCE);
         ping_until(phone.place, CAMPUS_V4.into(), PATIENCE);

@@ -3,6 +3,7 @@
 use vpnd_proto::control::{AsText, List};
 
 use super::*;
+use crate::parent::permission::tests::{connected_to, lacking_ipv6};
 
 /// An offer of IPv4 alone.
 pub(in super::super) fn network() -> Network {
@@ -36,15 +37,15 @@ fn only(networks: &[&str]) -> TunnelOptions {
 /// Whether a machine in this network keeps it; `None` if the tunnel does not contain it.
 fn fate(options: &TunnelOptions, network: &Network, local: &str) -> Option<Result<(), Why>> {
     let local = local.parse().unwrap();
-    let overlaps = Routing::new(options, network, &[local]).overlaps;
+    let overlaps = Routing::new(options, network, &connected_to(&[local])).overlaps;
     overlaps.first().map(|overlap| overlap.lost.map_or(Ok(()), Err))
 }
 
 #[test]
 fn only_routes_of_versions_that_the_client_speaks_are_set() {
-    let pushed = Routing::new(&options(Routes::Pushed), &network(), &[]);
+    let pushed = Routing::new(&options(Routes::Pushed), &network(), &connected_to(&[]));
     assert_eq!(texts(&pushed.destinations), ["192.0.2.0/24", "10.86.0.1/32"]);
-    let all = Routing::new(&options(Routes::All), &network(), &[]);
+    let all = Routing::new(&options(Routes::All), &network(), &connected_to(&[]));
     assert_eq!(texts(&all.destinations), ["0.0.0.0/0", "10.86.0.1/32"]);
 }
 
@@ -53,13 +54,15 @@ fn the_users_own_choice_comes_first() {
     let only = only(&["198.51.100.7/24"]);
     assert_eq!(texts(&destinations(&only, &network())), ["198.51.100.0/24", "10.86.0.1/32"]);
     let by_hand = TunnelOptions { set_routes: false, ..only };
-    let routing = Routing::new(&by_hand, &network(), &["192.168.1.0/24".parse().unwrap()]);
+    let routing = Routing::new(&by_hand, &network(), &connected_to(&["192.168.1.0/24".parse().unwrap()]));
     assert_eq!(routing, Routing::default());
 }
 
 #[test]
 fn a_full_tunnel_refuses_what_it_does_not_carry() {
-    let refused = |options: &TunnelOptions, network: &Network| Routing::new(options, network, &[]).refused;
+    let refused = |options: &TunnelOptions, network: &Network| {
+        Routing::new(options, network, &connected_to(&[])).refused
+    };
     let without_v4 = |network: Network| Network { ipv4: None, gateway_ipv4: None, ..network };
     let all = options(Routes::All);
     assert_eq!(refused(&all, &network()), [Family::V6]);
@@ -76,6 +79,14 @@ fn a_full_tunnel_refuses_what_it_does_not_carry() {
     assert_eq!(refused(&TunnelOptions { set_routes: false, ..all }, &network()), []);
 }
 
+/// The kernel would refuse the route, and sends nothing that it could keep from leaving.
+#[test]
+fn a_full_tunnel_refuses_nothing_of_a_version_that_the_kernel_lacks() {
+    let routing = Routing::new(&options(Routes::All), &network(), &lacking_ipv6());
+    assert!(routing.is_full);
+    assert_eq!(routing.families().collect::<Vec<_>>(), [Family::V4]);
+}
+
 #[test]
 fn a_plausible_local_network_stays_reachable_inside_what_the_tunnel_takes() {
     let offer = offer(&["192.168.0.0/16", "fd20::/32"]);
@@ -88,7 +99,7 @@ fn a_plausible_local_network_stays_reachable_inside_what_the_tunnel_takes() {
     assert_eq!(fate(&options(Routes::Pushed), &offer, "10.1.0.0/16"), None, "the tunnel takes nothing of it");
     assert_eq!(fate(&options(Routes::All), &offer, "10.1.0.0/16"), Some(Ok(())));
     assert_eq!(fate(&options(Routes::All), &offer, "169.254.0.0/16"), Some(Ok(())));
-    // What is refused is taken, too.
+    // A refused network is taken, too.
     assert_eq!(fate(&options(Routes::All), &network(), "fd77::/64"), Some(Ok(())));
 }
 

@@ -1,8 +1,9 @@
-//! What a browser brings to the loopback socket (RFC 8252): one request of HTTP, read by hand.
+//! A browser's request at the loopback socket (RFC 8252): one request of HTTP, read by hand.
 //!
 //! Invariants: anybody on this machine can connect, so requests are bounded in number, length and
 //! time, and all but the one with the state of this login are answered alike and forgotten.
 
+use std::collections::VecDeque;
 use std::io;
 use std::time::Duration;
 
@@ -10,13 +11,13 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 
 /// Bytes of a request.
 const MAX_REQUEST: usize = 8 << 10;
 /// Limit for one.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// Connections at the same time.
+/// Connections at the same time. One more ends the oldest, so that silent ones keep no browser out.
 const MAX_CONNECTIONS: usize = 32;
 
 /// The answer of the person.
@@ -29,16 +30,20 @@ pub(super) struct Brought {
 
 /// Waits for the browser that brings this state.
 pub(super) async fn wait(listener: &TcpListener, state: &[u8; 32]) -> io::Result<Brought> {
-    let mut connections = JoinSet::new();
+    let (mut connections, mut open) = (JoinSet::new(), VecDeque::<AbortHandle>::new());
     let state = URL_SAFE_NO_PAD.encode(state);
     loop {
         tokio::select! {
-            accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => {
+            accepted = listener.accept() => {
                 let (stream, _) = accepted?;
                 let state = state.clone();
-                connections.spawn(async move {
+                open.retain(|connection| !connection.is_finished());
+                if open.len() >= MAX_CONNECTIONS && let Some(oldest) = open.pop_front() {
+                    oldest.abort();
+                }
+                open.push_back(connections.spawn(async move {
                     tokio::time::timeout(REQUEST_TIMEOUT, serve(stream, &state)).await.ok().flatten()
-                });
+                }));
             }
             Some(done) = connections.join_next() => {
                 if let Ok(Some(brought)) = done {
@@ -77,7 +82,7 @@ async fn serve(mut stream: TcpStream, state: &str) -> Option<Brought> {
     brought
 }
 
-/// What a request brings, if it has this state.
+/// The parameters of a request, if it has this state.
 fn brought(request: &[u8], state: &str) -> Option<Brought> {
     let line = request.split(|byte| *byte == b'\r').next()?;
     let query = std::str::from_utf8(line).ok()?.strip_prefix("GET /?")?.strip_suffix(" HTTP/1.1")?;
@@ -104,6 +109,12 @@ fn brought(request: &[u8], state: &str) -> Option<Brought> {
         _ => return None,
     };
     Some(Brought { issuer: issuer?, grant })
+}
+
+/// The issuer and the grant that a request brings, for the fuzzer.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn read(request: &[u8], state: &str) -> Option<(String, Option<[u8; 32]>)> {
+    brought(request, state).map(|Brought { issuer, grant }| (issuer, grant))
 }
 
 #[cfg(test)]
@@ -153,8 +164,13 @@ mod tests {
             let _ = stream.read_to_string(&mut answer).await;
             answer
         };
-        let _silent = TcpStream::connect(address).await.unwrap();
+        let mut silent = Vec::new();
+        for _ in 0..=MAX_CONNECTIONS {
+            silent.push(TcpStream::connect(address).await.unwrap());
+        }
+        let began = std::time::Instant::now();
         assert!(request("GET /favicon.ico HTTP/1.1\r\n\r\n".to_owned()).await.starts_with("HTTP/1.1 404"));
+        assert!(began.elapsed() < REQUEST_TIMEOUT, "before the time of silent ones is over");
         assert_eq!(request("x".repeat(2 * MAX_REQUEST)).await, "");
         assert!(
             request("GET /?state=x&code=y HTTP/1.1\r\n\r\n".to_owned()).await.starts_with("HTTP/1.1 404")

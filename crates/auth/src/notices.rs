@@ -1,0 +1,211 @@
+//! Notices of the gateways of a fleet to one another, through the database.
+//!
+//! INVARIANT: every gateway learns all notices, in one order. A process has learnt its own ones when
+//! it makes them. What [`Notices::decide`] decides follows all that was noticed before.
+
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use minicbor::bytes::{ByteArray, ByteVec};
+use minicbor::{Decode, Encode};
+use vpnd_store::{MAX_NOTICES, Store, StoreError};
+use vpnd_sys::clock::steady_s;
+
+use crate::authenticator::SharedGuess;
+use crate::portal::{SharedLogin, SharedVisit};
+use crate::whois::{OfGateway, Question};
+
+/// Notices of one change, at most.
+const MAX_TOGETHER: usize = 1_024;
+
+/// A notice. What a later vpnd adds is skipped.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub(crate) enum Notice {
+    /// A guess of a password counts, or counts no longer. At the portal, or else at the tunnel.
+    #[n(0)]
+    Guess(#[n(0)] bool, #[n(1)] SharedGuess),
+    /// A visit of the pages, by the hash of its token, has begun or changed, or else ended.
+    #[n(1)]
+    Visit(#[n(0)] ByteArray<32>, #[n(1)] Option<SharedVisit>),
+    /// So has a login in a browser. When it began, by the clock that the gateways share, comes last.
+    #[n(2)]
+    Login(#[n(0)] ByteArray<32>, #[n(1)] Option<SharedLogin>, #[n(2)] u64),
+    /// An administrator asks who had an address; with the time of that.
+    #[n(3)]
+    Asked(#[n(0)] ByteArray<16>, #[n(1)] Question, #[n(2)] u64),
+    /// The answer of one gateway.
+    #[n(4)]
+    Answered(#[n(0)] ByteArray<16>, #[n(1)] OfGateway),
+    /// A user or host has done a thing that is limited; with the time of that, by the clock that the
+    /// gateways share.
+    #[n(5)]
+    Taken(#[n(0)] Taken, #[n(1)] u64),
+}
+
+/// A thing of which a user or host has a number at all gateways together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub(crate) enum Taken {
+    /// This user has logged in.
+    #[n(0)]
+    Login(#[n(0)] ByteArray<16>),
+    /// A WireGuard device of this user was admitted.
+    #[n(1)]
+    Device(#[n(0)] ByteArray<16>),
+    /// This user has typed a short code, at this host.
+    #[n(2)]
+    Code(#[n(0)] ByteArray<16>, #[n(1)] IpAddr),
+}
+
+impl Taken {
+    /// The notice of it, of just now.
+    pub(crate) fn now(self) -> Notice {
+        Notice::Taken(self, steady_s())
+    }
+}
+
+/// The time since this one of the clock that the gateways share.
+pub(crate) fn age(at_s: u64) -> Duration {
+    Duration::from_secs(steady_s().saturating_sub(at_s))
+}
+
+/// A part of the process that makes notices, and learns those of others.
+pub(crate) trait Subscriber: Send + Sync {
+    /// Another process has made it.
+    fn learn(&self, notice: &Notice);
+    /// Those that were made here since the last call.
+    fn made(&self) -> Vec<Notice>;
+    /// Some were lost before they were learnt.
+    fn has_missed(&self) {}
+}
+
+/// The notices of a fleet.
+pub(crate) struct Notices {
+    store: Arc<dyn Store>,
+    /// Identifies this process.
+    origin: [u8; 16],
+    subscribers: Mutex<Vec<Weak<dyn Subscriber>>>,
+    /// The number of the last one that was learnt; 0 before the first.
+    learnt: Mutex<u64>,
+    /// Made here, and not acknowledged by the store.
+    unsent: Mutex<Vec<Notice>>,
+}
+
+impl Notices {
+    pub(crate) fn new(store: Arc<dyn Store>) -> Self {
+        Self {
+            store,
+            origin: rand::random(),
+            subscribers: Mutex::default(),
+            learnt: Mutex::default(),
+            unsent: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn subscribe(&self, subscriber: Weak<dyn Subscriber>) {
+        lock(&self.subscribers).push(subscriber);
+    }
+
+    /// Sends what was made here, and learns what others have.
+    pub(crate) fn turn(&self) -> Result<(), StoreError> {
+        loop {
+            let mut unsent = lock(&self.unsent);
+            let count = if self.gather(&mut unsent) {
+                self.send(&mut unsent, || {})?
+            } else {
+                drop(unsent);
+                let after = *lock(&self.learnt);
+                self.learn(&self.store.notices(after)?)
+            };
+            if count < MAX_NOTICES {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Decides by all that others have let know, so that they decide by it. `decide` is called at most
+    /// once; what it makes is sent with it.
+    pub(crate) fn decide<T>(&self, decide: impl FnOnce() -> T) -> Result<T, StoreError> {
+        let (mut decide, mut decided) = (Some(decide), None);
+        loop {
+            let mut unsent = lock(&self.unsent);
+            self.send(&mut unsent, || decided = decide.take().map(|decide| decide()))?;
+            if let Some(decided) = decided.take() {
+                return Ok(decided);
+            }
+        }
+    }
+
+    /// Learns what others have made, and if that is all of it, does `then` and sends what was made
+    /// here; how many others there were.
+    fn send(
+        &self,
+        unsent: &mut MutexGuard<'_, Vec<Notice>>,
+        mut then: impl FnMut(),
+    ) -> Result<usize, StoreError> {
+        let (mut count, mut sent) = (0, 0);
+        let after = *lock(&self.learnt);
+        self.store.leave_notice(self.origin, after, &mut |found| {
+            count = self.learn(&found);
+            if count >= MAX_NOTICES {
+                return None;
+            }
+            then();
+            if !self.gather(unsent) {
+                return None;
+            }
+            sent = unsent.len().min(MAX_TOGETHER);
+            Some(encode(&unsent[..sent]))
+        })?;
+        unsent.drain(..sent);
+        Ok(count)
+    }
+
+    /// Takes what subscribers have made; whether there is anything to send.
+    fn gather(&self, unsent: &mut Vec<Notice>) -> bool {
+        self.each_subscriber(|subscriber| unsent.extend(subscriber.made()));
+        !unsent.is_empty()
+    }
+
+    /// Hands these on that were not learnt yet; how many there are.
+    fn learn(&self, notices: &vpnd_store::Notices) -> usize {
+        let mut learnt = lock(&self.learnt);
+        if notices.is_cut {
+            tracing::warn!("what other gateways have let know was lost in the database");
+            self.each_subscriber(|subscriber| subscriber.has_missed());
+            // The database may be an earlier one, whose numbers are given again.
+            *learnt = 0;
+        }
+        for notice in &notices.found {
+            if notice.number <= *learnt {
+                continue;
+            }
+            *learnt = notice.number;
+            if notice.origin != self.origin {
+                let items = decode(&notice.body);
+                self.each_subscriber(|subscriber| items.iter().for_each(|item| subscriber.learn(item)));
+            }
+        }
+        notices.found.len()
+    }
+
+    fn each_subscriber(&self, mut work: impl FnMut(&dyn Subscriber)) {
+        let subscribers = lock(&self.subscribers).clone();
+        subscribers.iter().filter_map(Weak::upgrade).for_each(|subscriber| work(&*subscriber));
+    }
+}
+
+pub(crate) fn encode(notices: &[Notice]) -> Vec<u8> {
+    let item = |notice| ByteVec::from(minicbor::to_vec(notice).expect("a vector takes all bytes"));
+    minicbor::to_vec(notices.iter().map(item).collect::<Vec<_>>()).expect("a vector takes all bytes")
+}
+
+/// The notices of a body, but for those that this vpnd does not know.
+pub(crate) fn decode(body: &[u8]) -> Vec<Notice> {
+    let items: Vec<ByteVec> = minicbor::decode(body).unwrap_or_default();
+    items.iter().filter_map(|item| minicbor::decode(item).ok()).collect()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

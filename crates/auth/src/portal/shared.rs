@@ -1,0 +1,79 @@
+//! The web pages of all gateways of a fleet.
+//!
+//! INVARIANT: what is good once is good once over all gateways. Logins that wait for a second step,
+//! and what a page offers for the next, are one gateway's.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Portal, now};
+use crate::notices::{self, Notice, Notices, Subscriber, Taken};
+use vpnd_store::{StoreError, UserId};
+
+impl Portal {
+    /// Shares visits and logins with the other gateways from now on.
+    pub(crate) fn share(&self, notices: &Arc<Notices>) {
+        self.notices.get_or_init(|| Arc::clone(notices));
+    }
+
+    /// Does this after all that other gateways have done, and before all that they will do.
+    pub(super) fn in_order<T>(&self, work: impl FnOnce() -> T) -> Result<T, StoreError> {
+        match self.notices.get() {
+            Some(notices) => notices.decide(work),
+            None => Ok(work()),
+        }
+    }
+
+    /// Learns what other gateways have just done; whether that may be more than was known.
+    pub(super) fn catch_up(&self) -> Result<bool, StoreError> {
+        match self.notices.get() {
+            Some(notices) => notices.turn().map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    /// Lets other gateways know of what was done here, which its user does not wait for.
+    pub(super) fn tell_soon(&self) {
+        if let Some(notices) = self.notices.get().map(Arc::clone) {
+            // After a failure it is sent at the next turn.
+            tokio::task::spawn_blocking(move || drop(notices.turn()));
+        }
+    }
+}
+
+impl Subscriber for Portal {
+    fn learn(&self, notice: &Notice) {
+        match notice {
+            Notice::Visit(hash, shared) => {
+                let now_s = (self.clocks.steady)();
+                self.visits().learn((*hash).into(), shared.as_ref(), now(), now_s);
+            }
+            Notice::Login(hash, shared, began_s) => {
+                let age = Duration::from_secs((self.clocks.steady)().saturating_sub(*began_s));
+                self.connects().learn((*hash).into(), shared.as_ref(), age, now());
+            }
+            Notice::Taken(Taken::Code(user, from), at_s) => {
+                let (user, age) = (UserId((*user).into()), notices::age(*at_s));
+                self.connects().learn_of_code(user, *from, age, now());
+            }
+            Notice::Guess(..) | Notice::Asked(..) | Notice::Answered(..) | Notice::Taken(..) => {}
+        }
+    }
+
+    fn made(&self) -> Vec<Notice> {
+        let now_s = (self.clocks.steady)();
+        let visits = self.visits().made(now(), now_s).into_iter();
+        let mut made: Vec<Notice> = visits.map(|(hash, shared)| Notice::Visit(hash.into(), shared)).collect();
+        made.extend(self.connects().made(now()).into_iter().map(|(hash, shared)| {
+            let (shared, age_s) = shared.unzip();
+            Notice::Login(hash.into(), shared, now_s.saturating_sub(age_s.unwrap_or_default()))
+        }));
+        made.extend(self.connects().codes_typed().into_iter().map(Taken::now));
+        made
+    }
+
+    fn has_missed(&self) {
+        self.visits().forget();
+        self.connects().forget();
+    }
+}

@@ -1,0 +1,230 @@
+//! Visits at all gateways of a fleet.
+//!
+//! INVARIANT: a visit that was ended is over at all of them. One that was not used at a gateway for long
+//! is over at that one alone: it may be in use at another.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use minicbor::bytes::ByteArray;
+use minicbor::{Decode, Encode};
+use vpnd_proto::admission::Source;
+use vpnd_proto::session::DeviceId;
+use vpnd_proto::time::Time;
+use vpnd_store::UserId;
+
+use super::{
+    BrowserKind, Factors, IDLE_TIMEOUT, Kept, LoginFacts, SourceAddresses, SourceLimits, TokenHash, Visit,
+    Visits, is_on, make_room,
+};
+
+/// A visit, as other gateways need it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub(crate) struct SharedVisit {
+    #[n(0)]
+    facts: VisitFacts,
+    /// When it began, by the clock that the fleet's gateways share.
+    #[n(1)]
+    began_s: u64,
+}
+
+/// The part that stays while no one changes the visit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub(super) struct VisitFacts {
+    #[n(0)]
+    user: ByteArray<16>,
+    #[n(1)]
+    generation: u64,
+    #[n(2)]
+    factors: Factors,
+    #[n(3)]
+    device: ByteArray<16>,
+    #[n(4)]
+    auth_time_s: u64,
+    #[n(5)]
+    limits: SourceLimits,
+    #[n(6)]
+    addresses: SourceAddresses,
+    /// The networks of its browser.
+    #[n(7)]
+    ipv4: Option<IpAddr>,
+    #[n(8)]
+    ipv6: Option<IpAddr>,
+    #[n(9)]
+    number: ByteArray<16>,
+    #[n(10)]
+    from: IpAddr,
+    #[n(11)]
+    kind: BrowserKind,
+}
+
+impl VisitFacts {
+    /// `before` has where the browser was seen; that it was seen elsewhere in its network is no news.
+    fn of(kept: &Kept<Visit>, before: Option<&Self>) -> Self {
+        let Visit { user, generation, factors, login } = kept.content;
+        let [ipv4, ipv6] = kept.networks.map(|host| host.map(IpAddr::from));
+        Self {
+            user: user.0.into(),
+            generation,
+            factors,
+            device: login.device.0.into(),
+            auth_time_s: login.auth_time_s,
+            limits: login.limits,
+            addresses: login.addresses,
+            ipv4,
+            ipv6,
+            number: kept.number.into(),
+            from: before.map_or(kept.from, |before| before.from),
+            kind: before.map_or(kept.kind, |before| before.kind),
+        }
+    }
+
+    fn visit(&self) -> Visit {
+        let login = LoginFacts {
+            device: DeviceId(self.device.into()),
+            auth_time_s: self.auth_time_s,
+            limits: self.limits,
+            addresses: self.addresses,
+        };
+        let user = UserId(self.user.into());
+        Visit { user, generation: self.generation, factors: self.factors, login }
+    }
+}
+
+impl Visits {
+    /// Those that have begun, changed or ended here since the last call, by their tokens' hashes.
+    pub(in super::super) fn made(&mut self, now: Time, now_s: u64) -> Vec<(TokenHash, Option<SharedVisit>)> {
+        let mut known = HashMap::with_capacity(self.visits.len());
+        let mut made = Vec::new();
+        for (hash, kept) in &self.visits {
+            let before = self.told.remove(hash);
+            let before = before.map(|(facts, _)| facts);
+            let facts = VisitFacts::of(kept, before.as_ref());
+            if before != Some(facts) && is_on(kept, now) {
+                let began_s = now_s.saturating_sub(kept.age(now).as_secs());
+                made.push((*hash, Some(SharedVisit { facts, began_s })));
+            }
+            known.insert(*hash, (facts, kept.used));
+        }
+        let is_ended = |(_, (_, used)): &(_, (_, Time))| now.since(*used) < IDLE_TIMEOUT;
+        made.extend(self.told.drain().filter(is_ended).map(|(hash, _)| (hash, None)));
+        self.told = known;
+        made
+    }
+
+    /// Another gateway has begun, changed or ended it.
+    pub(in super::super) fn learn(
+        &mut self,
+        hash: TokenHash,
+        shared: Option<&SharedVisit>,
+        now: Time,
+        now_s: u64,
+    ) {
+        let Some(SharedVisit { facts, began_s }) = shared else {
+            self.told.remove(&hash);
+            self.visits.remove(&hash);
+            return;
+        };
+        let before = Duration::from_secs(now_s.saturating_sub(*began_s));
+        let (used, networks) = (now, [facts.ipv4, facts.ipv6].map(|host| host.map(Source::from)));
+        let (from, kind, number) = (facts.from, facts.kind, facts.number.into());
+        let kept = Kept { content: facts.visit(), networks, began: now, before, used, number, from, kind };
+        if is_on(&kept, now) {
+            if !self.visits.contains_key(&hash) {
+                make_room(&mut self.visits);
+            }
+            self.visits.insert(hash, kept);
+            self.told.insert(hash, (*facts, now));
+        }
+    }
+
+    /// Forgets all: which of them were ended elsewhere is not known.
+    pub(in super::super) fn forget(&mut self) {
+        self.visits.clear();
+        self.told.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Token;
+    use super::*;
+    use crate::portal::visits::Found;
+
+    const NOW: Time = Time::ZERO;
+    const HOST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
+
+    fn visit(user: u8) -> Visit {
+        let login = LoginFacts {
+            device: DeviceId([1; 16]),
+            auth_time_s: 900,
+            limits: SourceLimits::default(),
+            addresses: SourceAddresses::default(),
+        };
+        Visit { user: UserId([user; 16]), generation: 3, factors: Factors::PASSWORD, login }
+    }
+
+    /// Sends what one has made to the other.
+    fn exchange(from: &mut Visits, to: &mut Visits, now: Time, now_s: u64) -> usize {
+        let made = from.made(now, now_s);
+        made.iter().for_each(|(hash, shared)| to.learn(*hash, shared.as_ref(), now, now_s));
+        made.len()
+    }
+
+    fn is_there(visits: &mut Visits, token: &Token, now: Time) -> bool {
+        matches!(visits.visit(token, HOST, now), Found::Here(_))
+    }
+
+    #[test]
+    fn a_visit_is_good_at_all_gateways_until_it_is_ended_at_one() {
+        let [mut first, mut second] = [Visits::default(), Visits::default()];
+        let token = first.begin(visit(1), HOST, NOW);
+        assert_eq!(exchange(&mut first, &mut second, NOW, 1_000), 1);
+        assert_eq!(second.visit(&token, HOST, NOW), Found::Here(visit(1)));
+        assert_eq!(first.number(&token), second.number(&token));
+        let still =
+            [exchange(&mut first, &mut second, NOW, 1_000), exchange(&mut second, &mut first, NOW, 1_000)];
+        assert_eq!(still, [0, 0], "what was learnt is no news");
+        second.prove(&token, Factors::ONE_TIME_CODE);
+        exchange(&mut second, &mut first, NOW, 1_000);
+        let Found::Here(proved) = first.visit(&token, HOST, NOW) else { panic!("it is over") };
+        assert_eq!(proved.factors, Factors::PASSWORD.and(Factors::ONE_TIME_CODE));
+        second.end(&token);
+        exchange(&mut second, &mut first, NOW, 1_000);
+        assert!(!is_there(&mut first, &token, NOW) && !is_there(&mut second, &token, NOW));
+    }
+
+    #[test]
+    fn a_cookie_from_another_network_ends_the_visit_everywhere() {
+        let [mut first, mut second] = [Visits::default(), Visits::default()];
+        let token = first.begin(visit(1), HOST, NOW);
+        exchange(&mut first, &mut second, NOW, 1_000);
+        let thief = second.visit(&token, [198, 51, 100, 1].into(), NOW);
+        assert_eq!(thief, Found::Elsewhere(visit(1)));
+        exchange(&mut second, &mut first, NOW, 1_000);
+        assert!(!is_there(&mut first, &token, NOW));
+    }
+
+    #[test]
+    fn a_visit_that_is_unused_at_one_gateway_goes_on_where_it_is_used_and_ends_in_time() {
+        let [mut first, mut second] = [Visits::default(), Visits::default()];
+        let token = first.begin(visit(1), HOST, NOW);
+        exchange(&mut first, &mut second, NOW, 1_000);
+        let later = NOW + IDLE_TIMEOUT / 2;
+        assert!(is_there(&mut first, &token, later));
+        let idle = NOW + IDLE_TIMEOUT;
+        second.begin(visit(2), HOST, idle);
+        assert_eq!(exchange(&mut second, &mut first, idle, 1_000 + idle.since(NOW).as_secs()), 1);
+        assert!(is_there(&mut first, &token, idle) && !is_there(&mut second, &token, idle));
+
+        // One that comes late to another gateway is no younger there.
+        let (token, mut third) = (first.begin(visit(3), HOST, idle), Visits::default());
+        let made = first.made(idle, 1_000);
+        for (hash, shared) in &made {
+            third.learn(*hash, shared.as_ref(), NOW, 1_000 + 12 * 3_600 - 1);
+        }
+        assert!(is_there(&mut third, &token, NOW) && !third.is_recent(&token, NOW));
+        assert!(!is_there(&mut third, &token, NOW + Duration::from_secs(1)));
+    }
+}

@@ -1,0 +1,80 @@
+//! The kill switch that arguments and profile ask for.
+
+use std::net::SocketAddr;
+
+use super::WouldCutOff;
+use super::inbound::{self, Inbound, cut_off};
+use crate::args::ConnectArgs;
+use crate::person::session;
+use vpnd_config::profile::{KillSwitchMode, Profile};
+use vpnd_journal::kill_switch::{KillSwitchPlace, KillSwitchRecord};
+use vpnd_sys::nft::KillSwitchRules;
+
+/// The settings of this machine: the command's and the profile's.
+#[derive(Clone)]
+pub(in super::super) struct Wanted {
+    /// `None` if neither says anything.
+    pub(super) mode: Option<KillSwitchMode>,
+    pub(super) tunnel: String,
+    /// For whom the client runs.
+    pub(super) user: u32,
+    /// The gateway that requires it, if this machine does not.
+    pub(super) required_by: Option<String>,
+    inbound: Vec<u16>,
+    /// Whether the person has named these ports.
+    is_meant: bool,
+    passes_local: bool,
+    sessions: Vec<SocketAddr>,
+}
+
+impl Wanted {
+    pub(in super::super) fn new(args: &ConnectArgs, profile: &Profile) -> Self {
+        let named = args.kill_switch_inbound.as_ref();
+        Self {
+            mode: args.kill_switch.or(profile.kill_switch.mode),
+            tunnel: args.tun.clone(),
+            user: args.on_behalf_of(),
+            required_by: None,
+            inbound: named.map_or(&profile.kill_switch.inbound, |ports| &ports.0).clone(),
+            is_meant: named.is_some(),
+            passes_local: args.kill_switch_allow_local || profile.kill_switch.allow_local,
+            sessions: args.sessions.clone(),
+        }
+    }
+
+    pub(super) fn record(&self, place: &KillSwitchPlace, mode: KillSwitchMode) -> KillSwitchRecord {
+        let (tunnel, inbound) = (self.tunnel.clone(), self.inbound.clone());
+        let rules = KillSwitchRules { tunnel, inbound, local: Vec::new() };
+        let is_persistent = mode == KillSwitchMode::Persistent;
+        let record = place.record(self.user, is_persistent, self.passes_local, rules);
+        KillSwitchRecord { required_by: self.required_by.clone(), ..record }
+    }
+
+    /// Says which connections it cuts off.
+    ///
+    /// # Errors
+    /// [`WouldCutOff`], unless that is meant.
+    pub(super) fn check_cut_off(
+        &self,
+        record: &KillSwitchRecord,
+        before: Option<&KillSwitchRecord>,
+    ) -> Result<(), WouldCutOff> {
+        let open = inbound::established();
+        // The kernel still lists connections that the kill switch of before has cut off.
+        let dead: Vec<&Inbound> = before.into_iter().flat_map(|before| cut_off(&open, before)).collect();
+        let cut: Vec<&Inbound> = cut_off(&open, record).filter(|inbound| !dead.contains(inbound)).collect();
+        let own = inbound::session(&cut, &self.sessions, &session::logged_in_from());
+        if !self.is_meant
+            && let Some(own) = own
+        {
+            return Err(WouldCutOff(own.clone()));
+        }
+        for Inbound { peer, port, .. } in cut.iter().take(8) {
+            tracing::warn!(
+                "the kill switch cuts off {peer}, which is connected to TCP port {port} of this machine; --kill-switch-inbound {port} \
+                 would let it pass"
+            );
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,66 @@
+//! The statements that a gateway of a fleet has a server carry out: docs/FLEET.md counts on them.
+
+use super::fleet::{lease_of, member, report};
+use super::*;
+use crate::{Fleet as _, Leases as _, Revocations as _};
+
+/// Statements of a transaction besides its own: its begin and its end, and for a change the row that is
+/// locked and who may change.
+const OF_A_QUERY: u64 = 2;
+const OF_A_CHANGE: u64 = 5;
+
+/// Statements of the database's gateways so far.
+fn count(cluster: &Cluster, database: &InDatabase) -> u64 {
+    let sql = format!(
+        "SELECT sum(calls) FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid WHERE datname = '{}'",
+        database.name
+    );
+    cluster.sql("postgres", &sql).parse().unwrap_or(0)
+}
+
+#[test]
+fn a_fleet_asks_a_database_for_this_much() {
+    let settings = "shared_preload_libraries = 'pg_stat_statements'";
+    let cluster = some!(Cluster::start("127.0.0.1", |path| std::process::Command::new(path), settings));
+    cluster.sql("postgres", "CREATE EXTENSION pg_stat_statements");
+    let database = InDatabase::on(&cluster);
+    let [first, second] = [1, 2].map(|number| database.open_as(member(number, "campus")).unwrap());
+    let ann = first.add_user(&ann(), 1).unwrap();
+    let counted = |what: &str, work: &dyn Fn()| {
+        let before = count(&cluster, &database);
+        work();
+        let statements = count(&cluster, &database) - before;
+        println!("{what}: {statements} statements");
+        statements
+    };
+    let session = std::cell::RefCell::new(session_of(ann, 1));
+    // The generation, two addresses and the session.
+    let login = counted("a login", &|| {
+        let lease = lease_of(ann, 1, 1);
+        let generation = first.begin_session(lease.owner, Some(2), 1_000).unwrap().generation;
+        assert!(first.claim(&lease, 1_000).unwrap());
+        assert!(first.claim(&crate::Lease { address: "fd00::7".parse().unwrap(), ..lease }, 1_000).unwrap());
+        session.borrow_mut().generation = generation;
+        assert!(first.add_session(&session.borrow(), 0).unwrap());
+    });
+    let rekey = counted("new tokens of a session", &|| {
+        let tokens = SessionChange::Tokens(session.borrow().id, session.borrow().tokens, 2);
+        assert_eq!(first.change_sessions(&[tokens], 1_500).unwrap(), [true]);
+    });
+    let moved = counted("a move", &|| {
+        assert!(second.move_here(session.borrow().id, session.borrow().generation).unwrap().is_some());
+    });
+    let reports = counted("a report", &|| first.report(&report(1)).unwrap());
+    let rest = counted("a look for moves, revocations and notices", &|| {
+        second.taken_away().unwrap();
+        second.end_expired(1_500).unwrap();
+        second.last_revocation().unwrap();
+        second.last_forgotten().unwrap();
+        second.forget_revocations(0);
+        second.revocations_since(0).unwrap();
+        second.notices(0).unwrap();
+    });
+    assert_eq!([rest, reports, rekey], [7 * (OF_A_QUERY + 1), OF_A_CHANGE + 2, OF_A_CHANGE + 1]);
+    assert_eq!(moved, OF_A_CHANGE + 4);
+    assert!(login <= 4 * OF_A_CHANGE + 24, "{login}");
+}

@@ -1,0 +1,270 @@
+//! Behaviour: past a kill switch, and past a full tunnel that is dead, a user opens the network's
+//! login page in a separate browser, and no other user gets out meanwhile or afterwards.
+//!
+//! The name server and the page are at one address of `net`, and the machine's own resolver does not
+//! reach them: the kill switch holds it back.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::client::{self, Client, cleanup};
+use crate::gateway::{VPND, copy_program, must};
+use crate::kill_switch::{self, Talk, closed, in_clear, rules};
+use crate::lab::{Lab, eventually};
+use crate::names::name_server_of;
+use crate::process::{self, Process};
+
+const TIMEOUT: Duration = Duration::from_secs(30);
+const GROUP: u32 = 61_570;
+const ANN: u32 = 61_571;
+const EVE: u32 = 61_572;
+/// No other test has this user: all its processes are killed.
+const BROWSER: u32 = 61_573;
+/// Where the network's name server and page are.
+const CAFE: &str = "198.18.1.77";
+
+/// A browser that loads the page again and again, and shows who it is.
+const LOADS: &str = r#"#!/bin/sh
+touch "$HOME/written" && home=own
+while :; do
+    curl -s -m 2 "$1?$(id -u)-$(id -G)-$(cat "$XAUTHORITY")$DISPLAY-$home-$(grep -c 'CapEff:.0000000000000000' /proc/self/status)"
+    sleep 0.05
+done
+"#;
+
+/// The network's page, and who has asked for it.
+struct Cafe {
+    asked: Arc<Mutex<Vec<String>>>,
+    is_over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Cafe {
+    fn open(lab: &Lab) -> Self {
+        lab.net.ip_batch(&format!("addr add {CAFE}/24 dev {}\n", Lab::port(1)));
+        let listener = lab.net.within(|| TcpListener::bind((CAFE, 80))).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let (asked, is_over) = (Arc::<Mutex<Vec<String>>>::default(), Arc::<AtomicBool>::default());
+        let (list, over) = (Arc::clone(&asked), Arc::clone(&is_over));
+        let thread = std::thread::spawn(move || {
+            while !over.load(Ordering::Relaxed) {
+                let Ok((mut stream, _)) = listener.accept() else {
+                    std::thread::sleep(Duration::from_millis(5));
+                    continue;
+                };
+                stream.set_nonblocking(false).unwrap();
+                stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+                let mut request = [0; 1_024];
+                let len = stream.read(&mut request).unwrap_or_default();
+                list.lock().unwrap().push(String::from_utf8_lossy(&request[..len]).into_owned());
+                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi");
+            }
+        });
+        Self { asked, is_over, thread: Some(thread) }
+    }
+
+    /// Waits until the page is asked for.
+    fn is_asked(&self) -> String {
+        self.asked.lock().unwrap().clear();
+        eventually("the browser has got through", TIMEOUT, || self.asked.lock().unwrap().first().cloned())
+    }
+
+    fn is_left_alone(&self) {
+        // Packets that have left before arrive.
+        std::thread::sleep(Duration::from_millis(100));
+        self.asked.lock().unwrap().clear();
+        std::thread::sleep(Duration::from_millis(300));
+        assert_eq!(*self.asked.lock().unwrap(), Vec::<String>::new());
+    }
+}
+
+impl Drop for Cafe {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// Client 1's machine, on which the service for captive portals may run.
+struct Machine<'l> {
+    lab: &'l Lab,
+    program: PathBuf,
+}
+
+impl<'l> Machine<'l> {
+    fn new(lab: &'l Lab) -> Self {
+        use std::os::unix::fs::PermissionsExt as _;
+        let machine = &lab.clients[0];
+        fs::set_permissions(lab.path(""), fs::Permissions::from_mode(0o711)).unwrap();
+        let program = lab.path("vpnd-of-all");
+        fs::hard_link(VPND, &program).unwrap_or_else(|_| copy_program(&program));
+        let run = process::share_run(lab, machine, Path::new("/"));
+        let etc = process::etc(lab, machine);
+        let append = |name: &str, text: String| {
+            let mut file = fs::OpenOptions::new().append(true).open(etc.join(name)).unwrap();
+            file.write_all(text.as_bytes()).unwrap();
+        };
+        for (name, uid) in [("ann", ANN), ("eve", EVE), ("vpnd-browser", BROWSER)] {
+            append("passwd", format!("{name}:x:{uid}:{uid}::/:/bin/sh\n"));
+        }
+        append("group", format!("vpnd-users:x:{GROUP}:ann\n"));
+        // The address of systemd-resolved, which does not run here.
+        fs::write(etc.join("resolv.conf"), "nameserver 127.0.0.53\n").unwrap();
+        fs::create_dir_all(run.join("systemd/resolve")).unwrap();
+        fs::write(run.join("systemd/resolve/resolv.conf"), format!("nameserver {CAFE}\n")).unwrap();
+        fs::write(lab.path("browser"), LOADS).unwrap();
+        fs::set_permissions(lab.path("browser"), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::write(lab.path("xauthority"), "words").unwrap();
+        Self { lab, program }
+    }
+
+    /// Starts the service, whose windows are open for this time at most.
+    fn service(&self, longest_s: &str) -> Process {
+        let mut command = process::command(self.lab, &self.lab.clients[0], &self.program);
+        command.arg("captive-portal-service").arg("--socket").arg(self.socket());
+        command.arg("--journal-dir").arg(client::journal(self.lab, 1)).args(["--longest", longest_s]);
+        command.arg("--browser").arg(self.lab.path("browser")).args(["--page", "http://any.example/"]);
+        let mut service = Process::start(self.lab, "portals", command);
+        eventually("users may connect", TIMEOUT, || {
+            service.assert_running();
+            service.output().contains("users may connect").then_some(())
+        });
+        service
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.lab.path("portals/socket")
+    }
+
+    fn as_user(&self, uid: u32, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = process::command(self.lab, &self.lab.clients[0], "setpriv");
+        let groups = if uid == ANN { GROUP } else { uid }.to_string();
+        command.args(["--reuid", &uid.to_string(), "--regid", &uid.to_string(), "--groups", &groups]);
+        command.arg(program).env("DISPLAY", ":7").env("XAUTHORITY", self.lab.path("xauthority"));
+        command
+    }
+
+    /// `vpnd captive-portal` as this user.
+    fn command(&self, uid: u32) -> Command {
+        let mut command = self.as_user(uid, &self.program);
+        command.arg("captive-portal").arg("--socket").arg(self.socket());
+        command
+    }
+
+    fn open(&self) -> Process {
+        Process::start(self.lab, "page", self.command(ANN))
+    }
+
+    fn refused(&self, uid: u32, words: &str) {
+        let output = process::run(self.command(uid));
+        let text = process::text(&output);
+        assert!(!output.status.success() && text.contains(words), "{text}");
+    }
+
+    /// Whether another user gets the page, by its address.
+    fn reaches(&self, uid: u32) -> bool {
+        let mut command = self.as_user(uid, "curl");
+        command.args(["-s", "-m", "0.4", &format!("http://{CAFE}/other")]);
+        process::run(command).status.success()
+    }
+
+    fn list(&self, words: &[&str]) -> String {
+        let mut command = process::command(self.lab, &self.lab.clients[0], words[0]);
+        command.args(&words[1..]);
+        process::text(&process::run(command))
+    }
+
+    /// Whether the kill switch passes the browser's user.
+    fn is_passed(&self) -> bool {
+        self.list(&["nft", "list", "set", "inet", "vpndkillswitch", "captive_portal"]).contains("elements")
+    }
+
+    /// Nothing of a window is left.
+    fn is_closed(&self) {
+        eventually("the window is closed", TIMEOUT, || {
+            let has_rule = self.list(&["ip", "rule", "show"]).contains(&format!("uidrange {BROWSER}"));
+            (!self.is_passed() && !has_rule).then_some(())
+        });
+        // Killed ones may still be listed until their parent notices.
+        let running = self.list(&["pgrep", "--runstates", "D,R,S,T", "-u", &BROWSER.to_string()]);
+        assert_eq!(running, "", "processes of the browser");
+    }
+}
+
+/// Counts what arrives of client 1 that is neither a client's own nor for the page and its name.
+fn capture(lab: &Lab) {
+    kill_switch::capture(lab);
+    let rule = format!("insert rule inet capture arriving ip daddr {CAFE}");
+    lab.net.nft(&format!("{rule} tcp dport 80 accept\n{rule} udp dport 53 accept\n"));
+}
+
+#[test]
+fn one_browser_gets_past_a_kill_switch_for_a_while_and_nobody_else_does() {
+    let Some(lab) = Lab::new(1) else { return };
+    let (mut gateway, ann) = kill_switch::gateway(&lab);
+    let machine = Machine::new(&lab);
+    let cafe = Cafe::open(&lab);
+    let _names = name_server_of(&lab, &lab.net, &[CAFE], "any.example", &[CAFE]);
+    capture(&lab);
+    let mut service = machine.service("60");
+    machine.refused(ANN, "neither a kill switch nor a tunnel");
+    let mut trying = Process::start(&lab, "client1", client::command(&lab, 1, &ann, &["--kill-switch"]));
+    eventually("the kill switch is on", TIMEOUT, || rules(&lab));
+    let _talk = Talk::start(&lab.clients[0]);
+    in_clear(&lab);
+
+    let page = machine.open();
+    let request = cafe.is_asked();
+    let wanted = format!("GET /?{BROWSER}-{BROWSER}-words:7-own-1 ");
+    assert!(request.starts_with(&wanted), "who it is, its screen, its home, no capability: {request}");
+    assert!(!machine.reaches(ANN) && !machine.reaches(0));
+    machine.refused(ANN, "open already");
+    machine.refused(EVE, "not in the group");
+    trying.kill();
+    cafe.is_asked();
+    assert!(!machine.reaches(0));
+    closed(&lab, "while the browser is open, with a client and without");
+    page.signal(Signal::INT);
+    machine.is_closed();
+    cafe.is_left_alone();
+
+    // A tunnel ends it.
+    let mut page = machine.open();
+    cafe.is_asked();
+    gateway.start();
+    let mut client = Client::connect(&lab, 1, &ann);
+    page.wait(TIMEOUT);
+    assert!(page.output().contains("connected"), "{}", page.output());
+    machine.is_closed();
+    machine.refused(ANN, "no login page is in the way");
+
+    // A dead full tunnel is not in the way; a service that is killed leaves no browser, and what it has opened to the next.
+    client.kill();
+    let mut page = machine.open();
+    cafe.is_asked();
+    service.kill();
+    page.wait(TIMEOUT);
+    cafe.is_left_alone();
+    let _service = machine.service("1");
+    machine.is_closed();
+    let mut page = machine.open();
+    page.wait(TIMEOUT);
+    assert!(page.output().contains("the time is over"), "{}", page.output());
+    machine.is_closed();
+    closed(&lab, "afterwards");
+    let output = must(cleanup(&lab, 1));
+    let said = process::text(&output);
+    assert!(said.contains("the kill switch is off"), "{said}");
+    machine.refused(ANN, "neither a kill switch nor a tunnel");
+}
