@@ -50,9 +50,11 @@ impl<'l> Client<'l> {
     pub(crate) fn connect_with(lab: &'l Lab, number: usize, login: &Login, arguments: &[&str]) -> Self {
         let process = Process::start(lab, &format!("client{number}"), command(lab, number, login, arguments));
         let mut client = Self { lab, number, process };
+        // Its addresses are there before its routes.
         eventually(&format!("client {number} is connected"), CONNECTS, || {
             client.process.assert_running();
-            (!client.addresses().is_empty()).then_some(())
+            let connected = client.process.output().contains(": connected");
+            (connected && !client.addresses().is_empty()).then_some(())
         });
         client
     }
