@@ -3,6 +3,7 @@
 //!
 //! Every attack is made again without the rules that stop it, and must then succeed: so it is one.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
@@ -30,6 +31,12 @@ fn address(text: &str) -> IpAddr {
     text.parse().expect("an address")
 }
 
+/// A socket on a port that an earlier one had: a process that another test starts has that one, too,
+/// until it runs its program.
+fn bound<T: Send>(there: &Namespace, bind: impl Fn() -> io::Result<T> + Sync) -> T {
+    eventually("the address is there, and free", 5 * SECOND, || there.within(&bind).ok())
+}
+
 /// Whether a datagram that `from` sends as `source` comes to `to` in the other box, again and again
 /// for as long as it is `expected` to come or not. The sender must have the address.
 pub(crate) fn arrives(
@@ -37,7 +44,7 @@ pub(crate) fn arrives(
     (there, to): (&Namespace, IpAddr),
     expected: bool,
 ) -> bool {
-    let receiver = there.within(|| UdpSocket::bind((to, LISTENS))).expect("the address is the receiver's");
+    let receiver = bound(there, || UdpSocket::bind((to, LISTENS)));
     let sender = from.within(|| UdpSocket::bind((source, 0))).expect("the address is the sender's");
     receiver.set_read_timeout(Some(SECOND / 10)).expect("a socket");
     let end = Instant::now() + if expected { ARRIVAL_TIMEOUT } else { KEPT_OUT };
@@ -332,7 +339,7 @@ fn the_campus_opens_connections_to_clients_only_where_it_may() {
 
 /// Whether a TCP connection comes about.
 fn connects(from: &Namespace, server: &Namespace, to: IpAddr) -> bool {
-    let listener = server.within(|| TcpListener::bind((to, LISTENS))).expect("the address is the server's");
+    let listener = bound(server, || TcpListener::bind((to, LISTENS)));
     let address = listener.local_addr().expect("it is bound");
     from.within(|| TcpStream::connect_timeout(&address, SECOND / 2)).is_ok()
 }
@@ -412,7 +419,7 @@ fn of_the_gateway_itself_clients_reach_ping_and_pushed_dns() {
     assert_eq!(services(), [false; 6]);
     let dns = |to: &str| {
         let to = address(to);
-        let server = lab.gateway.within(|| UdpSocket::bind((to, 53))).expect("the port is free");
+        let server = bound(&lab.gateway, || UdpSocket::bind((to, 53)));
         let client = from.within(|| UdpSocket::bind((one.v4(), 0))).expect("its address");
         server.set_read_timeout(Some(SECOND)).expect("a socket");
         let _ = client.send_to(b"a question", (to, 53));

@@ -186,7 +186,8 @@ fn a_loop_of_logins_keeps_no_connection_of_others_alive() {
     let others = USERS.map(|name| gateway.add_user(name));
     gateway.start();
     let client = Client::connect(&lab, 1, &ann);
-    await_known(&lab, client.namespace(), client.v4(), CAMPUS_V4.into());
+    let inner = client.v4();
+    await_known(&lab, client.namespace(), inner, CAMPUS_V4.into());
     in_her_box(&lab, async || {
         for seed in 1..=LOGINS_OF_EACH {
             for (user, login) in USERS.into_iter().zip(&others) {
@@ -205,5 +206,5 @@ fn a_loop_of_logins_keeps_no_connection_of_others_alive() {
         }
     });
     must(process::run(gateway.user(&["disable", "ann"])));
-    eventually("ann's connections are forgotten", TIMEOUT, || (!is_known(&lab, client.v4())).then_some(()));
+    eventually("ann's connections are forgotten", TIMEOUT, || (!is_known(&lab, inner)).then_some(()));
 }

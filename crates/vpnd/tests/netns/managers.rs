@@ -6,7 +6,8 @@ use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
@@ -47,11 +48,19 @@ fn start_and_restart<'l>(
     let mut daemon = started();
     watch(lab);
     through(lab, client, "started");
-    daemon.signal(Signal::TERM);
-    daemon.wait(10 * SECOND);
+    end(daemon);
     daemon = started();
     through(lab, client, "restarted");
     daemon
+}
+
+/// Ends it in order, or not: dhcpcd 9.4 may wait for a process of its own for good.
+fn end(mut daemon: Process) {
+    daemon.signal(Signal::TERM);
+    let patience = Instant::now() + 10 * SECOND;
+    while daemon.ended().is_none() && Instant::now() < patience {
+        thread::sleep(SECOND / 20);
+    }
 }
 
 fn through<'l>(lab: &'l Lab, client: &Client<'l>, what: &str) {
@@ -192,12 +201,11 @@ fn dhcpcd_starts_and_ends_beside_a_full_tunnel() {
             daemon.output().contains("up0: leased 198.18.1.1").then_some(())
         });
     };
-    let mut daemon = start_and_restart(&lab, &client, start, leased);
+    let daemon = start_and_restart(&lab, &client, start, leased);
     eventually("names are for the tunnel", 20 * SECOND, || {
         fs::read_to_string(etc.join("resolv.conf")).ok()?.contains(PUSHED).then_some(())
     });
     client.interrupt();
-    daemon.signal(Signal::TERM);
-    daemon.wait(10 * SECOND);
+    end(daemon);
     assert!(!machine.ip(&["rule", "show"]).contains("proto 118"), "nothing is left");
 }
