@@ -33,7 +33,7 @@ const MAX_HEAD: usize = 16 << 10;
 const BY_BROWSER: &str = "open it in a browser, save the profile, and import the file";
 
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum FetchError {
+pub enum FetchError {
     #[error(
         "'{0}' is no address of a profile, which begins with https:// and has neither user nor password in it; for a file, give its \
          path"
@@ -65,7 +65,7 @@ pub(crate) enum FetchError {
 ///
 /// # Errors
 /// [`FetchError`], with what to do.
-pub(crate) async fn fetch(address: &str) -> Result<Zeroizing<String>, FetchError> {
+pub async fn fetch(address: &str) -> Result<Zeroizing<String>, FetchError> {
     let url: HttpsUrl = address.parse().map_err(|()| FetchError::NoAddress(harmless(address)))?;
     from(&url, connector()?).await
 }

@@ -19,15 +19,15 @@ use zeroize::Zeroizing;
 use crate::user_messages::MAX_PROFILE;
 
 /// The longest frame of a user, bytes: the longest profile fits.
-pub(crate) const MAX_FROM_USER: usize = MAX_PROFILE + (4 << 10);
+pub const MAX_FROM_USER: usize = MAX_PROFILE + (4 << 10);
 /// The longest frame of the service or a client, bytes: all tunnels with all their routes fit.
-pub(crate) const MAX_FROM_SERVICE: usize = 1 << 20;
+pub const MAX_FROM_SERVICE: usize = 1 << 20;
 /// Limit for the rest of a frame once its first byte is there, and for sending one.
 const FRAME_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 10 });
 const HEADER: usize = 4;
 
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum FrameError {
+pub enum FrameError {
     #[error("the connection failed: {0}")]
     Io(#[from] io::Error),
     #[error("a message is too long")]
@@ -41,24 +41,27 @@ pub(crate) enum FrameError {
 }
 
 /// The receiving direction of a connection.
-pub(crate) struct Reader {
+pub struct Reader {
     stream: OwnedReadHalf,
     max_len: usize,
 }
 
 /// The sending direction of a connection, which closes with it.
-pub(crate) struct Writer {
+pub struct Writer {
     stream: OwnedWriteHalf,
 }
 
 /// Both directions of a connection, whose frames to this end have `max_len` bytes at most.
-pub(crate) fn split(stream: UnixStream, max_len: usize) -> (Reader, Writer) {
+pub fn split(stream: UnixStream, max_len: usize) -> (Reader, Writer) {
     let (read, write) = stream.into_split();
     (Reader { stream: read, max_len }, Writer { stream: write })
 }
 
 /// Splits a connection that the runtime does not know yet.
-pub(crate) fn split_std(stream: StdStream, max_len: usize) -> io::Result<(Reader, Writer)> {
+///
+/// # Errors
+/// If the runtime can't take it.
+pub fn split_std(stream: StdStream, max_len: usize) -> io::Result<(Reader, Writer)> {
     stream.set_nonblocking(true)?;
     Ok(split(UnixStream::from_std(stream)?, max_len))
 }
@@ -66,7 +69,10 @@ pub(crate) fn split_std(stream: StdStream, max_len: usize) -> io::Result<(Reader
 impl Reader {
     /// The next message, for which it waits without a limit; `None` when the other end is gone. Not
     /// to be cancelled unless the connection is given up.
-    pub(crate) async fn next<T: for<'b> Decode<'b, ()>>(&mut self) -> Result<Option<T>, FrameError> {
+    ///
+    /// # Errors
+    /// [`FrameError`]: the connection is of no use any more.
+    pub async fn next<T: for<'b> Decode<'b, ()>>(&mut self) -> Result<Option<T>, FrameError> {
         let mut header = [0; HEADER];
         if self.stream.read(&mut header[..1]).await? == 0 {
             return Ok(None);
@@ -95,7 +101,10 @@ impl Reader {
 
 impl Writer {
     /// Sends one message. Not to be cancelled unless the connection is given up.
-    pub(crate) async fn send<T: Encode<()>>(&mut self, message: &T) -> Result<(), FrameError> {
+    ///
+    /// # Errors
+    /// [`FrameError`]: the connection is of no use any more.
+    pub async fn send<T: Encode<()>>(&mut self, message: &T) -> Result<(), FrameError> {
         // Growing would leave a copy of a password behind.
         let mut frame = Zeroizing::new(Vec::with_capacity(MAX_FROM_USER + HEADER));
         frame.extend([0; HEADER]);

@@ -6,21 +6,16 @@
 
 pub mod args;
 pub mod capport;
-pub mod captive_portal;
-mod fetch;
-mod frames;
+pub mod fetch;
+pub mod frames;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 pub mod lookup;
-mod members;
 pub mod messages;
 pub mod parent;
-mod person;
+pub mod person;
 mod servers;
-pub mod service;
-pub mod user_commands;
 pub mod user_messages;
-mod user_socket;
 pub mod worker;
 
 use vpnd_proto::client::DEFAULT_MTU;

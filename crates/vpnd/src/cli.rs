@@ -35,13 +35,13 @@ pub use user::{
     UserChangeArgs, UserDevicesArgs, UserExportArgs, UserImportArgs, UserModifyArgs, UserShowArgs,
 };
 use vpnd_client::args::{CleanupArgs, ConnectArgs, KillSwitchArgs, user_name};
-use vpnd_client::captive_portal::CaptivePortalArgs;
-use vpnd_client::service::ServiceArgs;
-use vpnd_client::user_commands::{
+use vpnd_client::user_messages::DEFAULT_SOCKET;
+use vpnd_client_service::captive_portal::CaptivePortalArgs;
+use vpnd_client_service::service::ServiceArgs;
+use vpnd_client_service::user_commands::{
     ForgetArgs, ImportArgs, ListArgs, LogArgs, OpenPortalArgs, OwnPasswordArgs, OwnTunnelsArgs,
     ServiceSocket, UpArgs,
 };
-use vpnd_client::user_messages::DEFAULT_SOCKET;
 use vpnd_config::DEFAULT_CONFIG;
 use vpnd_gateway::args::ServerArgs;
 use vpnd_sys::date::Expiry;

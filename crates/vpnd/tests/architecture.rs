@@ -109,12 +109,14 @@ fn dependencies_point_one_way() {
         ("portal", with(&["vpnd-relay"])),
         ("auth", with(&["vpnd-store", "vpnd-wireguard"])),
         ("gateway", with(&["trusted-path", "vpnd-journal", "vpnd-shard", "vpnd-wireguard"])),
-        ("client", with(&["trusted-path", "vpnd-journal", "vpnd-relay", "vpnd-shard"])),
+        ("client", with(&["vpnd-journal", "vpnd-relay", "vpnd-shard"])),
+        ("client-service", with(&["trusted-path", "vpnd-client", "vpnd-journal"])),
         (
             "vpnd",
             with(&[
                 "vpnd-auth",
                 "vpnd-client",
+                "vpnd-client-service",
                 "vpnd-gateway",
                 "vpnd-idp",
                 "vpnd-portal",
@@ -195,9 +197,10 @@ fn the_measuring_tool_speaks_no_vpns_protocol() {
 
 /// Crates with several processes, a module for each. What one of them needs of another it requests
 /// by a message.
-const PROCESSES: [(&str, &[&str]); 2] = [
+const PROCESSES: [(&str, &[&str]); 3] = [
     ("gateway", &["parent", "worker", "acme"]),
-    ("client", &["parent", "worker", "lookup", "service", "captive_portal", "user_commands"]),
+    ("client", &["parent", "worker", "lookup"]),
+    ("client-service", &["service", "captive_portal", "user_commands"]),
 ];
 /// Calls that need a right, and the only modules of these crates that may use them.
 const RESERVED: [(&str, &[&str]); 4] = [
@@ -239,7 +242,7 @@ fn names(code: &str, path: &str) -> bool {
 fn no_process_uses_the_code_of_another() {
     for (name, processes) in PROCESSES {
         let sources = sources(name);
-        assert!(sources.len() > 20, "crates/{name} has only {} files", sources.len());
+        assert!(sources.len() > 15, "crates/{name} has only {} files", sources.len());
         for process in processes {
             assert!(sources.iter().any(|(file, _)| is_in(file, process)), "there is no {process}");
             let strangers = sources.iter().filter(|(file, _)| !is_in(file, process) && file != "lib.rs");
@@ -265,7 +268,24 @@ fn what_takes_a_right_is_used_where_that_right_is() {
             let others = sources.iter().filter(|(file, code)| is_stranger(file) && names(code, path));
             let using: Vec<_> = others.map(|(file, _)| file).collect();
             assert!(using.is_empty(), "{path} is for {users:?}, and these of {name} use it: {using:?}");
-            assert!(sources.iter().any(|(_, code)| names(code, path)), "{name} does not use {path}");
+        }
+    }
+    for (path, users) in RESERVED {
+        let uses = |user: &&str| {
+            let all = PROCESSES.iter().flat_map(|(name, _)| sources(name));
+            all.into_iter().any(|(file, code)| is_in(&file, user) && names(&code, path))
+        };
+        let idle: Vec<_> = users.iter().filter(|user| !uses(user)).collect();
+        assert!(idle.is_empty(), "{path} is reserved for {idle:?}, which do not use it");
+    }
+}
+
+/// The client service starts clients as processes of their own.
+#[test]
+fn the_client_service_runs_no_clients_code() {
+    for (file, code) in sources("client-service") {
+        for process in ["parent", "worker", "lookup"] {
+            assert!(!names(&code, &format!("vpnd_client::{process}")), "{file} uses a client's {process}");
         }
     }
 }

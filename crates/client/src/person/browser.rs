@@ -35,7 +35,8 @@ pub(crate) fn listener() -> io::Result<(TcpListener, u16)> {
 }
 
 /// Whether this process can have a browser opened: not over ssh, as a rule.
-pub(crate) fn has_screen() -> bool {
+#[must_use]
+pub fn has_screen() -> bool {
     SCREENS.iter().any(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()))
 }
 
@@ -96,7 +97,7 @@ pub(crate) fn show(url: &str) -> Result<(), String> {
 ///
 /// # Errors
 /// If it is none.
-pub(crate) fn check(url: &str) -> Result<(), String> {
+pub fn check(url: &str) -> Result<(), String> {
     if is_page(url) { Ok(()) } else { Err("the login page's address is not valid".to_owned()) }
 }
 

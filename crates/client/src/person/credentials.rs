@@ -15,7 +15,7 @@ use vpnd_sys::terminal;
 pub(crate) const MAX_PASSWORD: usize = 1_024;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Source {
+pub enum Source {
     /// The first line of a file that only its owner can read.
     File(PathBuf),
     /// The first line of an open descriptor.
@@ -23,7 +23,7 @@ pub(crate) enum Source {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum CredentialsError {
+pub enum CredentialsError {
     /// The file or descriptor can't be read.
     #[error("can't read the password from {from}: {source}")]
     Read {
@@ -53,7 +53,7 @@ pub(crate) enum CredentialsError {
 ///
 /// # Errors
 /// [`CredentialsError`], with the source and a remedy.
-pub(crate) fn read(source: &Source) -> Result<Zeroizing<String>, CredentialsError> {
+pub fn read(source: &Source) -> Result<Zeroizing<String>, CredentialsError> {
     match source {
         Source::File(path) => from_file(path),
         Source::Descriptor(fd) => {

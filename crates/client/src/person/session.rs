@@ -14,7 +14,7 @@ const SESSIONS: &str = "/run/systemd/sessions";
 const MAX_SESSIONS: usize = 1_024;
 
 /// The peers that `SSH_CONNECTION` names, here and in the processes above: sudo takes it out.
-pub(crate) fn peers() -> impl Iterator<Item = SocketAddr> {
+pub fn peers() -> impl Iterator<Item = SocketAddr> {
     let parent = |pid: &u32| -> Option<u32> {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
         let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;

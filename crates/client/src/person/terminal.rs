@@ -16,7 +16,7 @@ const CODE: &str = "One-time code (Enter if you have none): ";
 ///
 /// # Errors
 /// If there is no terminal, or it was closed.
-pub(crate) fn ask(ask: &Ask) -> Result<Zeroizing<String>, CredentialsError> {
+pub fn ask(ask: &Ask) -> Result<Zeroizing<String>, CredentialsError> {
     match ask {
         Ask::Name { gateway } => match credentials::ask_openly(&format!("User at {}: ", harmless(gateway))) {
             Err(CredentialsError::NoTerminal) => Err(CredentialsError::NoUser),

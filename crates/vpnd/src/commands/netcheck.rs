@@ -26,7 +26,7 @@ use crate::cli::NetcheckArgs;
 use nat::Mapping;
 use tcp::{LoginPage, Pages, Port};
 use udp::{Loss, Probed};
-use vpnd_client::user_commands::ServiceSocket;
+use vpnd_client_service::user_commands::ServiceSocket;
 use vpnd_config::ConfigError;
 use vpnd_config::profile::{Profile, ServerAddress};
 use vpnd_sys::netlink::Netlink;
@@ -118,11 +118,9 @@ async fn profile(named: &Path, service: &ServiceSocket) -> Result<Profile, Netch
     // Those of the machine are named as `vpnd list` shows them, or by their files.
     let name = named.file_stem().filter(|_| named.extension().is_none_or(|extension| extension == "toml"));
     let name = name.unwrap_or(named.as_os_str()).to_string_lossy().into_owned();
-    vpnd_client::user_commands::gateway(service, &name).await.map_err(|why| NetcheckError::NoProfile {
-        name,
-        source,
-        why: format!("{why:#}"),
-    })
+    vpnd_client_service::user_commands::gateway(service, &name)
+        .await
+        .map_err(|why| NetcheckError::NoProfile { name, source, why: format!("{why:#}") })
 }
 
 fn write(report: &Report, is_json: bool, out: &mut dyn Write) -> Result<(), NetcheckError> {

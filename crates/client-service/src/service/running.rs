@@ -19,8 +19,8 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Service;
 use super::tunnels::TunnelId;
-use crate::frames::{self, FrameError, MAX_FROM_SERVICE, Writer};
-use crate::user_messages::{
+use vpnd_client::frames::{self, FrameError, MAX_FROM_SERVICE, Writer};
+use vpnd_client::user_messages::{
     Ask, Begin, FromClient, Login, ToClient, TunnelDetails, TunnelState, TunnelStatus, Typed,
 };
 use vpnd_ipc::spawn::THIS_PROGRAM;

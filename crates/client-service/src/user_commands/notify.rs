@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 
 use super::{ServiceClient, ServiceSocket, refused, say};
-use crate::user_messages::{ServiceReply, UserRequest};
+use vpnd_client::user_messages::{ServiceReply, UserRequest};
 use vpnd_sys::text::harmless;
 
 /// The program that shows a notification.

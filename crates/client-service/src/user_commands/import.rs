@@ -14,8 +14,8 @@ use rustix::fs::OFlags;
 use zeroize::Zeroizing;
 
 use super::{ServiceClient, ServiceSocket, profile_name, refused, say};
-use crate::fetch::fetch;
-use crate::user_messages::{Import, MAX_PROFILE, ProfileName, ProfileText, ServiceReply, UserRequest};
+use vpnd_client::fetch::fetch;
+use vpnd_client::user_messages::{Import, MAX_PROFILE, ProfileName, ProfileText, ServiceReply, UserRequest};
 use vpnd_sys::account;
 use vpnd_sys::text::harmless;
 

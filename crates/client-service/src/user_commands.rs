@@ -22,18 +22,18 @@ use tokio::net::UnixStream;
 use vpnd_proto::control::{AsText, UserName};
 use zeroize::Zeroizing;
 
-use crate::args::user_name;
-use crate::frames::{self, MAX_FROM_SERVICE, Reader, Writer};
-use crate::person::browser;
-use crate::person::credentials::{self, CredentialsError, Source};
-use crate::person::{session, terminal};
-use crate::user_messages::{
-    Ask, ListedProfile, Login, ProfileName, ServiceReply, TunnelStatus, Typed, Up, UsedBy, UserRequest,
-};
-use crate::user_messages::{DEFAULT_GROUP, DEFAULT_SOCKET};
 pub use captive_portal::{OpenPortalArgs, captive_portal};
 pub use import::{ForgetArgs, ImportArgs, forget, import};
 use table::render;
+use vpnd_client::args::user_name;
+use vpnd_client::frames::{self, MAX_FROM_SERVICE, Reader, Writer};
+use vpnd_client::person::browser;
+use vpnd_client::person::credentials::{self, CredentialsError, Source};
+use vpnd_client::person::{session, terminal};
+use vpnd_client::user_messages::{
+    Ask, ListedProfile, Login, ProfileName, ServiceReply, TunnelStatus, Typed, Up, UsedBy, UserRequest,
+};
+use vpnd_client::user_messages::{DEFAULT_GROUP, DEFAULT_SOCKET};
 use vpnd_config::profile::Profile;
 use vpnd_ipc::spawn::ChildError;
 use vpnd_sys::clock::wall_s;

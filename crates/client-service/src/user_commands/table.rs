@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use crate::user_messages::{Transport, TunnelDetails, TunnelState, TunnelStatus};
+use vpnd_client::user_messages::{Transport, TunnelDetails, TunnelState, TunnelStatus};
 use vpnd_sys::text::harmless;
 
 /// Routes that are named.

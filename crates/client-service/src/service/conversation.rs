@@ -18,9 +18,9 @@ use super::Service;
 use super::profiles::{Found, Listed, ProfileError, Profiles};
 use super::running::{self, Attached, Event, Plan};
 use super::tunnels::{Denied, TunnelId};
-use crate::frames::{self, FrameError, MAX_FROM_USER, Writer};
 use crate::members::Admission;
-use crate::user_messages::{Import, ListedProfile, ServiceReply, TunnelState, Up, UserRequest};
+use vpnd_client::frames::{self, FrameError, MAX_FROM_USER, Writer};
+use vpnd_client::user_messages::{Import, ListedProfile, ServiceReply, TunnelState, Up, UserRequest};
 use vpnd_config::profile::{LOGIN_NAME_RULE, is_login_name};
 use vpnd_ipc::spawn::THIS_PROGRAM;
 use vpnd_sys::clock::{now, wall_s};
@@ -287,7 +287,7 @@ impl Conversation {
         &mut self,
         id: TunnelId,
         mut events: mpsc::Receiver<Event>,
-        answers: mpsc::Sender<Option<crate::user_messages::Typed>>,
+        answers: mpsc::Sender<Option<vpnd_client::user_messages::Typed>>,
     ) -> Result<(), FrameError> {
         loop {
             tokio::select! {

@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use crate::user_messages::{TunnelState, TunnelStatus, UsedBy};
+use vpnd_client::user_messages::{TunnelState, TunnelStatus, UsedBy};
 
 /// Tunnels at the same time. Each has a separate layer.
 pub(super) const MAX_TUNNELS: usize = 4;

@@ -29,13 +29,13 @@ use tokio::net::UnixStream;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 
-use crate::args::DEFAULT_CLIENT_STATE;
 use crate::members::{Admission, Members};
-use crate::user_messages::{DEFAULT_GROUP, DEFAULT_SOCKET};
 use crate::user_socket::{REFUSAL_INTERVAL, accepted, listen};
 use former_users::ThisMachine;
 use running::Handle;
 use tunnels::Tunnels;
+use vpnd_client::args::DEFAULT_CLIENT_STATE;
+use vpnd_client::user_messages::{DEFAULT_GROUP, DEFAULT_SOCKET};
 use vpnd_config::JOURNAL_DIRECTORY;
 use vpnd_journal::JournalDirectory;
 use vpnd_sys::log_limit::LogLimit;

@@ -21,12 +21,12 @@ use tokio::sync::{Mutex, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::frames::{self, MAX_FROM_USER, Reader, Writer};
 use crate::members::{Admission, Members};
-use crate::user_messages::{
+use crate::user_socket::{REFUSAL_INTERVAL, accepted, listen};
+use vpnd_client::frames::{self, MAX_FROM_USER, Reader, Writer};
+use vpnd_client::user_messages::{
     DEFAULT_GROUP, DEFAULT_PORTAL_SOCKET, MAX_PORTAL_MINUTES, OpenPage, ServiceReply,
 };
-use crate::user_socket::{REFUSAL_INTERVAL, accepted, listen};
 use vpnd_config::JOURNAL_DIRECTORY;
 use vpnd_journal::JournalDirectory;
 use vpnd_sys::account::{DEFAULT_USER, UnixUser};

@@ -11,7 +11,7 @@ use vpnd_proto::control::Text;
 use zeroize::Zeroizing;
 
 use super::{ServiceClient, refusal, say};
-use crate::user_messages::{DEFAULT_PORTAL_SOCKET, MAX_PORTAL_MINUTES, OpenPage, ServiceReply};
+use vpnd_client::user_messages::{DEFAULT_PORTAL_SOCKET, MAX_PORTAL_MINUTES, OpenPage, ServiceReply};
 use vpnd_ipc::messages::SecretBytes;
 
 /// The longest file by which a screen recognises its user, bytes.

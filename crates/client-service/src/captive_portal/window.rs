@@ -16,8 +16,8 @@ use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use super::Service;
-use crate::frames::Reader;
-use crate::user_messages::OpenPage;
+use vpnd_client::frames::Reader;
+use vpnd_client::user_messages::OpenPage;
 use vpnd_journal::{Journal, JournalDirectory, tunnels};
 use vpnd_sys::account::UnixUser;
 use vpnd_sys::browser;
