@@ -10,7 +10,6 @@ pub mod authenticator;
 pub mod fuzzing;
 pub(crate) mod idp_client;
 mod keeper;
-mod key_file;
 mod lease;
 mod notices;
 mod portal;

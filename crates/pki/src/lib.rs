@@ -10,6 +10,7 @@
 pub mod authority;
 pub mod challenge;
 pub mod dns_name;
+pub mod key_file;
 pub mod leaf;
 pub mod revocation_list;
 pub mod tls;

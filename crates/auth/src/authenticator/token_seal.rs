@@ -12,10 +12,9 @@ use base64::engine::general_purpose::STANDARD_NO_PAD;
 use chacha20poly1305::aead::AeadInOut as _;
 use chacha20poly1305::{KeyInit as _, XChaCha20Poly1305};
 use vpnd_crypto::Secret;
+use vpnd_pki::key_file::{self, Content};
 use vpnd_store::{RefreshToken, UserId};
 use zeroize::Zeroizing;
-
-use crate::key_file::{self, Content};
 
 /// The name of the file.
 const FILE_NAME: &str = "refresh-tokens.key";

@@ -16,10 +16,10 @@ use vpnd_sys::secret_file::parent;
 use zeroize::Zeroizing;
 
 /// A key and a line break.
-pub(crate) const MAX_BYTES: u64 = 64;
+pub const MAX_BYTES: u64 = 64;
 
 /// The content of such a file.
-pub(crate) enum Content {
+pub enum Content {
     Key(Secret<32>),
     /// It was just made.
     Nothing,
@@ -28,7 +28,10 @@ pub(crate) enum Content {
 
 /// Opens the file, or makes it, and keeps other processes from it while it is open: another one may
 /// be making the key at the same time.
-pub(crate) fn open_or_create(path: &Path) -> io::Result<(File, Content)> {
+///
+/// # Errors
+/// If it can't be opened or read.
+pub fn open_or_create(path: &Path) -> io::Result<(File, Content)> {
     let mut file = own_file::open_or_create(path)?;
     fcntl_lock(&file, FlockOperation::LockExclusive)?;
     let mut text = Zeroizing::new(Vec::with_capacity(2 * MAX_BYTES as usize));
@@ -41,7 +44,8 @@ pub(crate) fn open_or_create(path: &Path) -> io::Result<(File, Content)> {
     Ok((file, content))
 }
 
-pub(crate) fn parse(text: &[u8]) -> Option<Secret<32>> {
+/// The key in the content of such a file, if it is one.
+pub fn parse(text: &[u8]) -> Option<Secret<32>> {
     let mut bytes = Zeroizing::new([0; 33]);
     let length = STANDARD.decode_slice(text.trim_ascii(), &mut *bytes).ok()?;
     let key: [u8; 32] = bytes[..length].try_into().ok()?;
@@ -49,13 +53,19 @@ pub(crate) fn parse(text: &[u8]) -> Option<Secret<32>> {
 }
 
 /// Makes a key of random bytes and writes it to the file, which is empty.
-pub(crate) fn make(file: &mut File, path: &Path) -> io::Result<Secret<32>> {
+///
+/// # Errors
+/// If it can't be written.
+pub fn make(file: &mut File, path: &Path) -> io::Result<Secret<32>> {
     let key = Secret::new(rand::random());
     write(file, path, &key).map(|()| key)
 }
 
 /// Writes a key to the file, which is empty.
-pub(crate) fn write(file: &mut File, path: &Path, key: &Secret<32>) -> io::Result<()> {
+///
+/// # Errors
+/// If it can't be written.
+pub fn write(file: &mut File, path: &Path, key: &Secret<32>) -> io::Result<()> {
     let mut text = Zeroizing::new(STANDARD.encode(key.expose()));
     text.push('\n');
     file.write_all(text.as_bytes())?;
