@@ -106,9 +106,11 @@ impl Access {
         self.now().profiles.iter().filter_map(|profile| profile.max_login_age).min()
     }
 
-    /// The user's profile, if one is for them.
+    /// The user's profile, if one is for them. A machine has none but one for machines.
     pub(crate) fn of(&self, user: &User) -> Option<Decided> {
-        self.profile_of(Who { user: &user.name, source: &user.source, groups: &user.groups })
+        let profile =
+            self.profile_of(Who { user: &user.name, source: &user.source, groups: &user.groups })?;
+        (profile.machines || !user.is_machine()).then_some(profile)
     }
 
     /// The profile of such a user, if one is for them.

@@ -14,7 +14,7 @@ use super::document::{Log as Problems, Section};
 use super::pool::{self, PoolChoice, Pools};
 use super::rate::{self, GroupRates};
 use super::{Push, Rule, ServerConfig, Tunnel, WireGuardProfile, read, wireguard};
-use crate::factor::Requirement;
+use crate::factor::{Factors, Requirement};
 
 /// Profiles at most.
 const MAX_PROFILES: usize = 64;
@@ -49,6 +49,9 @@ pub struct AccessProfile {
     pub own_rules: usize,
     /// Factors that its users must have proved.
     pub require: Vec<Requirement>,
+    /// Whether accounts without a password, which machines have, are in it: they log in by their
+    /// client certificates alone.
+    pub machines: bool,
     /// The longest time from the user's credentials to the login.
     pub max_login_age: Option<Duration>,
     /// Where its clients' addresses come from, IPv4 first.
@@ -288,6 +291,7 @@ fn profile(s: &mut Section<'_>, p: &mut Problems, config: &ServerConfig) -> Opti
         s.problem(p, "rules", message);
     }
     let require = require(s, p, config);
+    let machines = machines(s, p, config, &require);
     let max_login_age = read::max_login_age(s, p);
     let wireguard = wireguard::profile(s, p, config, !require.is_empty() || max_login_age.is_some());
     let pools = pool::choices(s, p);
@@ -303,6 +307,7 @@ fn profile(s: &mut Section<'_>, p: &mut Problems, config: &ServerConfig) -> Opti
         rules,
         own_rules,
         require,
+        machines,
         max_login_age,
         pools,
         rates,
@@ -320,6 +325,21 @@ fn require(s: &mut Section<'_>, p: &mut Problems, config: &ServerConfig) -> Vec<
         s.problem(p, "require", message.to_owned());
     }
     required
+}
+
+/// Whether a profile is for machines.
+fn machines(s: &mut Section<'_>, p: &mut Problems, config: &ServerConfig, require: &[Requirement]) -> bool {
+    let machines = s.flag(p, "machines", false);
+    if machines && config.tls.client_ca.is_none() {
+        let message =
+            "'machines' in [profile] needs 'client_ca' in [tls], the CA that signs their certificates";
+        s.problem(p, "machines", message.to_owned());
+    }
+    if machines && Factors::KEY.missing(require).is_some() {
+        let message = "'machines' in [profile] contradicts 'require': a machine shows a certificate (\"swk\") and nothing else";
+        s.problem(p, "machines", message.to_owned());
+    }
+    machines
 }
 
 /// A list that decides who is in a profile. An empty one would match no user, which is a mistake.

@@ -65,6 +65,8 @@ pub struct Profile {
     pub totp: bool,
     /// Whether the user logs in in a browser.
     pub browser: bool,
+    /// Whether the user is this machine, which logs in by its certificate alone.
+    pub machine: bool,
     /// The client's certificate, if the gateway requires one.
     pub identity: Option<ClientIdentity>,
     /// Suites to offer, best first; empty means by measured speed.
@@ -140,7 +142,7 @@ impl Profile {
     #[must_use]
     pub fn without_secrets(self) -> Self {
         let proxy = self.proxy.map(Proxy::without_credentials);
-        Self { user: None, identity: None, proxy, ..self }
+        Self { user: None, machine: false, identity: None, proxy, ..self }
     }
 
     /// Writes the profile to a new file; with a client certificate's key it is one that only its
@@ -175,9 +177,13 @@ impl Profile {
         if self.browser {
             writeln!(out, "# The user logs in in a browser, on the gateway's web pages.\nbrowser = true")?;
         }
+        if self.machine {
+            writeln!(out, "# This machine logs in by its certificate alone.\nmachine = true")?;
+        }
         if let Some(identity) = &self.identity {
             writeln!(out, "certificate = {}", *pem(&identity.certificate_pem))?;
-            writeln!(out, "# Secret: with this key an attacker can try passwords as {owner}.")?;
+            let use_of_key = if self.machine { "log in" } else { "try passwords" };
+            writeln!(out, "# Secret: with this key an attacker can {use_of_key} as {owner}.")?;
             writeln!(out, "key = {}", *pem(&identity.key_pem))?;
         }
         writeln!(out, "\n[tunnel]")?;
@@ -268,7 +274,7 @@ fn read(text: &str) -> Result<Profile, Vec<Problem>> {
         }
     });
     let server = document.section("server", read_server);
-    let (user, totp, browser, identity) = document.section("user", user_section::read);
+    let user = document.section("user", user_section::read);
     let tunnel = document.section("tunnel", read_tunnel);
     let offload = document.section("offload", crate::device_offload);
     let (problems, _) = document.finish();
@@ -283,10 +289,11 @@ fn read(text: &str) -> Result<Profile, Vec<Problem>> {
         spread: server.spread,
         tcp_port: server.tcp_port,
         proxy: server.proxy,
-        user,
-        totp,
-        browser,
-        identity,
+        user: user.name,
+        totp: user.totp,
+        browser: user.browser,
+        machine: user.machine,
+        identity: user.identity,
         suites: tunnel.suites,
         routes: tunnel.routes,
         dns: tunnel.dns,

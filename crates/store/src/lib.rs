@@ -95,6 +95,12 @@ impl PasswordHash {
         Self(Zeroizing::new(phc))
     }
 
+    /// In place of a hash, for a user who has no password.
+    #[must_use]
+    pub fn none() -> Self {
+        Self::new(String::new())
+    }
+
     pub fn expose(&self) -> &str {
         &self.0
     }

@@ -2,7 +2,9 @@
 
 use sha2::{Digest as _, Sha256};
 
-use crate::{AddressChange, CertificateHash, FixedAddress, PasswordHash, StoreError, TotpSecret, UserId};
+use crate::{
+    AddressChange, CertificateHash, FixedAddress, LOCAL, PasswordHash, StoreError, TotpSecret, UserId,
+};
 
 /// Places from which a user has logged in that are remembered.
 pub const MAX_SOURCES_PER_USER: u64 = 32;
@@ -12,7 +14,7 @@ pub const MAX_SOURCES_PER_USER: u64 = 32;
 pub struct NewUser {
     /// The login name; see [`vpnd_config::profile::is_user_name`].
     pub name: String,
-    /// The hash of the password.
+    /// The hash of the password, or [`PasswordHash::none`] for a machine.
     pub password: PasswordHash,
     /// The secret of one-time codes, if the user must show them.
     pub totp: Option<TotpSecret>,
@@ -100,7 +102,8 @@ pub struct User {
     pub source: String,
     /// Its name for the user.
     pub subject: String,
-    /// The hash of the password. Users of other sources have none here, so no password is theirs.
+    /// The hash of the password. Users of other sources and machines have none here, so no password
+    /// is theirs.
     pub password: Option<PasswordHash>,
     /// Whether the user may log in.
     pub enabled: bool,
@@ -172,6 +175,13 @@ impl User {
             note: String::new(),
             fixed_addresses: Vec::new(),
         }
+    }
+
+    /// Whether this is a machine: a user of this store who has no password, and shows a client
+    /// certificate alone.
+    #[must_use]
+    pub fn is_machine(&self) -> bool {
+        self.source == LOCAL && self.password.is_none()
     }
 
     pub fn has_expired(&self, now_s: u64) -> bool {

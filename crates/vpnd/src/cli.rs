@@ -325,6 +325,10 @@ pub struct UserAddArgs {
     /// Ask this user for a client certificate too, made now and put into the profile
     #[arg(long)]
     pub client_cert: bool,
+    /// Add a machine: a user without a password, whose client logs in by the certificate alone that
+    /// is made now. A [[profile]] with 'machines' has to be for it
+    #[arg(long, conflicts_with_all = ["totp", "password_fd", "password_file", "invite"])]
+    pub machine: bool,
     /// A group that policy rules may name. May be repeated
     #[arg(long, value_name = "G", alias = "add-group")]
     pub group: Vec<String>,

@@ -69,19 +69,27 @@ impl Credentials {
         self.require_certificate && !is_certified(login, user)
     }
 
-    /// Checks the password and everything else of a local user, or of none.
+    /// Checks the password and everything else of a local user, or of none. A machine is checked by
+    /// its certificate; without one that is its own it is a user whose password is wrong.
     pub(super) fn check(
         &self,
         login: &Login,
         user: Option<User>,
         now_s: u64,
     ) -> Result<CheckResult, StoreError> {
+        let user = match user {
+            Some(user) if user.is_machine() && is_certified(login, Some(&user)) => {
+                return self.check_user(login, Authenticated::here(user, Factors::default()), now_s);
+            }
+            user => user,
+        };
         let own = user.as_ref().and_then(|user| user.password.as_ref());
         let right = match self.verify(&login.password, own) {
             Ok(right) => right,
             Err(none) => return Ok(CheckResult::NotChecked(none)),
         };
         let (user, cause) = match user {
+            Some(user) if user.is_machine() => (user, Some(certificate_cause(login))),
             Some(user) => (user, (!right).then_some(Cause::WrongPassword)),
             None => (User::nobody(), Some(Cause::UnknownUser)),
         };

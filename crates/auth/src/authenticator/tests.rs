@@ -1,5 +1,6 @@
 //! Tests of logins: which are let in, which are refused, and what each refusal discloses.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use vpnd_proto::admission::shares::Standing;
@@ -9,6 +10,8 @@ use super::login_record::printable;
 use super::throttle::source_prefix;
 use super::*;
 use crate::access::Access;
+use vpnd_config::ServerConfig;
+use vpnd_config::testing::LEAST;
 use vpnd_store::audit::testing::Recorded;
 use vpnd_store::sqlite::Sqlite;
 use vpnd_store::{ExternalUser, Lease, Leases as _, NewUser, TotpSecret, UserChange, Users as _};
@@ -77,7 +80,8 @@ fn is_granted(outcome: &LoginOutcome) -> bool {
 
 impl Bench {
     fn with_profiles(self, text: &str) -> Self {
-        let config = vpnd_config::testing::smallest(text);
+        let text = format!("{}{text}", LEAST.replace("[tunnel]", "client_ca = 'ca.pem'\n[tunnel]"));
+        let config = ServerConfig::parse(&text, "server.toml", Path::new("/etc/vpnd")).unwrap();
         let access = Arc::new(Access::new(config.profiles, &config.tunnel));
         let auth = Arc::into_inner(self.auth).expect("nobody else has it").with_access(access);
         Self { auth: Arc::new(auth), ..self }
@@ -696,4 +700,76 @@ fn a_login_without_a_required_factor_is_refused_and_leaves_no_trust() {
     assert!(is_granted(&bench.check(&with_code(CODE))));
     let cat = Login { certificate: Some(CERTIFICATE), ..login("cat", "right") };
     assert!(is_granted(&bench.check(&cat)));
+}
+
+const MACHINES: &str =
+    "[[profile]]\nname = 'machines'\ngroups = 'machines'\nmachines = true\n[[profile]]\nname = 'people'\n";
+
+/// With a profile for machines, which the machines `kiosk` and `cat` the user are in, and one for
+/// people, which the machine `stray` is in.
+fn with_machines() -> Bench {
+    let bench = bench(settings()).with_profiles(MACHINES);
+    for (name, group, certificate) in [("kiosk", "machines", [9; 32]), ("stray", "people", [10; 32])] {
+        let (groups, certificate) = (vec![group.to_owned()], Some(certificate));
+        let machine = NewUser { groups, certificate, ..NewUser::new(name, PasswordHash::none()) };
+        bench.store.add_user(&machine, NOW_S).unwrap();
+    }
+    let change = UserChange { groups: Some(vec!["machines".to_owned()]), ..UserChange::default() };
+    bench.store.modify_user("cat", &change, NOW_S).unwrap();
+    bench
+}
+
+/// A login by a certificate alone.
+fn shown(user: &str, certificate: CertificateHash) -> Login {
+    Login { certificate: Some(certificate), ..login(user, "") }
+}
+
+#[test]
+fn a_machine_is_let_in_by_its_certificate_alone() {
+    let bench = with_machines();
+    let LoginOutcome::Granted(machine) = bench.check(&shown("kiosk", [9; 32])) else { panic!("refused") };
+    assert_eq!((machine.name.as_str(), machine.factors), ("kiosk", Factors::KEY));
+    let entry = bench.audit.newest().remove(0);
+    assert_eq!((entry.event.as_str(), entry.user.as_str()), ("login", "kiosk"));
+    bench.refused(&login("kiosk", ""), Cause::NoCertificate);
+    bench.refused(&login("kiosk", "right"), Cause::NoCertificate);
+    bench.refused(&shown("kiosk", CERTIFICATE), Cause::ForeignCertificate);
+    bench.store.revoke_certificates("kiosk", &[[9; 32]], NOW_S).unwrap();
+    bench.refused(&shown("kiosk", [9; 32]), Cause::ForeignCertificate);
+    bench.store.add_certificate("kiosk", &[11; 32]).unwrap();
+    assert!(is_granted(&bench.check(&shown("kiosk", [11; 32]))), "its next one is good");
+    bench.store.set_enabled("kiosk", false, NOW_S).unwrap();
+    bench.refused(&shown("kiosk", [11; 32]), Cause::Disabled);
+    // It has none yet.
+    let groups = vec!["machines".to_owned()];
+    let bare = NewUser { groups, ..NewUser::new("bare", PasswordHash::none()) };
+    bench.store.add_user(&bare, NOW_S).unwrap();
+    bench.refused(&login("bare", ""), Cause::NoCertificate);
+    bench.refused(&shown("bare", [11; 32]), Cause::ForeignCertificate);
+}
+
+#[test]
+fn no_person_and_no_machine_of_another_profile_is_let_in_by_a_certificate_alone() {
+    let bench = with_machines();
+    bench.refused(&shown("cat", CERTIFICATE), Cause::WrongPassword);
+    assert!(is_granted(&bench.check(&Login { certificate: Some(CERTIFICATE), ..login("cat", "right") })));
+    let outcome = bench.check(&shown("stray", [10; 32]));
+    assert!(
+        matches!(outcome, LoginOutcome::Refused(Refused { refusal: Refusal::NoProfile, .. })),
+        "{outcome:?}"
+    );
+    // A password makes a person of it.
+    let hash = Hasher::with_cost(64, 1).hash(&Password::new("right".to_owned())).unwrap();
+    bench.store.set_password("kiosk", &hash, NOW_S).unwrap();
+    bench.refused(&shown("kiosk", [9; 32]), Cause::WrongPassword);
+    // A user of another source has no password here, either.
+    let user = ExternalUser {
+        source: "campus".to_owned(),
+        subject: "u1".to_owned(),
+        name: "eve".to_owned(),
+        groups: vec!["machines".to_owned()],
+    };
+    bench.store.refresh_external(&user, NOW_S).unwrap();
+    bench.store.add_certificate("eve", &[12; 32]).unwrap();
+    bench.refused(&shown("eve", [12; 32]), Cause::WrongPassword);
 }

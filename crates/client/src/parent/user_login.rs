@@ -14,6 +14,7 @@ use vpnd_sys::text::harmless;
 pub(super) struct UserLogin {
     /// Empty if the browser says it.
     pub(super) user: String,
+    /// Empty for a machine.
     pub(super) password: Zeroizing<String>,
     pub(super) browser: bool,
 }
@@ -25,6 +26,13 @@ impl UserLogin {
         profile: &Profile,
         console: &Console,
     ) -> anyhow::Result<Self> {
+        // A machine has no password, so a file of one says nothing.
+        if let Some(machine) = profile.user.as_ref().filter(|_| profile.machine)
+            && args.login.is_none()
+            && !args.browser
+        {
+            return Ok(Self { user: machine.clone(), password: Zeroizing::default(), browser: false });
+        }
         let has_password = args.credentials.is_some() || args.password_fd.is_some();
         if args.browser || (profile.browser && !has_password) {
             let user = args.login.as_ref().or(profile.user.as_ref()).cloned().unwrap_or_default();

@@ -104,6 +104,14 @@ fn mistakes_are_named_with_their_line() {
         ),
         ("[[profile]]\nname = 'a'\nrequire = 'sms'\n", "server.toml:8: 'require' in [profile] must be"),
         ("[[profile]]\nname = 'a'\nrequire = 'swk'\n", "which needs 'client_ca' in [tls]"),
+        (
+            "[[profile]]\nname = 'a'\nmachines = true\n",
+            "server.toml:8: 'machines' in [profile] needs 'client_ca'",
+        ),
+        (
+            "[[profile]]\nname = 'a'\nmachines = true\nrequire = ['swk', 'otp']\n",
+            "server.toml:8: 'machines' in [profile] contradicts 'require'",
+        ),
         ("[[profile]]\nname = 'a'\n[[profile]]\nname = 'a'\n", "the profile 'a' has two entries"),
         (
             "[[profile]]\nname = 'a'\n[[profile.rules]]\naction = 'alow'\n",

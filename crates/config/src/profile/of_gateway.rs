@@ -48,6 +48,7 @@ impl Profile {
             user: None,
             totp: false,
             browser: false,
+            machine: false,
             identity: None,
             suites: Vec::new(),
             routes: Routes::Pushed,

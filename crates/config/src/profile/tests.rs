@@ -17,6 +17,7 @@ fn full() -> Profile {
         user: Some("ann".to_owned()),
         totp: true,
         browser: true,
+        machine: false,
         identity: Some(ClientIdentity {
             certificate_pem: certificate.pem(),
             key_pem: Zeroizing::new(key.serialize_pem()),
@@ -67,7 +68,9 @@ fn what_is_written_is_read_back() {
         offload: Offload::default(),
         ..full()
     };
-    for profile in [full(), Profile { routes: Routes::All, ..full() }, simple] {
+    let machine = Profile { totp: false, browser: false, machine: true, ..full() };
+    assert!(machine.to_toml().contains("an attacker can log in as ann"));
+    for profile in [full(), Profile { routes: Routes::All, ..full() }, simple, machine] {
         let read = Profile::parse(&profile.to_toml(), "ann.toml").unwrap();
         assert_eq!(trimmed(read), trimmed(profile));
     }
@@ -101,6 +104,8 @@ fn the_key_shows_neither_in_debug_nor_in_problems() {
 fn nothing_secret_is_left_of_a_profile_for_anybody() {
     let profile = full();
     let body = profile.identity.as_ref().unwrap().key_pem.lines().nth(1).unwrap().to_owned();
+    let machine = Profile { totp: false, browser: false, machine: true, ..profile.clone() };
+    assert!(Profile::parse(&machine.without_secrets().to_toml(), "x").is_ok());
     let text = profile.clone().without_secrets().to_toml();
     for secret in [&body, "ann", "secret", "key =", "certificate ="] {
         assert!(!text.contains(secret), "{secret} in {}", *text);
@@ -129,6 +134,9 @@ fn problems_have_their_line_and_the_nearest_key() {
         ("'vpn.example.org'", "[]", "takes 1 to 16 servers"),
         ("trust = 'system'", "ca = 'x'", "ann.toml:4: 'ca' must be certificates"),
         ("name = 'ann'", "name = 'ann'\nkey = 'x'", "needs the key 'certificate'"),
+        ("name = 'ann'", "machine = true", "ann.toml:5: [user] needs the key 'name'"),
+        ("name = 'ann'", "name = 'ann'\nmachine = true", "ann.toml:5: [user] needs the key 'certificate'"),
+        ("name = 'ann'", "machine = true\ntotp = true", "ann.toml:6: 'machine' in [user] contradicts"),
     ] {
         let message = problem(&least.replace(from, to));
         assert!(message.contains(expected), "{to:?} gives {message}");
@@ -156,7 +164,7 @@ fn a_profile_has_exactly_the_keys_of_the_page() {
     let full = full();
     let values = full.to_toml().parse::<toml::Table>().unwrap();
     let sample = |section: &str, key: &str| match (section, key) {
-        ("offload", _) => "false".into(),
+        ("offload", _) | ("user", "machine") => "false".into(),
         ("", _) => values[key].to_string(),
         _ => values[section][key].to_string(),
     };

@@ -7,17 +7,34 @@ use zeroize::Zeroizing;
 use super::{ClientIdentity, LOGIN_NAME_RULE, Problems, check_certificates, is_login_name};
 use crate::document::Section;
 
-/// The name, whether to ask for a one-time code, whether the login is in a browser, the certificate.
-pub(super) fn read(
-    s: &mut Section<'_>,
-    p: &mut Problems,
-) -> (Option<String>, bool, bool, Option<ClientIdentity>) {
+/// `[user]`, as in [`super::Profile`].
+pub(super) struct UserSection {
+    pub(super) name: Option<String>,
+    pub(super) totp: bool,
+    pub(super) browser: bool,
+    pub(super) machine: bool,
+    pub(super) identity: Option<ClientIdentity>,
+}
+
+pub(super) fn read(s: &mut Section<'_>, p: &mut Problems) -> UserSection {
     let name = s.text(p, "name");
     if let Some(name) = name.as_ref().filter(|name| !is_login_name(name)) {
         s.problem(p, "name", format!("'name' in [user] must be {LOGIN_NAME_RULE}, not {name:?}"));
     }
     let totp = s.flag(p, "totp", false);
     let browser = s.flag(p, "browser", false);
+    let machine = s.flag(p, "machine", false);
+    if machine {
+        for key in ["name", "certificate"] {
+            if !s.has(key) {
+                s.missing(p, key, "a machine logs in by its name and its certificate, without a person");
+            }
+        }
+        if totp || browser {
+            let message = "'machine' in [user] contradicts 'totp' and 'browser', which need a person";
+            s.problem(p, "machine", message.to_owned());
+        }
+    }
     let identity = match (s.text(p, "certificate"), s.text(p, "key").map(Zeroizing::new)) {
         (Some(certificate_pem), Some(key_pem)) => {
             check_certificates(s, p, "certificate", &certificate_pem);
@@ -36,5 +53,5 @@ pub(super) fn read(
             None
         }
     };
-    (name, totp, browser, identity)
+    UserSection { name, totp, browser, machine, identity }
 }

@@ -4,8 +4,8 @@ use vpnd_proto::session::SessionId;
 
 use super::{Stand, ann, external, named, session_of};
 use crate::{
-    ExternalUser, MAX_GROUPS, MAX_SOURCES_PER_USER, PasswordHash, RevocationCause, Store, StoreError,
-    UserChange,
+    ExternalUser, MAX_GROUPS, MAX_SOURCES_PER_USER, NewUser, PasswordHash, RevocationCause, Store,
+    StoreError, UserChange,
 };
 
 fn add_many(store: &dyn Store, prefix: &str, count: u32) {
@@ -28,6 +28,9 @@ pub(crate) fn a_user_comes_back_whole_after_reopening(stand: &dyn Stand) {
     );
     assert_eq!(store.user_by_id(id).unwrap(), Some(user.clone()));
     assert_eq!(store.users().unwrap(), [user]);
+    store.add_user(&NewUser::new("kiosk", PasswordHash::none()), 1000).unwrap();
+    let machine = store.user("kiosk").unwrap().unwrap();
+    assert!(machine.is_machine() && !store.user("ann").unwrap().unwrap().is_machine());
 }
 
 pub(crate) fn names_are_taken_once_and_unknown_names_are_errors(stand: &dyn Stand) {

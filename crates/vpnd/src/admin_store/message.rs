@@ -106,6 +106,9 @@ pub struct UserSummary {
     /// Inner addresses reserved for the user.
     #[n(11)]
     pub fixed_addresses: Vec<FixedSummary>,
+    /// Whether the user has no password, and shows a client certificate alone.
+    #[n(12)]
+    pub is_machine: bool,
 }
 
 /// A fixed address of a user.
@@ -168,6 +171,7 @@ impl From<&User> for UserSummary {
             sponsor: user.sponsor.clone(),
             note: user.note.clone(),
             fixed_addresses: user.fixed_addresses.iter().map(FixedSummary::from).collect(),
+            is_machine: user.is_machine(),
         }
     }
 }

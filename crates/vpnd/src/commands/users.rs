@@ -33,7 +33,7 @@ use vpnd_pki::authority::{Authority, CertificateError, IssuedCertificate};
 use vpnd_store::audit::AuditEntry;
 use vpnd_store::password::{Hasher, NoMemory};
 use vpnd_store::totp;
-use vpnd_store::{NewUser, StoreError, TotpSecret};
+use vpnd_store::{LOCAL, NewUser, PasswordHash, StoreError, TotpSecret};
 use vpnd_sys::date::Expiry;
 use vpnd_sys::secret_file::WriteError;
 
@@ -75,6 +75,11 @@ pub enum UserError {
         "logins by the name '{name}' go to the source '{owner}', and never to a user of the gateway; choose another name"
     )]
     OfSource { name: String, owner: String },
+    #[error(
+        "no [[profile]] with 'machines = true' is for the machine '{name}', so it could not log in; write one, or name its group with \
+         --group"
+    )]
+    NoMachines { name: String },
     #[error("'{name}' would be a guest without an end date; add --expires DATE")]
     EndlessGuest { name: String },
     /// A file with mistakes. Nothing was changed.
@@ -168,6 +173,10 @@ fn add(args: &UserAddArgs, stores: &dyn Stores, now_s: u64, out: &mut dyn Write)
     if let Some((_, source)) = config.source_of(&args.name) {
         return Err(UserError::OfSource { name: args.name.clone(), owner: source.name.clone() });
     }
+    let who = Who { user: &args.name, source: LOCAL, groups: &args.group };
+    if args.machine && !config.profiles.of(who).is_some_and(|profile| profile.machines) {
+        return Err(UserError::NoMachines { name: args.name.clone() });
+    }
     let pages = args.password.invite.then(|| passwords::pages(&config)).transpose()?;
     let mut store = stores.open(&config, Opening::Create)?;
     if store.user(&args.name)?.is_some() {
@@ -178,12 +187,16 @@ fn add(args: &UserAddArgs, stores: &dyn Stores, now_s: u64, out: &mut dyn Write)
     }
     let expires_s = args.expires.and_then(Expiry::seconds);
     modify::check_guest(&args.name, args.sponsor.as_deref(), expires_s)?;
-    let secret = secret_input::choose(Source::from(&args.password), &args.name)?;
-    let prepared = prepare(args, &config, &secret.password, now_s)?;
+    let secret = match args.machine {
+        true => None,
+        false => Some(secret_input::choose(Source::from(&args.password), &args.name)?),
+    };
+    let hash = secret.as_ref().map(|secret| Hasher::default().hash(&secret.password)).transpose()?;
+    let prepared = prepare(args, &config, hash.unwrap_or_else(PasswordHash::none), now_s)?;
     commit(args, &mut store, &prepared, now_s)?;
 
     writeln!(out, "user '{}' added", args.name)?;
-    if secret.is_generated {
+    if let Some(secret) = secret.filter(|secret| secret.is_generated) {
         writeln!(out, "password, shown only now: {}", secret.password.expose())?;
     }
     if let Some(pages) = pages {
@@ -201,11 +214,12 @@ fn add(args: &UserAddArgs, stores: &dyn Stores, now_s: u64, out: &mut dyn Write)
 fn prepare(
     args: &UserAddArgs,
     config: &ServerConfig,
-    password: &vpnd_store::password::Password,
+    password: PasswordHash,
     now_s: u64,
 ) -> Result<Prepared, UserError> {
+    let is_certified = args.client_cert || args.machine;
     let identity =
-        if args.client_cert { Some(client_identity(&args.name, &args.store, config, now_s)?) } else { None };
+        is_certified.then(|| client_identity(&args.name, &args.store, config, now_s)).transpose()?;
     let user = NewUser {
         totp: args.totp.then(totp::generate),
         groups: args.group.clone(),
@@ -213,11 +227,11 @@ fn prepare(
         expires_s: args.expires.and_then(Expiry::seconds),
         sponsor: args.sponsor.clone(),
         note: args.note.as_deref().map(modify::note).transpose()?.unwrap_or_default(),
-        ..NewUser::new(&args.name, Hasher::default().hash(password)?)
+        ..NewUser::new(&args.name, password)
     };
-    let wanted = args.profile_out.is_some();
-    let profile =
-        if wanted { Some(profile(Some(&args.name), args.totp, config, identity.as_ref())?) } else { None };
+    let made = args.profile_out.as_ref();
+    let made = made.map(|_| profile(Some(&args.name), args.totp, config, identity.as_ref())).transpose()?;
+    let profile = made.map(|profile| Profile { machine: args.machine, ..profile });
     Ok(Prepared { user, identity, profile })
 }
 
@@ -250,6 +264,7 @@ fn certificate(
     let user = store.user(&args.name)?.ok_or_else(no_such_user)?;
     let identity = client_identity(&args.name, &args.store, &config, now_s)?;
     let profile = profile(Some(&args.name), user.totp, &config, Some(&identity))?;
+    let profile = Profile { machine: user.is_machine, ..profile };
     store.add_certificate(&args.name, &Sha256::digest(&identity.certificate_der).into())?;
     store.audit(entry("certificate-added", &args.name, now_s))?;
     match &args.profile_out {
@@ -338,6 +353,7 @@ fn describe(user: &UserSummary, profile: Option<String>) -> serde_json::Value {
         "enabled": user.enabled,
         "totp": user.totp,
         "certificates": user.certificates.len(),
+        "machine": user.is_machine,
         "groups": user.groups,
         "source": user.source,
         "profile": profile,
@@ -359,6 +375,7 @@ fn state(user: &UserSummary, now_s: u64) -> &'static str {
 
 fn second_factor(user: &UserSummary) -> &'static str {
     match (user.totp, user.certificates.is_empty()) {
+        _ if user.is_machine => "certificate alone",
         (false, true) => "-",
         (true, true) => "code",
         (false, false) => "certificate",

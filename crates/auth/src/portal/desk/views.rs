@@ -10,6 +10,7 @@ use super::deeds::extends;
 use super::{Act, Actor, Desk, Portal};
 use crate::lease;
 use crate::portal::{first, now};
+use vpnd_config::access_profile::Who;
 use vpnd_ipc::gateway::auth::{AuditHealth, SourceName};
 use vpnd_ipc::gateway::portal::desk::{
     Deed, DeskRefusal, DeskState, FindUsers, FoundUser, FoundUsers, Logins, MAX_FOUND, MAX_GROUPS,
@@ -60,7 +61,8 @@ impl Portal {
         let steady_s = (self.clocks.steady)();
         let mut counts: BTreeMap<Option<String>, u64> = BTreeMap::new();
         for Owner { user, source, groups, sessions } in self.store.session_owners(steady_s)? {
-            let profile = self.access.of(&User { name: user, source, groups, ..User::nobody() });
+            let who = Who { user: &user, source: &source, groups: &groups };
+            let profile = self.access.profile_of(who);
             *counts.entry(profile.map(|profile| profile.title().to_owned())).or_default() += sessions;
         }
         let count = |(profile, sessions): (Option<String>, u64)| ProfileCount {

@@ -326,7 +326,8 @@ pub(super) fn export(
     }
     let rows: Vec<_> = users
         .iter()
-        .filter(|user| user.source == LOCAL)
+        // A file has no certificates, and without one a machine is none.
+        .filter(|user| user.source == LOCAL && !user.is_machine)
         .map(|user| {
             let secret = secrets.get(&user.name);
             let hash = secret.map_or("", |secret| std::str::from_utf8(&secret.hash.0).unwrap_or(""));

@@ -272,6 +272,32 @@ fn client_certificates_need_an_authority() {
     assert!(bench.store().users().unwrap().is_empty());
 }
 
+#[test]
+fn a_machine_has_a_certificate_a_profile_for_machines_and_no_password() {
+    let bench = Bench::new();
+    let add = "add kiosk --machine --group machines --profile-out @kiosk.toml";
+    assert!(matches!(bench.user(add), Err(UserError::NoMachines { .. })));
+    assert!(bench.store().users().unwrap().is_empty() && !bench.path("kiosk.toml").exists());
+    let config = bench.path("v/server.toml");
+    let text = fs::read_to_string(&config).unwrap();
+    let profile = "[[profile]]\nname = \"machines\"\ngroups = [\"machines\"]\nmachines = true\n";
+    fs::write(&config, format!("{text}\n{profile}")).unwrap();
+    let out = bench.user(add).unwrap();
+    assert!(!out.contains("password"), "{out}");
+    let kiosk = bench.store().user("kiosk").unwrap().unwrap();
+    assert!(kiosk.is_machine() && kiosk.certificates.len() == 1);
+    let profile = Profile::load(&bench.path("kiosk.toml")).unwrap();
+    assert_eq!((profile.user.as_deref(), profile.machine), (Some("kiosk"), true));
+    bench.user("certificate kiosk --profile-out @next.toml").unwrap();
+    assert!(Profile::load(&bench.path("next.toml")).unwrap().machine);
+    assert!(bench.user("list").unwrap().contains("certificate alone"));
+    assert!(!bench.user("export").unwrap().contains("kiosk"));
+    for words in [&["--totp"][..], &["--invite"], &["--password-file", "x"]] {
+        let line = [&["vpnd", "user", "add", "kiosk2", "--machine"], words].concat();
+        assert!(Cli::try_parse_from(line).is_err(), "{words:?}");
+    }
+}
+
 fn revoke(bench: &Bench, arguments: &[&str]) -> Result<String, UserError> {
     let config = bench.path("v/server.toml");
     let line = [&["vpnd", "revoke"], arguments, &["--config", config.to_str().unwrap()]].concat();
