@@ -2,8 +2,9 @@
 //!
 //! It listens on a Unix socket that a group may open, and runs a client for each tunnel by a profile
 //! that root has placed on the machine, or for the gateway of one by a profile of the user
-//! ([`profiles`]). Questions of a login and the address of a page pass to the user's own command,
-//! which asks at the user's terminal and opens the user's browser.
+//! ([`profiles`]). While no user has a tunnel, it runs one for the machine itself, if there is a
+//! profile for that ([`machine`]). Questions of a login and the address of a page pass to the
+//! user's own command, which asks at the user's terminal and opens the user's browser.
 //!
 //! Invariants: who a user is, is the kernel's word (`SO_PEERCRED`); what one may do is decided in
 //! [`tunnels`] and [`own_profile`] alone; nothing of a user but a profile's name, who logs in and
@@ -13,6 +14,7 @@
 
 mod conversation;
 mod former_users;
+mod machine;
 mod own_profile;
 mod profiles;
 mod running;
@@ -89,6 +91,7 @@ struct Service {
     refusals: LogLimit,
     /// Looks for former users.
     sweeps: LogLimit,
+    machines_turn: machine::Turn,
 }
 
 impl Service {
@@ -161,12 +164,14 @@ pub async fn run(args: ServiceArgs) -> anyhow::Result<()> {
         clients: Mutex::new(JoinSet::new()),
         refusals: LogLimit::new(64, REFUSAL_INTERVAL),
         sweeps: LogLimit::new(1, SWEEP_INTERVAL),
+        machines_turn: machine::Turn::default(),
         args,
     });
     service.clean_up().await?;
     service.forget_former_users();
     tracing::info!(socket = %service.args.socket.display(), "users may connect");
     service_manager::ready("users may connect");
+    let machine = tokio::spawn(machine::keep(Arc::clone(&service)));
     let mut conversations = JoinSet::new();
     let name = loop {
         while conversations.try_join_next().is_some() {}
@@ -182,6 +187,9 @@ pub async fn run(args: ServiceArgs) -> anyhow::Result<()> {
     };
     tracing::info!(reason = name, "the service stops, and its clients with it");
     service_manager::stopping();
+    machine.abort();
+    // Nothing starts a client any more.
+    let _ = machine.await;
     end(&service, conversations).await;
     let _ = fs::remove_file(&service.args.socket);
     Ok(())

@@ -185,11 +185,15 @@ pub async fn list(args: &ListArgs) -> anyhow::Result<()> {
     }
     for profile in profiles {
         let state = match profile.used_by {
-            Some(UsedBy::You) => " (up)",
+            Some(UsedBy::You | UsedBy::Machine) => " (up)",
             Some(UsedBy::AnotherUser) => " (in use by another user)",
             None => "",
         };
-        let ownership = if profile.is_own { " (your own)" } else { "" };
+        let ownership = match (profile.is_own, profile.machine) {
+            (true, _) => " (your own)",
+            (_, true) => " (this machine's own)",
+            (false, false) => "",
+        };
         let detail = profile.gateway.or(profile.problem).unwrap_or_default();
         say(&format!("{}{ownership}{state}: {detail}", profile.name))?;
     }

@@ -183,6 +183,9 @@ pub struct ListedProfile {
     /// The address of the gateway's web pages, if the profile names their port.
     #[n(5)]
     pub pages: Option<String>,
+    /// Whether this machine logs in by it, and no user.
+    #[cbor(n(6), default)]
+    pub machine: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode, Serialize)]
@@ -192,6 +195,9 @@ pub enum UsedBy {
     You,
     #[n(1)]
     AnotherUser,
+    /// By no user.
+    #[n(2)]
+    Machine,
 }
 
 /// A question for the person.
@@ -266,6 +272,9 @@ pub struct TunnelStatus {
     /// `None` unless it is connected, or as long as it does not answer.
     #[n(5)]
     pub details: Option<TunnelDetails>,
+    /// Whether it is the machine's, and no user's.
+    #[cbor(n(6), default)]
+    pub machine: bool,
 }
 
 /// The settings in force of a connected tunnel, and its measurements.
@@ -329,6 +338,9 @@ pub enum ToClient {
     /// The service ends in order, or the command that waits for the tunnel is gone.
     #[n(3)]
     Leave,
+    /// Another tunnel takes the place of this one, which leaves a kill switch to it.
+    #[n(4)]
+    GiveWay,
 }
 
 /// Client → service.

@@ -4,7 +4,7 @@
 //! nothing. Texts of profiles that can't be used are for root alone, since such a file may hold
 //! secrets.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,8 +15,9 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::Service;
+use super::machine;
 use super::profiles::{Found, Listed, ProfileError, Profiles};
-use super::running::{self, Attached, Event, Plan};
+use super::running::{self, Attached, Event, INTERFACE, Plan, is_taken};
 use super::tunnels::{Denied, TunnelId};
 use crate::members::Admission;
 use vpnd_client::frames::{self, FrameError, MAX_FROM_USER, Writer};
@@ -33,8 +34,6 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 const REQUEST_PAUSE: Duration = Duration::from_millis(100);
 /// Requests of a user, and events for one, that wait.
 const QUEUE: usize = 4;
-/// Names of the interfaces, before their numbers.
-const INTERFACE: &str = "vpn";
 
 /// Answers a user until that one leaves or breaks a rule.
 pub(super) async fn hold(service: Arc<Service>, stream: UnixStream, admission: Admission) {
@@ -113,11 +112,12 @@ impl Conversation {
         };
         let listed = listed.into_iter().map(|Listed { name, is_own, found }| {
             let used_by = self.service.tunnels().used_by(self.uid(), &name);
+            let machine = found.as_ref().is_ok_and(|found| found.is_machines);
             let (gateway, pages, problem) = match found {
                 Ok(found) => (Some(found.gateway), found.pages, None),
                 Err(error) => (None, None, Some(self.words(&error))),
             };
-            ListedProfile { name, gateway, problem, used_by, is_own, pages }
+            ListedProfile { name, gateway, problem, used_by, is_own, pages, machine }
         });
         let listed = listed.collect();
         self.writer.send(&ServiceReply::Profiles(listed)).await
@@ -127,6 +127,8 @@ impl Conversation {
         match self.profiles.import(name, text.expose()) {
             Ok(line) => {
                 tracing::info!(uid = self.uid(), profile = %**name, "a user imports a profile");
+                // It may be the machine's.
+                self.service.machines_turn.has_come();
                 self.writer.send(&ServiceReply::Lines(vec![line])).await
             }
             Err(error) => self.refuse_profile(&error).await,
@@ -203,6 +205,7 @@ impl Conversation {
             }
         };
         tracing::info!(uid = self.uid(), tunnels = handles.len(), "a user ends tunnels");
+        self.hold_machines(profile);
         handles.iter().for_each(running::Handle::end);
         let mut lines = Vec::new();
         for handle in &mut handles {
@@ -246,6 +249,9 @@ impl Conversation {
             Ok(found) => found,
             Err(error) => return self.refuse_profile(&error).await,
         };
+        if found.is_machines {
+            return self.release_machines(found.name).await;
+        }
         let own = self.service.tunnels().own(self.uid(), &found.name);
         if let Some(id) = own
             && self.show(id).await?
@@ -257,29 +263,54 @@ impl Conversation {
         }
         let (events, inbox) = mpsc::channel(QUEUE);
         let (answers, typed) = mpsc::channel(1);
-        let started = self.start(&found, &up, Attached { events, answers: typed });
+        let started = self.start(&found, &up, Attached { events, answers: typed }).await;
         match started {
             Ok(id) => self.accompany(id, inbox, answers).await,
             Err(why) => self.refuse(&why, false).await,
         }
     }
 
-    /// Starts a client, if the user may.
-    fn start(&self, found: &Found, up: &Up, attached: Attached) -> Result<TunnelId, String> {
+    /// Starts a client, if the user may, in place of the machine's.
+    async fn start(&self, found: &Found, up: &Up, attached: Attached) -> Result<TunnelId, String> {
         let uid = self.uid();
         let (handle, ends) = running::handle(&found.name);
-        let exists = |number: usize| Path::new(&format!("/sys/class/net/{INTERFACE}{number}")).exists();
-        let begun = self.service.tunnels().begin(uid, &found.name, wall_s(), handle, exists);
+        let begun = self.service.tunnels().begin(uid, &found.name, wall_s(), handle, is_taken);
         let (id, number) = begun.map_err(|denied| denied.to_string())?;
+        let begun = Begun { service: Arc::clone(&self.service), id, is_started: false };
         tracing::info!(uid, profile = found.name, "a user connects");
+        let has_given_way = machine::give_way(&self.service).await;
+        // The names are free again, of which the machine's tunnel had one.
+        let number = if has_given_way { self.service.tunnels().renumber(id, is_taken) } else { number };
         let interface = format!("{INTERFACE}{number}");
         let (profile, login) = (found.path.clone(), up.login.clone());
-        let plan = Plan { id, uid, place: self.place.clone(), profile, interface, login };
-        running::start(&self.service, plan, ends, attached).map(|()| id).map_err(|error| {
-            let reason = format!("the client can't be started: {error}");
-            self.service.tunnels().end(id, &reason, wall_s());
-            reason
-        })
+        let place = self.place.clone();
+        let plan = Plan { id, uid, is_machines: false, place, profile, interface, login };
+        match running::start(&self.service, plan, ends, Some(attached)) {
+            Ok(()) => Ok(begun.started()),
+            Err(error) => Err(format!("the client can't be started: {error}")),
+        }
+    }
+
+    /// Keeps the machine's tunnel from coming back, if root ends all tunnels or that one.
+    fn hold_machines(&self, ended: Option<&str>) {
+        let mut tunnels = self.service.tunnels();
+        let is_machines = |name: &str| tunnels.machines().is_some_and(|client| client.profile == name);
+        if self.uid() == 0 && ended.is_none_or(is_machines) {
+            tunnels.hold_machines(true);
+        }
+    }
+
+    /// Lets the machine's tunnel come back that root had ended.
+    async fn release_machines(&mut self, name: String) -> Result<(), FrameError> {
+        if self.uid() != 0 {
+            return self.refuse_profile(&ProfileError::NoUsers(name)).await;
+        }
+        self.service.tunnels().hold_machines(false);
+        self.service.machines_turn.has_come();
+        let line =
+            format!("'{name}' is this machine's own: the service connects it while no user is connected");
+        self.writer.send(&ServiceReply::Line(line)).await?;
+        self.writer.send(&ServiceReply::Tunnels(Vec::new())).await
     }
 
     /// Passes on what the client says and asks, until it is connected or has ended.
@@ -356,5 +387,29 @@ impl Conversation {
 
     fn uid(&self) -> u32 {
         self.admission.uid()
+    }
+}
+
+/// A tunnel of the table whose client has not started. It has ended if it is dropped so, as when
+/// the service stops meanwhile.
+struct Begun {
+    service: Arc<Service>,
+    id: TunnelId,
+    is_started: bool,
+}
+
+impl Begun {
+    fn started(mut self) -> TunnelId {
+        self.is_started = true;
+        self.id
+    }
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        if !self.is_started {
+            self.service.tunnels().end(self.id, "the client was not started", wall_s());
+            self.service.machines_turn.has_come();
+        }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! INVARIANT: of a user's own profile nothing but `[user]` has an effect: who logs in, and by what.
 //! Gateway, routes, DNS and all else are those of a profile of the machine for the same gateway, so
-//! no user sends other users' packets elsewhere. Pure.
+//! no user sends other users' packets elsewhere. A machine's profile is no user's. Pure.
 
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
@@ -27,6 +27,8 @@ pub(super) enum NotImported {
          from the gateway's web pages"
     )]
     Version(u64),
+    #[error("this is the profile of a machine, which only an administrator adds ('sudo vpnd import FILE')")]
+    Machine,
     #[error("this profile is damaged ({0}): get it again from the gateway's web pages or its administrator")]
     Damaged(String),
     #[error(
@@ -91,12 +93,15 @@ fn version(text: &str) -> Option<u64> {
 /// the one that is `followed`, or one that says the same as the user's, if there is one.
 ///
 /// # Errors
-/// [`NotImported::Foreign`], [`NotImported::Gone`].
+/// [`NotImported::Machine`], [`NotImported::Foreign`], [`NotImported::Gone`].
 pub(super) fn of_machine<'m>(
     own: &Profile,
     machine: &'m [(String, Profile)],
     followed: Option<&str>,
 ) -> Result<(Profile, &'m str), NotImported> {
+    if own.machine {
+        return Err(NotImported::Machine);
+    }
     let merged = |theirs: &Profile| {
         let Profile { user, totp, browser, identity, .. } = own.clone();
         Profile { user, totp, browser, identity, ..theirs.clone() }

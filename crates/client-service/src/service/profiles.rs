@@ -58,6 +58,10 @@ pub(super) enum ProfileError {
     #[error("'{0}' is a profile of this machine: an administrator removes it (`sudo vpnd forget {0}`)")]
     Machines(String),
     #[error(
+        "'{0}' is for this machine itself, which is connected by it while no user is: name another profile (`vpnd list`)"
+    )]
+    NoUsers(String),
+    #[error(
         "the profile '{name}' of yours can't be used ({source}): `vpnd forget {name}`, and import it again"
     )]
     OwnWrong { name: String, source: ConfigError },
@@ -75,6 +79,8 @@ pub(super) struct Found {
     pub(super) gateway: String,
     /// The address of its web pages, if the profile names their port.
     pub(super) pages: Option<String>,
+    /// Whether the machine logs in by it, and no user.
+    pub(super) is_machines: bool,
 }
 
 /// A profile of the list, which may be one that can't be used.
@@ -97,19 +103,30 @@ impl Profiles {
         Self { directory: directory.to_owned(), own }
     }
 
-    /// The profile of this name, or the only one.
+    /// The profile of this name, or the only one that is for users.
     ///
     /// # Errors
     /// If there is none, or it is not to be used.
     pub(super) fn find(&self, name: Option<&str>) -> Result<Found, ProfileError> {
-        match name {
-            Some(name) => self.named(name),
-            None => match self.names()?.as_slice() {
-                [] => Err(ProfileError::NoneAtAll(self.directory.clone())),
-                [(only, _)] => self.named(only),
-                several => Err(ProfileError::Several(several.iter().map(|(name, _)| name.clone()).collect())),
-            },
+        if let Some(name) = name {
+            return self.named(name);
         }
+        let mut names = self.names()?;
+        names.retain(|(name, is_own)| *is_own || !load(&self.directory, name).is_ok_and(is_machines));
+        match names.as_slice() {
+            [] => Err(ProfileError::NoneAtAll(self.directory.clone())),
+            [(only, _)] => self.named(only),
+            several => Err(ProfileError::Several(several.iter().map(|(name, _)| name.clone()).collect())),
+        }
+    }
+
+    /// The first profile by which this machine itself logs in, by name.
+    ///
+    /// # Errors
+    /// If the directory can't be read.
+    pub(super) fn of_this_machine(&self) -> Result<Option<Found>, ProfileError> {
+        let mut names = names_in(&self.directory)?.into_iter();
+        Ok(names.find_map(|name| self.named(&name).ok().filter(|found| found.is_machines)))
     }
 
     /// All of them, sorted by name.
@@ -200,12 +217,11 @@ impl Profiles {
         }
     }
 
-    /// Those of the machine that can be used, sorted by name.
+    /// Those of the machine that users can use, sorted by name.
     fn machines(&self) -> Result<Vec<(String, Profile)>, ProfileError> {
         let names = names_in(&self.directory)?.into_iter();
-        Ok(names
-            .filter_map(|name| load(&self.directory, &name).ok().map(|(_, profile)| (name, profile)))
-            .collect())
+        let loaded = names.filter_map(|name| Some((load(&self.directory, &name).ok()?.1, name)));
+        Ok(loaded.filter(|(profile, _)| !profile.machine).map(|(profile, name)| (name, profile)).collect())
     }
 }
 
@@ -231,7 +247,11 @@ fn found(name: &str, path: PathBuf, profile: &Profile) -> Found {
         let usual = format!(":{HTTPS_PORT}");
         format!("https://{}", at.strip_suffix(&usual).unwrap_or(&at))
     });
-    Found { name: name.to_owned(), path, gateway, pages }
+    Found { name: name.to_owned(), path, gateway, pages, is_machines: profile.machine }
+}
+
+fn is_machines((_, profile): (PathBuf, Profile)) -> bool {
+    profile.machine
 }
 
 /// Writes a profile, and makes its directory with this mode.
@@ -298,6 +318,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
 
     use super::*;
+    use vpnd_config::profile::ClientIdentity;
 
     const PROFILE: &str = "version = 1\n[server]\naddresses = [\"vpn.example\"]\ntrust = \"system\"\n";
 
@@ -394,6 +415,37 @@ mod tests {
         let path = write(&profiles, "work.toml");
         fs::write(&path, "version = 9\n").unwrap();
         assert!(matches!(profiles.find(None), Err(ProfileError::Wrong { .. })));
+    }
+
+    #[test]
+    fn the_machines_own_profile_is_no_users() {
+        let (place, machine) = profiles();
+        let work = write(&machine, "work.toml");
+        assert!(machine.of_this_machine().unwrap().is_none());
+        let key = rcgen::KeyPair::generate().unwrap();
+        let certificate = rcgen::CertificateParams::new(vec!["kiosk".to_owned()]).unwrap();
+        let identity = ClientIdentity {
+            certificate_pem: certificate.self_signed(&key).unwrap().pem(),
+            key_pem: Zeroizing::new(key.serialize_pem()),
+        };
+        let base = Profile::load(&work).unwrap();
+        let (user, identity) = (Some("kiosk".to_owned()), Some(identity));
+        let text = Profile { user, identity, machine: true, ..base }.to_toml();
+        machine.import("kiosk", &text).unwrap();
+        assert_eq!(machine.of_this_machine().unwrap().unwrap().name, "kiosk");
+        assert_eq!(machine.find(None).unwrap().name, "work", "the only one for users");
+        assert!(machine.find(Some("kiosk")).unwrap().is_machines);
+        // No user's own is a machine's, nor follows that of one.
+        let ann = of_user(&machine, &place);
+        let refused = ann.import("mine", &text);
+        assert!(
+            matches!(refused, Err(ProfileError::NotImported(NotImported::Machine))),
+            "{:?}",
+            refused.err()
+        );
+        fs::remove_file(&work).unwrap();
+        let refused = ann.import("mine", PROFILE);
+        assert!(matches!(refused, Err(ProfileError::NotImported(NotImported::Foreign(_)))));
     }
 
     /// The profiles of a user on the machine.

@@ -8,7 +8,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,6 +34,8 @@ const END_TIMEOUT: Duration = Duration::from_secs(15);
 const REPORT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Messages of a client, and for its user, that wait.
 const QUEUE: usize = 16;
+/// Names of the interfaces, before their numbers.
+pub(super) const INTERFACE: &str = "vpn";
 
 /// The cause of a client's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +46,8 @@ enum Ending {
     Service,
     /// The command that waited for the tunnel is gone, which is no wish for an open network.
     Unattended,
+    /// A user's tunnel, in place of the machine's.
+    User,
 }
 
 /// The way to a running client, for any number of holders.
@@ -82,11 +86,18 @@ pub(super) struct Attached {
 pub(super) struct Plan {
     pub(super) id: TunnelId,
     pub(super) uid: u32,
+    /// Whether the machine is the user.
+    pub(super) is_machines: bool,
     /// The directory of what is kept for the user.
     pub(super) place: PathBuf,
     pub(super) profile: PathBuf,
     pub(super) interface: String,
     pub(super) login: Login,
+}
+
+/// Whether there is an interface of this number.
+pub(super) fn is_taken(number: usize) -> bool {
+    Path::new(&format!("/sys/class/net/{INTERFACE}{number}")).exists()
 }
 
 /// The two sides of a client that is about to start.
@@ -106,7 +117,22 @@ impl Handle {
 
     /// Has it end because the service does.
     pub(super) fn leave(&self) {
-        self.ending.send_if_modified(|ending| ending.is_none() && ending.replace(Ending::Service).is_none());
+        self.end_by(Ending::Service);
+    }
+
+    /// Has it end because a user's tunnel takes its place.
+    pub(super) fn give_way(&self) {
+        self.end_by(Ending::User);
+    }
+
+    /// Has it end for this cause, unless another one came first.
+    fn end_by(&self, cause: Ending) {
+        self.ending.send_if_modified(|ending| ending.is_none() && ending.replace(cause).is_none());
+    }
+
+    /// Whether it ends, or has ended, because of one of these.
+    pub(super) fn is_asked_to_end(&self) -> bool {
+        self.ending.borrow().is_some()
     }
 
     /// Waits until it has ended.
@@ -132,11 +158,16 @@ impl Handle {
     }
 }
 
-/// Starts the client; its task sees to all else.
+/// Starts the client; its task sees to all else. Without a user's command no question is answered.
 ///
 /// # Errors
 /// If the process can't be started.
-pub(super) fn start(service: &Arc<Service>, plan: Plan, ends: Ends, attached: Attached) -> io::Result<()> {
+pub(super) fn start(
+    service: &Arc<Service>,
+    plan: Plan,
+    ends: Ends,
+    attached: Option<Attached>,
+) -> io::Result<()> {
     let (ours, theirs) = StdStream::pair()?;
     let process = command(service, &plan, theirs).spawn()?;
     let (mut reader, writer) = frames::split_std(ours, MAX_FROM_SERVICE)?;
@@ -148,15 +179,16 @@ pub(super) fn start(service: &Arc<Service>, plan: Plan, ends: Ends, attached: At
             }
         }
     });
-    let Plan { id, uid, login, .. } = plan;
+    let Plan { id, uid, is_machines, login, .. } = plan;
     let client = RunningClient {
         service: Arc::clone(service),
         id,
         uid,
+        is_machines,
         process,
         inbox,
         writer: Some(writer),
-        attached: Some(attached),
+        attached,
         ends,
         waiting: Vec::new(),
         ending: None,
@@ -192,6 +224,7 @@ struct RunningClient {
     service: Arc<Service>,
     id: TunnelId,
     uid: u32,
+    is_machines: bool,
     process: Child,
     inbox: mpsc::Receiver<FromClient>,
     /// Closed when the service ends the client.
@@ -222,6 +255,9 @@ impl RunningClient {
         tracing::info!(uid = self.uid, "a client has ended: {why}");
         self.service.tunnels().end(self.id, &why, wall_s());
         self.ends.over.send_replace(true);
+        if !self.is_machines {
+            self.service.machines_turn.has_come();
+        }
         if let Some(attached) = &self.attached {
             let _ = attached.events.try_send(Event::Over { why, is_final });
         }
@@ -308,6 +344,7 @@ impl RunningClient {
         self.ending = Some((ending, Instant::now() + END_TIMEOUT));
         match ending {
             Ending::Person => self.send(&ToClient::End).await,
+            Ending::User => self.send(&ToClient::GiveWay).await,
             Ending::Service | Ending::Unattended => {
                 let sent = self.send(&ToClient::Leave).await;
                 self.writer = None;
@@ -344,6 +381,7 @@ impl RunningClient {
             (Some((Ending::Person, _)), Some(_)) => "ended".to_owned(),
             (Some((Ending::Unattended, _)), Some(_)) => "the command that waited for it has ended".to_owned(),
             (Some((Ending::Service, _)), Some(_)) => "the client service has stopped".to_owned(),
+            (Some((Ending::User, _)), Some(_)) => "a user's tunnel has taken its place".to_owned(),
             (_, Some(status)) => format!("the client has ended by itself ({status}); its log has the reason"),
             (_, None) => "the client was killed".to_owned(),
         }

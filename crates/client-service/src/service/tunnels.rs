@@ -2,8 +2,9 @@
 //!
 //! INVARIANT: only a tunnel's owner and root end it, see more of it than that its profile is
 //! in use, or bring another one up at the same time: the newest tunnel is the innermost, so it
-//! would carry what the others carry. Pure: times are arguments, and `H`, the handle that sends to
-//! a tunnel, is only kept here.
+//! would carry what the others carry. The machine's own tunnel is root's, but each user sees it and
+//! takes its place; it does not begin while a user has one. Pure: times are arguments, and `H`, the
+//! handle that sends to a tunnel, is only kept here.
 
 use std::collections::VecDeque;
 
@@ -36,6 +37,8 @@ pub(super) enum Denied {
     TooMany,
     #[error("'{0}' is not connected")]
     NotUp(String),
+    #[error("'{0}' is this machine's own tunnel: an administrator ends it (`sudo vpnd down {0}`)")]
+    Machines(String),
     #[error("there is nothing to show of '{0}'")]
     Unknown(String),
 }
@@ -46,6 +49,8 @@ pub(super) type TunnelId = u64;
 struct Tunnel<H> {
     id: TunnelId,
     owner: u32,
+    /// Whether it is the machine's.
+    is_machines: bool,
     profile: String,
     /// In the name of its interface.
     number: usize,
@@ -61,15 +66,18 @@ pub(super) struct Tunnels<H> {
     next_id: TunnelId,
     /// The oldest first.
     all: Vec<Tunnel<H>>,
+    /// Whether root has ended the machine's, until root wants it again.
+    is_held: bool,
 }
 
 impl<H> Tunnels<H> {
     pub(super) const fn new() -> Self {
-        Self { next_id: 0, all: Vec::new() }
+        Self { next_id: 0, all: Vec::new(), is_held: false }
     }
 
     /// Takes a place for a tunnel of this user and an interface, by its number, of which none is
-    /// `taken`. What has ended of the same profile is forgotten.
+    /// `taken`. What has ended of the same profile is forgotten. The machine's tunnel has to give
+    /// way before the user's client starts.
     ///
     /// # Errors
     /// If the user may not, or there is no place.
@@ -81,25 +89,81 @@ impl<H> Tunnels<H> {
         handle: H,
         taken: impl Fn(usize) -> bool,
     ) -> Result<(TunnelId, usize), Denied> {
-        if uid != 0 && self.running().any(|tunnel| tunnel.owner != uid) {
+        if uid != 0 && self.of_users().any(|tunnel| tunnel.owner != uid) {
             return Err(Denied::Another);
         }
-        if self.running().any(|tunnel| tunnel.profile == profile) {
+        if self.of_users().any(|tunnel| tunnel.profile == profile) {
             return Err(Denied::UnderWay(profile.to_owned()));
         }
-        if self.running().count() >= MAX_TUNNELS {
+        if self.of_users().count() >= MAX_TUNNELS {
             return Err(Denied::TooMany);
         }
+        self.add(uid, false, profile, now_s, handle, taken)
+    }
+
+    /// Takes a place for the machine's tunnel, unless a user has one, it has one, or root has ended
+    /// it.
+    pub(super) fn begin_machines(
+        &mut self,
+        profile: &str,
+        now_s: u64,
+        handle: H,
+        taken: impl Fn(usize) -> bool,
+    ) -> Option<(TunnelId, usize)> {
+        if self.is_held || self.running().next().is_some() {
+            return None;
+        }
+        self.add(0, true, profile, now_s, handle, taken).ok()
+    }
+
+    fn add(
+        &mut self,
+        owner: u32,
+        is_machines: bool,
+        profile: &str,
+        now_s: u64,
+        handle: H,
+        taken: impl Fn(usize) -> bool,
+    ) -> Result<(TunnelId, usize), Denied> {
         let is_free =
             |number: &usize| !taken(*number) && self.running().all(|tunnel| tunnel.number != *number);
         let number = (0..u8::MAX.into()).find(is_free).ok_or(Denied::TooMany)?;
-        self.all.retain(|tunnel| tunnel.handle.is_some() || tunnel.owner != uid || tunnel.profile != profile);
+        self.all
+            .retain(|tunnel| tunnel.handle.is_some() || tunnel.owner != owner || tunnel.profile != profile);
         let id = self.next_id;
         self.next_id += 1;
-        let (profile, state, lines) = (profile.to_owned(), TunnelState::Connecting, VecDeque::new());
-        let handle = Some(handle);
-        self.all.push(Tunnel { id, owner: uid, profile, number, state, since_s: now_s, lines, handle });
+        self.all.push(Tunnel {
+            id,
+            owner,
+            is_machines,
+            profile: profile.to_owned(),
+            number,
+            state: TunnelState::Connecting,
+            since_s: now_s,
+            lines: VecDeque::new(),
+            handle: Some(handle),
+        });
         Ok((id, number))
+    }
+
+    /// The machine's running tunnel.
+    pub(super) fn machines(&self) -> Option<&H> {
+        self.running().find(|tunnel| tunnel.is_machines).and_then(Tunnel::handle)
+    }
+
+    /// Takes another number for the interface of a tunnel whose client has not started.
+    pub(super) fn renumber(&mut self, id: TunnelId, taken: impl Fn(usize) -> bool) -> usize {
+        let others: Vec<usize> =
+            self.running().filter(|tunnel| tunnel.id != id).map(|tunnel| tunnel.number).collect();
+        let free = (0..u8::MAX.into()).find(|number| !taken(*number) && !others.contains(number));
+        let Some(tunnel) = self.all.iter_mut().find(|tunnel| tunnel.id == id) else { return 0 };
+        tunnel.number = free.unwrap_or(tunnel.number);
+        tunnel.number
+    }
+
+    /// Whether root has ended the machine's tunnel.
+    pub(super) fn hold_machines(&mut self, is_held: bool) {
+        self.is_held = is_held;
     }
 
     /// Whether this user has a tunnel that runs.
@@ -157,6 +221,7 @@ impl<H> Tunnels<H> {
         };
         match self.running().find(|tunnel| tunnel.profile == profile) {
             None => Err(Denied::NotUp(profile.to_owned())),
+            Some(tunnel) if tunnel.is_machines && uid != 0 => Err(Denied::Machines(profile.to_owned())),
             Some(tunnel) if !tunnel.is_of(uid) => Err(Denied::Another),
             Some(tunnel) => Ok(tunnel.handle().into_iter().collect()),
         }
@@ -170,7 +235,9 @@ impl<H> Tunnels<H> {
 
     /// The tunnels that this user may see, each with its handle while it runs.
     pub(super) fn visible(&self, uid: u32) -> impl Iterator<Item = (TunnelId, TunnelStatus, Option<&H>)> {
-        self.all.iter().filter(move |tunnel| tunnel.is_of(uid)).map(|tunnel| {
+        let is_visible =
+            move |tunnel: &&Tunnel<H>| tunnel.is_of(uid) || tunnel.is_machines && tunnel.handle.is_some();
+        self.all.iter().filter(is_visible).map(|tunnel| {
             let status = TunnelStatus {
                 profile: tunnel.profile.clone(),
                 uid: tunnel.owner,
@@ -178,6 +245,7 @@ impl<H> Tunnels<H> {
                 since_s: tunnel.since_s,
                 said: tunnel.lines.back().map(|(_, said)| said.clone()).unwrap_or_default(),
                 details: None,
+                machine: tunnel.is_machines,
             };
             (tunnel.id, status, tunnel.handle())
         })
@@ -212,7 +280,11 @@ impl<H> Tunnels<H> {
     /// The user of this profile's running tunnel, as far as this user may know.
     pub(super) fn used_by(&self, uid: u32, profile: &str) -> Option<UsedBy> {
         let tunnel = self.running().find(|tunnel| tunnel.profile == profile)?;
-        Some(if tunnel.owner == uid { UsedBy::You } else { UsedBy::AnotherUser })
+        Some(match tunnel.owner {
+            _ if tunnel.is_machines => UsedBy::Machine,
+            owner if owner == uid => UsedBy::You,
+            _ => UsedBy::AnotherUser,
+        })
     }
 
     /// All that run.
@@ -222,6 +294,10 @@ impl<H> Tunnels<H> {
 
     fn running(&self) -> impl Iterator<Item = &Tunnel<H>> {
         self.all.iter().filter(|tunnel| tunnel.handle.is_some())
+    }
+
+    fn of_users(&self) -> impl Iterator<Item = &Tunnel<H>> {
+        self.running().filter(|tunnel| !tunnel.is_machines)
     }
 }
 
@@ -288,6 +364,36 @@ mod tests {
         }
         assert_eq!(tunnels.begin(BOB, "work", 8, "bob's", |number| number < 2), Ok((4, 2)));
         assert_eq!(tunnels.used_by(ANN, "work"), Some(UsedBy::AnotherUser));
+    }
+
+    #[test]
+    fn each_user_takes_the_place_of_the_machines_tunnel_and_only_root_ends_it() {
+        let mut tunnels = Tunnels::new();
+        let begin = |tunnels: &mut Tunnels<_>| tunnels.begin_machines("kiosk", 5, "the machine's", |_| false);
+        let (machine, number) = begin(&mut tunnels).unwrap();
+        assert_eq!((number, tunnels.machines()), (0, Some(&"the machine's")));
+        assert_eq!(begin(&mut tunnels), None, "one is enough");
+        for uid in [ANN, ROOT] {
+            let (_, status, handle) = tunnels.visible(uid).next().unwrap();
+            assert!(status.machine && handle.is_some(), "{uid}");
+            assert_eq!(tunnels.used_by(uid, "kiosk"), Some(UsedBy::Machine), "{uid}");
+        }
+        assert_eq!(tunnels.to_end(ANN, Some("kiosk")), Err(Denied::Machines("kiosk".to_owned())));
+        assert_eq!(tunnels.to_end(ANN, None), Ok(vec![]));
+        assert_eq!(tunnels.to_end(ROOT, Some("kiosk")), Ok(vec![&"the machine's"]));
+        assert!(tunnels.log(ANN, None).unwrap().is_empty());
+
+        let (anns, number) = tunnels.begin(ANN, "work", 6, "ann's", |_| false).unwrap();
+        assert_eq!(tunnels.begin(BOB, "work", 6, "bob's", |_| false), Err(Denied::Another));
+        tunnels.end(machine, "gave way", 7);
+        assert_eq!((tunnels.visible(ANN).count(), tunnels.visible(ROOT).count()), (1, 2));
+        assert_eq!((number, tunnels.renumber(anns, |_| false)), (1, 0), "the place is free now");
+        assert_eq!(begin(&mut tunnels), None, "ann's is up");
+        tunnels.end(anns, "over", 8);
+        tunnels.hold_machines(true);
+        assert_eq!(begin(&mut tunnels), None, "root has ended it");
+        tunnels.hold_machines(false);
+        assert!(begin(&mut tunnels).is_some());
     }
 
     #[test]

@@ -58,7 +58,8 @@ fn headline(tunnel: &TunnelStatus, now_s: u64) -> String {
         (TunnelState::Connecting, _) => format!("{}, for {since}", tunnel.said),
         (TunnelState::Ended, _) => format!("ended {since} ago: {}", tunnel.said),
     };
-    harmless(&format!("{}: {summary}", tunnel.profile))
+    let ownership = if tunnel.machine { " (this machine's own)" } else { "" };
+    harmless(&format!("{}{ownership}: {summary}", tunnel.profile))
 }
 
 fn transport(details: &TunnelDetails) -> &'static str {
@@ -165,6 +166,7 @@ mod tests {
             since_s: 100,
             said,
             details: Some(details),
+            machine: false,
         }
     }
 
@@ -184,6 +186,10 @@ mod tests {
         before.details.as_mut().unwrap().rx_bytes = 234_567;
         let text = render(std::slice::from_ref(&now), Some((Duration::from_secs(2), &[before])), 230);
         assert!(text.contains("received 1.2 MB (4.0 Mbit/s), sent 89 B (0 bit/s)"), "{text}");
+        let machines = TunnelStatus { machine: true, ..now.clone() };
+        assert!(
+            render(&[machines], None, 230).starts_with("work (this machine's own): connected over UDP to")
+        );
         assert_eq!(connected(&now), "work: connected over UDP as 10.86.0.9, fd86::9 on vpn0");
     }
 
@@ -207,7 +213,7 @@ mod tests {
         let json = serde_json::to_value(tunnel()).unwrap();
         let names =
             |value: &serde_json::Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
-        assert_eq!(names(&json), ["details", "profile", "said", "since_s", "state", "uid"]);
+        assert_eq!(names(&json), ["details", "machine", "profile", "said", "since_s", "state", "uid"]);
         assert_eq!(
             names(&json["details"]),
             [

@@ -31,6 +31,9 @@ use vpnd_sys::text::{format_chain, harmless};
 
 /// The name of an end by `vpnd down`, beside those of signals.
 pub(super) const BY_USER: &str = "vpnd down";
+/// Names the end of a machine's tunnel because a user's takes its place: no user asked for an open
+/// network.
+const FOR_ANOTHER: &str = "another tunnel in its place";
 /// Names the end because the service is gone, which no user asked for.
 const WITHOUT_SERVICE: &str = "the end of the client service";
 /// Time for a person to answer.
@@ -254,6 +257,7 @@ async fn read(service: Arc<Service>, mut reader: Reader, end: watch::Sender<Opti
             }
             Ok(Some(ToClient::End)) => break BY_USER,
             Ok(Some(ToClient::Leave)) => break TERMINATE,
+            Ok(Some(ToClient::GiveWay)) => break FOR_ANOTHER,
             Ok(None) | Err(_) => break WITHOUT_SERVICE,
         }
     };
@@ -355,6 +359,9 @@ pub(super) mod tests {
         let (console, _reader, mut writer) = self::console();
         writer.send(&ToClient::Leave).await.unwrap();
         assert_eq!(console.ended().await, TERMINATE);
+        let (console, _reader, mut writer) = self::console();
+        writer.send(&ToClient::GiveWay).await.unwrap();
+        assert_eq!(console.ended().await, FOR_ANOTHER);
         let (console, _reader, writer) = self::console();
         drop(writer);
         assert_eq!(console.ended().await, WITHOUT_SERVICE);

@@ -78,7 +78,8 @@ impl End {
         match outcome {
             Ok(INTERRUPT | BY_USER) => Self::ByPerson,
             Ok(TERMINATE) if is_undone => Self::InOrder,
-            // The client service is gone, too: it may have been killed.
+            // The client service is gone, too, and may have been killed; or another client goes on
+            // with the kill switch.
             Ok(_) | Err(_) => Self::Failed,
         }
     }
@@ -111,7 +112,7 @@ impl KillSwitch {
             Found::Unreadable(_) => user == 0,
         };
         // A user without root neither ends nor loosens what another user has switched on.
-        let asked = wanted.mode.filter(|_| is_changeable);
+        let asked = wanted.asked().filter(|_| is_changeable);
         let holder = place.holder().context(
             "it can't be read whether another client keeps a kill switch; 'vpnd cleanup' removes the damaged file",
         )?;
@@ -387,6 +388,7 @@ mod tests {
         assert_eq!(orderly("SIGINT", false), End::ByPerson);
         assert_eq!(orderly(BY_USER, true), End::ByPerson);
         assert_eq!(orderly("the end of the client service", true), End::Failed);
+        assert_eq!(orderly("another tunnel in its place", true), End::Failed);
         assert_eq!(orderly("SIGTERM", true), End::InOrder);
         assert_eq!(orderly("SIGTERM", false), End::Failed);
         assert_eq!(End::of(&Err(anyhow::anyhow!("refused")), true), End::Failed);

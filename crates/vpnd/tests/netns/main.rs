@@ -68,6 +68,7 @@ mod limits;
 mod local_network;
 mod login;
 mod logs;
+mod machine;
 mod managers;
 mod memory;
 mod middleboxes;

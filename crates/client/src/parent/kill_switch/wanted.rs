@@ -18,6 +18,8 @@ pub(in super::super) struct Wanted {
     pub(super) tunnel: String,
     /// For whom the client runs.
     pub(super) user: u32,
+    /// Whether it connects without a person.
+    is_machines: bool,
     /// The gateway that requires it, if this machine does not.
     pub(super) required_by: Option<String>,
     inbound: Vec<u16>,
@@ -34,12 +36,19 @@ impl Wanted {
             mode: args.kill_switch.or(profile.kill_switch.mode),
             tunnel: args.tun.clone(),
             user: args.on_behalf_of(),
+            is_machines: profile.machine,
             required_by: None,
             inbound: named.map_or(&profile.kill_switch.inbound, |ports| &ports.0).clone(),
             is_meant: named.is_some(),
             passes_local: args.kill_switch_allow_local || profile.kill_switch.allow_local,
             sessions: args.sessions.clone(),
         }
+    }
+
+    /// The mode to put in force. No person starts the client of a machine, so `off` in its profile
+    /// ends no switch that is on.
+    pub(super) fn asked(&self) -> Option<KillSwitchMode> {
+        self.mode.filter(|mode| *mode != KillSwitchMode::Off || !self.is_machines)
     }
 
     pub(super) fn record(&self, place: &KillSwitchPlace, mode: KillSwitchMode) -> KillSwitchRecord {
@@ -76,5 +85,30 @@ impl Wanted {
             );
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machines_client_ends_no_kill_switch() {
+        let wanted = |mode, is_machines| Wanted {
+            mode,
+            tunnel: "vpn0".to_owned(),
+            user: 0,
+            is_machines,
+            required_by: None,
+            inbound: Vec::new(),
+            is_meant: false,
+            passes_local: false,
+            sessions: Vec::new(),
+        };
+        let (on, off) = (Some(KillSwitchMode::On), Some(KillSwitchMode::Off));
+        for (mode, of_person, of_machine) in [(on, on, on), (off, off, None), (None, None, None)] {
+            assert_eq!(wanted(mode, false).asked(), of_person);
+            assert_eq!(wanted(mode, true).asked(), of_machine);
+        }
     }
 }

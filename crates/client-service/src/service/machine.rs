@@ -1,0 +1,123 @@
+//! The machine's own tunnel, by a profile with `machine`: up from the start of the service, while no
+//! user has one.
+//!
+//! INVARIANT: no user's client starts before the machine's has ended, which leaves a kill switch to
+//! it; the machine's comes back once no user's is left. One that ends by itself is started again, later
+//! and later: its gateway may let it in again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep};
+
+use super::Service;
+use super::profiles::{Found, Profiles};
+use super::running::{self, Handle, INTERFACE, Plan, is_taken};
+use vpnd_client::user_messages::Login;
+use vpnd_sys::clock::wall_s;
+
+/// Pauses before another start of a client that has ended by itself.
+const FIRST_PAUSE: Duration = Duration::from_secs(5);
+const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+
+/// The pauses of one machine.
+struct Pauses(Duration);
+
+impl Pauses {
+    /// The pause after a client that has lasted as long as this.
+    fn after(&mut self, lasted: Duration) -> Duration {
+        if lasted > LONGEST_PAUSE {
+            self.0 = FIRST_PAUSE;
+        }
+        let pause = self.0;
+        self.0 = (pause * 2).min(LONGEST_PAUSE);
+        pause
+    }
+}
+
+/// Wakes the task that keeps the machine's tunnel up, when that may begin: a user's has ended, or root
+/// wants it again.
+#[derive(Default)]
+pub(super) struct Turn(Notify);
+
+impl Turn {
+    pub(super) fn has_come(&self) {
+        self.0.notify_one();
+    }
+}
+
+/// Keeps the machine's tunnel up while it may be. Never returns; to be cancelled at the service's end.
+pub(super) async fn keep(service: Arc<Service>) {
+    let mut pauses = Pauses(FIRST_PAUSE);
+    loop {
+        let Some(mut client) = start(&service) else {
+            service.machines_turn.0.notified().await;
+            continue;
+        };
+        let since = Instant::now();
+        client.over().await;
+        if client.is_asked_to_end() {
+            pauses = Pauses(FIRST_PAUSE);
+            continue;
+        }
+        tokio::select! {
+            () = sleep(pauses.after(since.elapsed())) => {}
+            () = service.machines_turn.0.notified() => {}
+        }
+    }
+}
+
+/// Starts the machine's client, if there is a profile for it and no user has a tunnel.
+fn start(service: &Arc<Service>) -> Option<Handle> {
+    let profile = match Profiles::new(&service.args.profiles, None).of_this_machine() {
+        Ok(profile) => profile?,
+        Err(error) => {
+            tracing::error!(%error, "whether this machine has a profile of its own is not known");
+            return None;
+        }
+    };
+    let (handle, ends) = running::handle(&profile.name);
+    let begun = service.tunnels().begin_machines(&profile.name, wall_s(), handle.clone(), is_taken);
+    let (id, number) = begun?;
+    tracing::info!(profile = profile.name, "the machine connects");
+    let Found { path, .. } = profile;
+    let plan = Plan {
+        id,
+        uid: 0,
+        is_machines: true,
+        // As for a client that root starts.
+        place: service.args.state_dir.clone(),
+        profile: path,
+        interface: format!("{INTERFACE}{number}"),
+        login: Login::default(),
+    };
+    if let Err(error) = running::start(service, plan, ends, None) {
+        tracing::error!(%error, "the machine's client can't be started");
+        service.tunnels().end(id, "the client can't be started", wall_s());
+    }
+    Some(handle)
+}
+
+/// Has the machine's tunnel give way to a user's, whose place in the table is taken already; whether
+/// there was one.
+pub(super) async fn give_way(service: &Service) -> bool {
+    let client = service.tunnels().machines().cloned();
+    let Some(mut client) = client else { return false };
+    client.give_way();
+    client.over().await;
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_that_ends_by_itself_is_started_later_and_later() {
+        let mut pauses = Pauses(FIRST_PAUSE);
+        let seconds: Vec<u64> = (0..8).map(|_| pauses.after(Duration::from_secs(1)).as_secs()).collect();
+        assert_eq!(seconds, [5, 10, 20, 40, 80, 160, 300, 300]);
+        assert_eq!(pauses.after(Duration::from_secs(301)), FIRST_PAUSE, "it was up for a while");
+    }
+}

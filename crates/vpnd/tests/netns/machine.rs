@@ -1,0 +1,95 @@
+//! Behaviour: a machine is connected by its certificate alone while no user is; a user's tunnel takes
+//! its place and leaves it again, and a kill switch of the machine lets nothing out between the two. A
+//! revoked certificate is out.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::access_profiles;
+use crate::client::TUN;
+use crate::client_service::{ANN, Machine, refused};
+use crate::gateway::{Gateway, edit_toml, must};
+use crate::kill_switch::{Talk, capture, closed, rules};
+use crate::lab::{CAMPUS_V4, Lab, eventually};
+use crate::process::{self, text};
+use crate::traffic::ping_until;
+
+const TIMEOUT: Duration = Duration::from_secs(40);
+const PROFILES: &str = "[[profile]]\nname = \"machines\"\ngroups = [\"machines\"]\nmachines = true\n\
+                        [[profile]]\nname = \"people\"\n";
+
+/// The only session is of this user.
+fn is_connected(gateway: &Gateway<'_>, user: &str) {
+    eventually(&format!("{user} is connected"), TIMEOUT, || {
+        let users: Vec<_> = gateway.sessions().iter().map(|session| session["user"].clone()).collect();
+        (users == [user]).then_some(())
+    });
+}
+
+#[test]
+fn a_machine_is_connected_while_no_user_is() {
+    let Some(lab) = Lab::new(1) else { return };
+    let mut gateway = Gateway::init(&lab);
+    access_profiles::configure(&gateway, PROFILES);
+    let (ann, kiosk) = (gateway.add_user("ann"), lab.path("kiosk.toml"));
+    let mut add = gateway.user(&["add", "kiosk", "--machine", "--group", "machines"]);
+    add.arg("--profile-out").arg(&kiosk);
+    must(process::run(add));
+    edit_toml(&kiosk, |profile| {
+        profile["tunnel"].as_table_mut().unwrap().insert("kill_switch".to_owned(), "on".into());
+    });
+    gateway.start();
+    let mut machine = Machine::new(&lab, &ann);
+    capture(&lab);
+    must(machine.run_as_root(&["import", kiosk.to_str().unwrap()]));
+    is_connected(&gateway, "kiosk");
+    let _talk = Talk::start(machine.place());
+    // As after a start of the machine.
+    machine.restart_service(Signal::KILL);
+    is_connected(&gateway, "kiosk");
+    ping_until(machine.place(), CAMPUS_V4.into(), TIMEOUT);
+    closed(&lab, "the machine's kill switch is on, over a killed service too");
+
+    let shown = machine.tunnels(ANN);
+    assert!(shown.len() == 1 && shown[0]["machine"] == true, "{shown:?}");
+    assert_eq!((&shown[0]["profile"], &shown[0]["details"]["interface"]), (&"kiosk".into(), &TUN.into()));
+    let listed = text(&must(machine.run(ANN, &["list"])));
+    assert!(listed.contains("kiosk (this machine's own) (up): ") && listed.contains("work: "), "{listed}");
+    refused(&machine.run(ANN, &["up", "kiosk"]), "is for this machine itself");
+    refused(&machine.run(ANN, &["down", "kiosk"]), "is this machine's own tunnel");
+
+    machine.up();
+    is_connected(&gateway, "ann");
+    let shown = machine.tunnels(ANN);
+    assert!(shown.len() == 1 && shown[0]["machine"] == false, "{shown:?}");
+    assert_eq!(shown[0]["details"]["interface"], TUN);
+    closed(&lab, "the user's tunnel has taken its place");
+    must(machine.run(ANN, &["down"]));
+    is_connected(&gateway, "kiosk");
+    closed(&lab, "the machine's tunnel is back");
+    let wrong = machine.password(ANN, "wrong");
+    assert!(!machine.run(ANN, &["up", "--credentials", &wrong]).status.success());
+    is_connected(&gateway, "kiosk");
+    closed(&lab, "nor lets a failed login anything out");
+
+    // Root ends it, and lets it come back.
+    must(machine.run_as_root(&["down", "kiosk"]));
+    assert!(rules(&lab).is_none(), "a person has ended it");
+    eventually("its session has ended", TIMEOUT, || gateway.sessions().is_empty().then_some(()));
+    must(machine.run_as_root(&["up", "kiosk"]));
+    is_connected(&gateway, "kiosk");
+    let mut revoke = gateway.vpnd(&["revoke", "kiosk", "--config"]);
+    revoke.arg(gateway.config());
+    must(process::run(revoke));
+    let since = Instant::now();
+    eventually("the revoked machine is out", TIMEOUT, || gateway.sessions().is_empty().then_some(()));
+    eprintln!("the session of a revoked machine has ended after {:?}", since.elapsed());
+    eventually("its next login is refused", TIMEOUT, || {
+        let log = text(&machine.run_as_root(&["log", "kiosk"]));
+        log.contains("the login was refused").then_some(())
+    });
+    assert!(gateway.sessions().is_empty());
+}
