@@ -22,16 +22,13 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::members::{Admission, Members};
+use crate::options::ServiceOptions;
 use crate::user_socket::{REFUSAL_INTERVAL, accepted, listen};
 use vpnd_client::frames::{self, MAX_FROM_USER, Reader, Writer};
-use vpnd_client::user_messages::{
-    DEFAULT_GROUP, DEFAULT_PORTAL_SOCKET, MAX_PORTAL_MINUTES, OpenPage, ServiceReply,
-};
-use vpnd_config::JOURNAL_DIRECTORY;
+use vpnd_client::user_messages::{DEFAULT_PORTAL_SOCKET, MAX_PORTAL_MINUTES, OpenPage, ServiceReply};
 use vpnd_journal::JournalDirectory;
 use vpnd_sys::account::{DEFAULT_USER, UnixUser};
 use vpnd_sys::log_limit::LogLimit;
-use vpnd_sys::logging::LogFormat;
 use vpnd_sys::netlink::Netlink;
 use vpnd_sys::nft::KillSwitchRules;
 use vpnd_sys::process::{self, Capability};
@@ -65,9 +62,6 @@ pub struct CaptivePortalArgs {
     /// Socket on which users' commands arrive; the browser's files are in the same directory
     #[arg(long, default_value = DEFAULT_PORTAL_SOCKET, value_name = "P")]
     pub socket: PathBuf,
-    /// The group whose members may connect; without such a group only root may
-    #[arg(long, default_value = DEFAULT_GROUP, value_name = "NAME")]
-    pub group: String,
     /// The user that the browser runs as, and nothing else
     #[arg(long, default_value = "vpnd-browser", value_name = "NAME")]
     pub user: String,
@@ -80,15 +74,8 @@ pub struct CaptivePortalArgs {
     /// The longest time for which it is open
     #[arg(long, default_value_t = LONGEST_S, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=LONGEST_S))]
     pub longest: u64,
-    /// Directory of the journal of changes to this machine; only this user may write there
-    #[arg(long, default_value = JOURNAL_DIRECTORY, value_name = "D")]
-    pub journal_dir: PathBuf,
-    /// Format of log lines
-    #[arg(long, value_enum, default_value = "text")]
-    pub log_format: LogFormat,
-    /// Log more, for developers
-    #[arg(short, long)]
-    pub verbose: bool,
+    #[command(flatten)]
+    pub options: ServiceOptions,
 }
 
 /// State that all conversations share.
@@ -117,8 +104,8 @@ pub async fn run(args: CaptivePortalArgs) -> anyhow::Result<()> {
     );
     let user = UnixUser::of(&args.user)?;
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let members = Members::of(&args.group)?;
-    let journals = JournalDirectory::create(&args.journal_dir)?;
+    let members = Members::of(&args.options.group)?;
+    let journals = JournalDirectory::create(&args.options.journal_dir)?;
     let listener = listen(&args.socket, members.group())?;
     end_what_was_left(&user, &journals).await?;
     let (stopping, stop) = watch::channel(false);

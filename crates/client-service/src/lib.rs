@@ -9,6 +9,7 @@
 
 pub mod captive_portal;
 mod members;
+pub mod options;
 pub mod service;
 pub mod user_commands;
 mod user_socket;

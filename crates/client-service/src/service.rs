@@ -32,16 +32,15 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 
 use crate::members::{Admission, Members};
+use crate::options::ServiceOptions;
 use crate::user_socket::{REFUSAL_INTERVAL, accepted, listen};
 use former_users::ThisMachine;
 use running::Handle;
 use tunnels::Tunnels;
 use vpnd_client::args::DEFAULT_CLIENT_STATE;
-use vpnd_client::user_messages::{DEFAULT_GROUP, DEFAULT_SOCKET};
-use vpnd_config::JOURNAL_DIRECTORY;
+use vpnd_client::user_messages::DEFAULT_SOCKET;
 use vpnd_journal::JournalDirectory;
 use vpnd_sys::log_limit::LogLimit;
-use vpnd_sys::logging::LogFormat;
 use vpnd_sys::netlink::Netlink;
 use vpnd_sys::process::{self, Capability};
 use vpnd_sys::service_manager;
@@ -63,21 +62,11 @@ pub struct ServiceArgs {
     /// Directory of the profiles, NAME.toml each; only root may write there
     #[arg(long, default_value = DEFAULT_PROFILES, value_name = "D")]
     pub profiles: PathBuf,
-    /// The group whose members may connect; without such a group only root may
-    #[arg(long, default_value = DEFAULT_GROUP, value_name = "NAME")]
-    pub group: String,
     /// Directory of what is kept for each user: the keys by which gateways recognise this device, and profiles
     #[arg(long, default_value = DEFAULT_CLIENT_STATE, value_name = "D")]
     pub state_dir: PathBuf,
-    /// Directory of the journal of changes to this machine; only this user may write there
-    #[arg(long, default_value = JOURNAL_DIRECTORY, value_name = "D")]
-    pub journal_dir: PathBuf,
-    /// Format of log lines
-    #[arg(long, value_enum, default_value = "text")]
-    pub log_format: LogFormat,
-    /// Log more, for developers
-    #[arg(short, long)]
-    pub verbose: bool,
+    #[command(flatten)]
+    pub options: ServiceOptions,
 }
 
 /// State that all conversations share.
@@ -105,7 +94,7 @@ impl Service {
 
     /// Undoes what clients that were killed have left on the machine.
     async fn clean_up(&self) -> anyhow::Result<()> {
-        let directory = JournalDirectory::create(&self.args.journal_dir)?;
+        let directory = JournalDirectory::create(&self.args.options.journal_dir)?;
         Ok(vpnd_journal::undo_what_was_left(&directory, &Netlink::open()?).await?)
     }
 
@@ -150,11 +139,11 @@ pub async fn run(args: ServiceArgs) -> anyhow::Result<()> {
     process::forbid_core_dumps()
         .context("core dumps can't be switched off, and they could hold passwords")?;
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let members = Members::of(&args.group)?;
+    let members = Members::of(&args.options.group)?;
     if members.group().is_none() {
         tracing::warn!(
             "there is no group '{}', so only root may connect: `groupadd --system {0}`",
-            args.group
+            args.options.group
         );
     }
     let listener = listen(&args.socket, members.group())?;

@@ -124,9 +124,12 @@ async fn connect(args: &ConnectArgs, console: &Console) -> anyhow::Result<()> {
     }
     let mut stop = Stop::on_signals(console.clone().ended())?;
     let wanted = Wanted::new(args, &profile);
+    let requirements = Requirements::new(wanted.clone(), journals.try_clone()?);
     let kill_switch = KillSwitch::close(&wanted, login.browser, &journals, console).await?;
     let profile = (&profile, text, addresses);
-    let start = RunningClient::start(args, profile, login, identity, &journals, (console, stop.clone()));
+    let console_and_stop = (console, stop.clone());
+    let start =
+        RunningClient::start(args, profile, login, identity, &journals, requirements, console_and_stop);
     match unless_stopped(start, &mut stop).await {
         Ok(client) => client.serve(kill_switch).await,
         Err(outcome) => {
@@ -192,6 +195,7 @@ impl RunningClient {
         UserLogin { user, password, browser }: UserLogin,
         identity: Option<UnixUser>,
         journals: &JournalDirectory,
+        requirements: Requirements,
         (console, stop): (&Console, Stop),
     ) -> anyhow::Result<Self> {
         let layer = OwnLayer::take(journals)?;
@@ -255,7 +259,7 @@ impl RunningClient {
             gateway: profile.server_name.clone(),
             console: console.clone(),
             kill_switch: None,
-            requirements: Requirements::new(Wanted::new(args, profile), journals.try_clone()?),
+            requirements,
             transport: Transport::new(profile, sockets),
             prompts: Prompts::default(),
             failures: LogLimit::new(1, FAILURE_INTERVAL),

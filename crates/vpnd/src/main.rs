@@ -21,6 +21,7 @@ use vpnd::commands::users::{self, UserError, revoke};
 use vpnd::commands::{audit, backup, check, doctor, migrate, netcheck, source, store};
 use vpnd_client::args::KillSwitchArgs;
 use vpnd_client::parent as client;
+use vpnd_client_service::options::ServiceOptions;
 use vpnd_client_service::user_commands::{self, Shown};
 use vpnd_client_service::{captive_portal, service};
 use vpnd_config::ConfigError;
@@ -124,9 +125,9 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Password(args) => block_on(user_commands::password(&args))?,
         Command::Log(args) => block_on(user_commands::log(&args))?,
         Command::CaptivePortal(args) => block_on(user_commands::captive_portal(&args))?,
-        Command::ClientService(args) => serve_users(args.verbose, args.log_format, service::run(args))?,
+        Command::ClientService(args) => serve_users(&args.options.clone(), service::run(args))?,
         Command::CaptivePortalService(args) => {
-            serve_users(args.verbose, args.log_format, captive_portal::run(args))?;
+            serve_users(&args.options.clone(), captive_portal::run(args))?;
         }
         Command::Netcheck(args) => netcheck::netcheck(&args, &mut std::io::stdout())?,
         Command::KillSwitch(args) => keep_kill_switch(&args)?,
@@ -141,11 +142,10 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
 
 /// Runs a service for users of this machine.
 fn serve_users(
-    is_verbose: bool,
-    format: LogFormat,
+    options: &ServiceOptions,
     service: impl Future<Output = anyhow::Result<()>>,
 ) -> anyhow::Result<()> {
-    vpnd_sys::logging::init(if is_verbose { "info,vpnd=debug" } else { "info" }, format)?;
+    vpnd_sys::logging::init(if options.verbose { "info,vpnd=debug" } else { "info" }, options.log_format)?;
     serve(service)
 }
 

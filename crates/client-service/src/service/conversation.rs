@@ -225,7 +225,7 @@ impl Conversation {
         let uid = self.uid();
         let mut command = Command::new(THIS_PROGRAM);
         command.arg0("vpnd").arg("cleanup").arg("--kill-switch-of").arg(uid.to_string());
-        command.arg("--journal-dir").arg(&self.service.args.journal_dir);
+        command.arg("--journal-dir").arg(&self.service.args.options.journal_dir);
         let output = command.env_remove("NOTIFY_SOCKET").stdin(Stdio::null()).output().await;
         let said = match output {
             Ok(output) if output.status.success() => String::from_utf8_lossy(&output.stdout).into_owned(),

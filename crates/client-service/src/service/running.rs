@@ -208,11 +208,12 @@ fn command(service: &Service, plan: &Plan, channel: StdStream) -> Command {
     command.arg("--tun").arg(&plan.interface);
     // A user's key is good for that user alone.
     command.arg("--state-dir").arg(&plan.place);
-    command.arg("--journal-dir").arg(&args.journal_dir);
-    if args.log_format == LogFormat::Json {
+    let options = &args.options;
+    command.arg("--journal-dir").arg(&options.journal_dir);
+    if options.log_format == LogFormat::Json {
         command.args(["--log-format", "json"]);
     }
-    command.arg(if args.verbose { "-vv" } else { "-v" });
+    command.arg(if options.verbose { "-vv" } else { "-v" });
     // The service manager's socket is for the service. A terminal's Ctrl-C is, too.
     command.env_remove("NOTIFY_SOCKET").process_group(0);
     command.stdin(Stdio::from(OwnedFd::from(channel))).stdout(Stdio::null());
