@@ -10,11 +10,11 @@ mod kill_switch;
 mod of_gateway;
 mod proxy;
 mod server_address;
+mod tunnel_section;
 mod user_section;
 
 use std::fmt::{self, Write as _};
 use std::path::Path;
-use std::str::FromStr;
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -22,7 +22,6 @@ use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, ServerName};
 use vpnd_crypto::Suite;
 use vpnd_proto::control::{MAX_GATEWAY_ADDRESSES, UserName};
-use vpnd_proto::wire::MAX_CLIENT_LANES;
 use zeroize::Zeroizing;
 
 use crate::document::{Document, Log as Problems, Problem, Section};
@@ -59,6 +58,9 @@ pub struct Profile {
     pub tcp_port: Option<u16>,
     /// The proxy through which that port is reached, too.
     pub proxy: Option<Proxy>,
+    /// Whether users of this machine may name another proxy in their own profiles; in one of these,
+    /// whether the proxy is the user's.
+    pub user_proxy: bool,
     /// The name to log in with; `None` if the client asks for it.
     pub user: Option<String>,
     /// Whether to ask for a one-time code at login.
@@ -242,6 +244,9 @@ impl Profile {
         if let Some(proxy) = &self.proxy {
             writeln!(out, "proxy = {}", quoted(proxy.as_str()))?;
         }
+        if self.user_proxy {
+            writeln!(out, "# Users may name another proxy in their own profiles.\nuser_proxy = true")?;
+        }
         Ok(())
     }
 
@@ -275,7 +280,7 @@ fn read(text: &str) -> Result<Profile, Vec<Problem>> {
     });
     let server = document.section("server", read_server);
     let user = document.section("user", user_section::read);
-    let tunnel = document.section("tunnel", read_tunnel);
+    let tunnel = document.section("tunnel", tunnel_section::read);
     let offload = document.section("offload", crate::device_offload);
     let (problems, _) = document.finish();
     if !problems.is_empty() || format != FORMAT {
@@ -289,6 +294,7 @@ fn read(text: &str) -> Result<Profile, Vec<Problem>> {
         spread: server.spread,
         tcp_port: server.tcp_port,
         proxy: server.proxy,
+        user_proxy: server.user_proxy,
         user: user.name,
         totp: user.totp,
         browser: user.browser,
@@ -315,6 +321,7 @@ struct ServerSection {
     spread: bool,
     tcp_port: Option<u16>,
     proxy: Option<Proxy>,
+    user_proxy: bool,
 }
 
 fn read_server(s: &mut Section<'_>, p: &mut Problems) -> ServerSection {
@@ -366,46 +373,12 @@ fn read_server(s: &mut Section<'_>, p: &mut Problems) -> ServerSection {
         }
         proxy
     });
-    if tcp_port.is_none() && proxy.is_some() {
+    let user_proxy = s.flag(p, "user_proxy", false);
+    if tcp_port.is_none() && (proxy.is_some() || user_proxy) {
         s.missing(p, "tcp_port", "a proxy carries TCP alone: write tcp_port = 443, or what the gateway has");
     }
     let (renew, spread) = (s.flag(p, "renew", true), s.flag(p, "spread", false));
-    ServerSection { servers, name, trust, renew, spread, tcp_port, proxy }
-}
-
-/// `[tunnel]`, as in [`Profile`].
-struct TunnelSection {
-    routes: Routes,
-    dns: bool,
-    local_network: bool,
-    kill_switch: KillSwitch,
-    suites: Vec<Suite>,
-    lanes: usize,
-    copy_dscp: bool,
-    busy_poll: Duration,
-}
-
-fn read_tunnel(s: &mut Section<'_>, p: &mut Problems) -> TunnelSection {
-    let expects = "\"pushed\", \"all\" or a list of networks such as \"10.20.0.0/16\"";
-    let words: Vec<RouteWord> = s.list(p, "routes", expects).unwrap_or_else(|| vec![RouteWord::Pushed]);
-    let routes = match words.as_slice() {
-        [RouteWord::Pushed] => Routes::Pushed,
-        [RouteWord::All] => Routes::All,
-        words => Routes::Only(words.iter().filter_map(|word| word.network()).collect()),
-    };
-    if matches!(&routes, Routes::Only(networks) if networks.len() != words.len()) {
-        s.problem(p, "routes", format!("'routes' in [tunnel] must be {expects}, not a mixture"));
-    }
-    TunnelSection {
-        routes,
-        dns: s.flag(p, "dns", true),
-        local_network: s.flag(p, "local_network", true),
-        kill_switch: KillSwitch::read(s, p),
-        suites: crate::suites(s, p, "suites"),
-        lanes: s.number(p, "lanes", 1..=MAX_CLIENT_LANES as u64, DEFAULT_LANES as u64) as usize,
-        copy_dscp: s.flag(p, "copy_dscp", false),
-        busy_poll: crate::busy_poll(s, p),
-    }
+    ServerSection { servers, name, trust, renew, spread, tcp_port, proxy, user_proxy }
 }
 
 fn check_certificates(s: &Section<'_>, p: &mut Problems, key: &str, text: &str) {
@@ -437,34 +410,6 @@ pub fn is_user_name(name: &str) -> bool {
     (1..=64).contains(&name.len())
         && name.bytes().all(is_allowed)
         && name.as_bytes()[0].is_ascii_alphanumeric()
-}
-
-#[derive(Clone, Copy)]
-enum RouteWord {
-    Pushed,
-    All,
-    Network(IpNet),
-}
-
-impl RouteWord {
-    fn network(self) -> Option<IpNet> {
-        match self {
-            Self::Network(network) => Some(network),
-            Self::Pushed | Self::All => None,
-        }
-    }
-}
-
-impl FromStr for RouteWord {
-    type Err = ipnet::AddrParseError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "pushed" => Ok(Self::Pushed),
-            "all" => Ok(Self::All),
-            network => network.parse::<IpNet>().map(|network| Self::Network(network.trunc())),
-        }
-    }
 }
 
 /// A TOML basic string. Every character that is not plain is escaped, so nothing can break out of

@@ -1,8 +1,9 @@
 //! A profile that a user without root brings: whether it is one, and what of it has an effect.
 //!
-//! INVARIANT: of a user's own profile nothing but `[user]` has an effect: who logs in, and by what.
-//! Gateway, routes, DNS and all else are those of a profile of the machine for the same gateway, so
-//! no user sends other users' packets elsewhere. A machine's profile is no user's. Pure.
+//! INVARIANT: of a user's own profile nothing but `[user]` has an effect, who logs in and by what;
+//! and the proxy, if the machine's profile permits one. Gateway, routes, DNS and all else are those
+//! of a profile of the machine for the same gateway, so no user sends other users' packets
+//! elsewhere. A machine's profile is no user's. Pure.
 
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
@@ -104,7 +105,11 @@ pub(super) fn of_machine<'m>(
     }
     let merged = |theirs: &Profile| {
         let Profile { user, totp, browser, identity, .. } = own.clone();
-        Profile { user, totp, browser, identity, ..theirs.clone() }
+        // One that is kept may have the proxy of the machine's profile as that was before.
+        let users = own.proxy.as_ref().filter(|_| followed.is_none() || own.user_proxy);
+        let users = users.filter(|_| theirs.user_proxy);
+        let (proxy, user_proxy) = (users.or(theirs.proxy.as_ref()).cloned(), users.is_some());
+        Profile { user, totp, browser, identity, proxy, user_proxy, ..theirs.clone() }
     };
     let mut same = machine.iter().filter(|(_, theirs)| is_same_gateway(own, theirs));
     if let Some(followed) = followed {
@@ -183,6 +188,34 @@ mod tests {
         let all = ("all".to_owned(), profile("any", "vpn.example", "routes = \"all\""));
         let own = profile("ann", "vpn.example", "routes = \"all\"");
         assert_eq!(of_machine(&own, &[work, all], None).unwrap(), (own.clone(), "all"));
+    }
+
+    #[test]
+    fn a_users_proxy_counts_if_the_machines_profile_permits_one() {
+        let with = |server: &str, user: &str| {
+            let text = format!(
+                "version = 1\n[server]\naddresses = [\"vpn.example\"]\ntrust = \"system\"\ntcp_port = 443\n{server}\n[user]\nname = \"{user}\"\n"
+            );
+            read(&text).unwrap()
+        };
+        let merged = |machines: &str, own: &Profile, followed| {
+            let machine = [("work".to_owned(), with(machines, "any"))];
+            of_machine(own, &machine, followed).unwrap().0
+        };
+        let host = |profile: &Profile| profile.proxy.as_ref().map(|proxy| proxy.server.host.clone());
+        let (theirs, users) = (Some("198.51.100.1".to_owned()), Some("192.0.2.7".to_owned()));
+        let own = with("proxy = \"http://192.0.2.7:3128\"\nuser_proxy = true", "ann");
+        assert_eq!(host(&merged("", &own, None)), None);
+        let forbidden = "proxy = \"http://198.51.100.1:3128\"";
+        assert_eq!(host(&merged(forbidden, &own, None)), theirs);
+        let permitted = format!("{forbidden}\nuser_proxy = true");
+        let kept = merged(&permitted, &own, None);
+        assert_eq!((host(&kept), host(&merged(&permitted, &kept, Some("work")))), (users.clone(), users));
+        let after = merged(forbidden, &kept, Some("work"));
+        assert_eq!(host(&merged(&permitted, &after, Some("work"))), theirs, "it is not the user's any more");
+        let kept = merged(&permitted, &with("", "ann"), None);
+        assert_eq!(host(&kept), theirs, "the user names none");
+        assert_eq!(host(&merged("user_proxy = true", &kept, Some("work"))), None, "nor does who keeps it");
     }
 
     #[test]

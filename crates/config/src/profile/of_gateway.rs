@@ -45,6 +45,7 @@ impl Profile {
             server_name: first.clone(),
             trust: trust(config, &chain, first, leaf.as_ref().map_or(0, |leaf| leaf.not_after_s)),
             proxy: None,
+            user_proxy: false,
             user: None,
             totp: false,
             browser: false,
