@@ -36,13 +36,13 @@ use crate::service::Service;
 use crate::store::OpenStore;
 use crate::whois::Answers;
 use crate::wireguard::WireGuard;
-use crate::wireguard::configuration::Endpoint;
+use vpnd_config::endpoint::Endpoint;
 use vpnd_config::source::{Source, SourceKind};
 use vpnd_config::{OuterAddresses, ServerConfig, Timeouts, Tunnel};
 use vpnd_ipc::channel::Channel;
 use vpnd_ipc::child::{self, ChildRole, Preparation, Started};
 use vpnd_ipc::gateway as messages;
-use vpnd_ipc::gateway::{AuthLaunch, FromAuth, ToAuth};
+use vpnd_ipc::gateway::{AuthLaunch, ClientEndpoint, FromAuth, ToAuth};
 use vpnd_ipc::messages::Prepared;
 use vpnd_ipc::signing::{self, SigningError};
 use vpnd_pki::tls;
@@ -116,7 +116,7 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
     answer_questions(&service, &config);
     switch_portal(&service, &config);
     service.portal().hand_out(started.launch.message.client_profile.as_deref());
-    let endpoint = started.launch.message.endpoint.and_then(Endpoint::parse);
+    let endpoint = started.launch.message.endpoint.and_then(ClientEndpoint::parsed);
     let service = with_wireguard(service, wireguard(&config, &store, &access)?, endpoint, &config.tunnel);
     let signing =
         signing::serve(signatures, keys.clone()).context("there is no thread to sign handshakes")?;

@@ -15,6 +15,7 @@ pub mod check;
 pub mod database;
 pub mod desk;
 pub mod document;
+pub mod endpoint;
 pub mod factor;
 mod fixed_address;
 pub mod fleet;

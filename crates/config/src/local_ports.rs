@@ -3,7 +3,7 @@
 //! This module must not know what a configuration says.
 
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
 /// Addresses and ports that are the machine's own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,6 +29,24 @@ pub fn reachable_addresses() -> Vec<IpAddr> {
         IpAddr::V6(v6) => !v6.is_loopback() && !v6.is_unicast_link_local(),
     };
     nix::ifaddrs::getifaddrs().into_iter().flatten().filter_map(address).filter(is_reachable).collect()
+}
+
+/// The addresses by which this machine sends to networks elsewhere, one of each IP version in which
+/// it has a route there.
+pub(crate) fn outward_addresses() -> impl Iterator<Item = IpAddr> {
+    // No host has these (RFC 5737, RFC 3849), and nothing is sent: the kernel chooses the sockets'
+    // own addresses.
+    let elsewhere: [IpAddr; 2] =
+        [Ipv4Addr::new(203, 0, 113, 1).into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()];
+    elsewhere.into_iter().filter_map(|elsewhere| {
+        let any: IpAddr = match elsewhere {
+            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let socket = UdpSocket::bind((any, 0)).ok()?;
+        socket.connect((elsewhere, 9)).ok()?;
+        Some(socket.local_addr().ok()?.ip())
+    })
 }
 
 impl LocalPorts {

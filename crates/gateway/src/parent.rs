@@ -41,15 +41,16 @@ use machine::Machine;
 use own_addresses::OwnAddresses;
 use portal::Portal;
 use releases::Releases;
+use vpnd_config::endpoint::Endpoint;
 use vpnd_config::local_ports::LocalPorts;
-use vpnd_config::profile::{Profile, gateway_names};
+use vpnd_config::profile::Profile;
 use vpnd_config::{ConfigError, ServerConfig, check, review};
 use vpnd_ipc::admin::status::Firewall;
 use vpnd_ipc::channel;
 use vpnd_ipc::child::ChildRole;
 use vpnd_ipc::gateway::{
-    AuthLaunch, Begin, ClientEndpoint, Configuration, FromAuth, FromWorker, GatewayCertificate, ToAuth,
-    ToWorker, WorkerLaunch,
+    AuthLaunch, Begin, Configuration, FromAuth, FromWorker, GatewayCertificate, ToAuth, ToWorker,
+    WorkerLaunch,
 };
 use vpnd_ipc::messages::{Common, Devices, SecretBytes};
 use vpnd_ipc::signing;
@@ -373,23 +374,13 @@ async fn start_auth(
         configuration: configuration.clone(),
         key,
         is_start,
-        endpoint: endpoint(&config),
+        endpoint: Endpoint::of(&config).ok().map(Into::into),
         database,
         client_profile: client_profile(&config),
     };
     let descriptors = [to_worker.into(), for_signing].into_iter().chain(dialling).collect();
     let (auth, protections) = start_child(program, ChildRole::Auth, &launch, descriptors).await?;
     Ok((auth, WorkerEnds { questions: questions.into(), signatures }, protections))
-}
-
-/// Where clients with one address find the gateway. Its own addresses are those of this machine.
-fn endpoint(config: &ServerConfig) -> Option<ClientEndpoint> {
-    let names = gateway_names(config).map(|(names, _)| names).unwrap_or_default();
-    let address = config.preferred_address(names)?;
-    let named = config.server.addresses.iter().filter_map(|address| address.host.parse().ok());
-    let own = LocalPorts::read().addresses.into_iter().filter(|own| !own.is_loopback());
-    let outer = named.chain(own.map(std::net::IpAddr::V4)).collect();
-    Some(ClientEndpoint { address: address.to_string(), outer })
 }
 
 /// The profile of clients for the pages, where clients need no certificates.

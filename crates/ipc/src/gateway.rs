@@ -34,6 +34,7 @@ use minicbor::{Decode, Encode};
 use crate::admin::status::Firewall;
 use crate::messages::{Common, Devices, SecretBytes};
 use crate::signing::KeyDescription;
+use vpnd_config::endpoint::Endpoint;
 use vpnd_config::in_force::Settings;
 use vpnd_config::{Invalid, ServerConfig, local_ports};
 use vpnd_sys::sandbox::Protections;
@@ -163,7 +164,19 @@ pub struct ClientEndpoint {
     pub address: String,
     /// Outer addresses of the gateway.
     #[n(1)]
-    pub outer: Vec<std::net::IpAddr>,
+    pub outer: Vec<IpAddr>,
+}
+
+impl ClientEndpoint {
+    pub fn parsed(self) -> Option<Endpoint> {
+        Some(Endpoint { address: self.address.parse().ok()?, outer: self.outer })
+    }
+}
+
+impl From<Endpoint> for ClientEndpoint {
+    fn from(found: Endpoint) -> Self {
+        Self { address: found.address.to_string(), outer: found.outer }
+    }
 }
 
 /// The worker's first message; with descriptors: its ends of the channels to the auth process, for

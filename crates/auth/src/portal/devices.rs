@@ -15,9 +15,10 @@ use super::{Portal, first, now};
 use crate::access::Decided;
 use crate::authenticator::allowances::Allowances;
 use crate::wireguard::WireGuard;
-use crate::wireguard::configuration::{Configuration, Endpoint};
+use crate::wireguard::configuration::Configuration;
 use crate::wireguard::new_device;
 use vpnd_config::Tunnel;
+use vpnd_config::endpoint::Endpoint;
 use vpnd_config::standing::Standing;
 use vpnd_ipc::gateway::portal::devices::{
     AddDevice, DeviceChange, DevicesQuery, MAX_CONFIGURATION, OwnDevice, OwnDevices, OwnWireGuard,

@@ -5,7 +5,7 @@
 //! route: clients lead those around it by themselves, and others they do not.
 
 use std::fmt::Write as _;
-use std::net::{IpAddr, ToSocketAddrs as _};
+use std::net::IpAddr;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -13,27 +13,8 @@ use ipnet::IpNet;
 use vpnd_wireguard::PublicKey;
 use zeroize::Zeroizing;
 
-use vpnd_config::profile::ServerAddress;
-use vpnd_config::{AccessProfile, ServerConfig, Tunnel};
-use vpnd_ipc::gateway::ClientEndpoint;
-
-/// The gateway that clients connect to.
-#[derive(Clone, Debug)]
-pub struct Endpoint {
-    pub address: ServerAddress,
-    /// Its outer addresses as far as they are known.
-    pub outer: Vec<IpAddr>,
-}
-
-/// A gateway without a name or address for clients.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "{path} names no server, so a client would not know where to connect; write 'addresses' in [server], or make it with \
-     'vpnd init --name …'"
-)]
-pub struct NoEndpoint {
-    path: String,
-}
+use vpnd_config::endpoint::Endpoint;
+use vpnd_config::{AccessProfile, Tunnel};
 
 /// Everything that a client's file has.
 pub struct Configuration<'c> {
@@ -46,39 +27,6 @@ pub struct Configuration<'c> {
     pub endpoint: &'c Endpoint,
     pub profile: &'c AccessProfile,
     pub tunnel: &'c Tunnel,
-}
-
-impl Endpoint {
-    /// Parses the endpoint that the parent has found.
-    pub(crate) fn parse(found: ClientEndpoint) -> Option<Self> {
-        Some(Self { address: found.address.parse().ok()?, outer: found.outer })
-    }
-
-    /// By a name if the gateway has one, since that stays when addresses change; the name is looked
-    /// up. `names` are those of its certificate.
-    ///
-    /// # Errors
-    /// If it has neither a name nor an address for clients.
-    pub fn of(config: &ServerConfig, names: Vec<String>) -> Result<Self, NoEndpoint> {
-        let path = || config.tls.certificate.display().to_string();
-        let address = config.preferred_address(names).ok_or_else(|| NoEndpoint { path: path() })?;
-        Ok(Self { outer: outer_addresses(config, &address), address })
-    }
-}
-
-fn outer_addresses(config: &ServerConfig, endpoint: &ServerAddress) -> Vec<IpAddr> {
-    let literal = config.server.addresses.iter().filter_map(|address| address.host.parse().ok());
-    let mut outer: Vec<IpAddr> = literal.collect();
-    match endpoint.host.parse() {
-        Ok(address) => outer.push(address),
-        Err(_) => {
-            let found = (endpoint.host.as_str(), endpoint.port).to_socket_addrs();
-            outer.extend(found.into_iter().flatten().map(|found| found.ip()));
-        }
-    }
-    outer.sort_unstable();
-    outer.dedup();
-    outer
 }
 
 impl Configuration<'_> {

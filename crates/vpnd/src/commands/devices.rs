@@ -6,7 +6,7 @@
 
 use std::io::{IsTerminal as _, Write};
 
-use vpnd_auth::wireguard::configuration::{Configuration, Endpoint, NoEndpoint};
+use vpnd_auth::wireguard::configuration::Configuration;
 use vpnd_auth::wireguard::new_device::{self, MAX_NAME_BYTES};
 use vpnd_crypto::Secret;
 use vpnd_wireguard::PublicKey;
@@ -20,6 +20,7 @@ use crate::cli::{
     DeviceAddArgs, DeviceCommand, DeviceListArgs, DeviceRemoveArgs, DeviceRenewArgs, StoreArgs,
 };
 use vpnd_config::access_profile::Who;
+use vpnd_config::endpoint::{Endpoint, NoEndpoint};
 use vpnd_config::pool::Pool;
 use vpnd_config::standing::Standing;
 use vpnd_config::{AccessProfile, ServerConfig};
@@ -144,8 +145,7 @@ fn add(
     if !args.name.is_empty() && store.wireguard_devices()?.iter().any(is_named) {
         return Err(DeviceError::NameTaken { name, device: args.name.clone() });
     }
-    let names = vpnd_config::profile::gateway_names(&config).map(|(names, _)| names).unwrap_or_default();
-    let endpoint = Endpoint::of(&config, names)?;
+    let endpoint = Endpoint::of(&config)?;
     let preshared = args.preshared_key.then(|| Zeroizing::new(rand::random::<[u8; 32]>()));
     let request = DeviceRequest {
         user: &user.name,

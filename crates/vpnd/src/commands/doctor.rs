@@ -92,6 +92,7 @@ fn examine(args: &DoctorArgs, stores: &dyn Stores) -> io::Result<Vec<Finding>> {
         findings.extend(firewall::own(running.status.as_deref()).await);
         findings.extend(passage::findings(&config).await);
         findings.extend(names::gateway_names(&config).await);
+        findings.extend(names::device_endpoint(&config).await);
         findings.extend(names::name_servers(&config).await);
         findings.extend(identity::sources(&config, vpnd_idp::trial::fault).await);
     });

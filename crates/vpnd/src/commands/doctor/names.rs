@@ -4,11 +4,13 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
+use ipnet::IpNet;
 use tokio::time::timeout;
 
 use super::Finding;
 use vpnd_config::ServerConfig;
 use vpnd_config::certificate;
+use vpnd_config::endpoint::Endpoint;
 use vpnd_pki::leaf::Leaf;
 
 /// Limit for one look-up, as clients have it.
@@ -68,6 +70,31 @@ async fn gateway_name(name: &str, port: u16) -> Finding {
         found,
         format!("right if a router there forwards UDP port {port} to this machine; else correct the DNS"),
     )
+}
+
+/// Whether WireGuard devices would send their own datagrams into the tunnel: their files leave out
+/// the addresses that this machine or the configuration has, and a name may lead to another.
+pub(super) async fn device_endpoint(config: &ServerConfig) -> Option<Finding> {
+    config.wireguard.as_ref()?;
+    let Endpoint { address, outer } = Endpoint::of(config).ok()?;
+    let found = look_up(&address.host, address.port).await.ok()?;
+    let networks: Vec<IpNet> = config.tunnel.pools().chain(config.profiles.routes()).collect();
+    let inside = found.iter().map(SocketAddr::ip).find(|found| is_swallowed(*found, &networks, &outer))?;
+    Some(Finding::warning(
+        "wireguard.endpoint",
+        format!("{} is {inside}, in a network that WireGuard devices send into the tunnel", address.host),
+        format!(
+            "write \"{inside}:{}\" into 'addresses' of [server], behind the name, and restart: files made then leave it out",
+            address.port
+        ),
+    ))
+}
+
+/// Whether an address lies in a network of a client's file, but for a default route, which clients
+/// lead around the gateway by themselves.
+fn is_swallowed(address: IpAddr, networks: &[IpNet], outer: &[IpAddr]) -> bool {
+    let mut smaller = networks.iter().filter(|network| network.prefix_len() > 0);
+    !outer.contains(&address) && smaller.any(|network| network.contains(&address))
 }
 
 /// Whether this machine has the address: only then a socket can have it.
@@ -165,6 +192,15 @@ mod tests {
         answer[2] |= 0x80;
         assert!(!is_answer(&question, [7, 8]) && is_answer(&answer, [7, 8]));
         assert!(!is_answer(&answer, [7, 9]) && !is_answer(&answer[..11], [7, 8]));
+    }
+
+    #[test]
+    fn a_gateway_inside_a_devices_networks_is_found_unless_files_leave_it_out() {
+        let networks = ["0.0.0.0/0", "192.0.2.0/24", "2001:db8::/32"].map(|net| net.parse().unwrap());
+        let is = |address: &str, outer: &[IpAddr]| is_swallowed(address.parse().unwrap(), &networks, outer);
+        assert!(is("192.0.2.7", &[]) && is("2001:db8::7", &["192.0.2.7".parse().unwrap()]));
+        assert!(!is("192.0.2.7", &["192.0.2.7".parse().unwrap()]));
+        assert!(!is("198.51.100.7", &[]), "a default route is led around it");
     }
 
     #[tokio::test]
