@@ -190,7 +190,7 @@ impl Site {
 type Route = (&'static str, fn() -> MethodRouter<Arc<Site>>);
 
 /// Addresses of pages; those of the API are in `api`.
-const ROUTES: [Route; 39] = [
+const ROUTES: [Route; 40] = [
     ("/", || get(overview)),
     ("/login", || get(login_form).post(log_in)),
     ("/login/answer", || post(answer)),
@@ -219,6 +219,7 @@ const ROUTES: [Route; 39] = [
     ("/desk/enable", || post(desk::enable)),
     ("/desk/reset", || post(desk::reset)),
     ("/desk/extend", || post(desk::extend)),
+    ("/desk/revoke", || post(desk::revoke)),
     ("/desk/whois", || post(desk::whois)),
     ("/desk/invite", || post(desk::invite)),
     ("/desk/add", || post(desk::add)),

@@ -10,6 +10,7 @@ mod device;
 mod drain;
 mod migrate;
 mod policy;
+mod reason;
 mod source;
 mod store;
 mod token;
@@ -28,6 +29,7 @@ pub use device::{DeviceAddArgs, DeviceCommand, DeviceListArgs, DeviceRemoveArgs,
 pub use drain::DrainArgs;
 pub use migrate::{MigrateCommand, MigrateOpenvpnArgs};
 pub use policy::{PolicyCommand, PolicyTestArgs};
+pub use reason::ReasonArgs;
 pub use source::{SourceCommand, SourceConfirmArgs, SourceTestArgs};
 pub use store::{MoveTo, StoreAdoptArgs, StoreCommand, StoreMigrateArgs};
 pub use token::{TokenAddArgs, TokenCommand, TokenListArgs, TokenRemoveArgs};
@@ -397,6 +399,9 @@ pub struct RevokeArgs {
     #[command(flatten)]
     #[expect(missing_docs, reason = "documented at the type")]
     pub store: StoreArgs,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "documented at the type")]
+    pub reason: ReasonArgs,
 }
 
 /// Arguments of the commands that take only a user.
@@ -407,6 +412,9 @@ pub struct UserArgs {
     #[command(flatten)]
     #[expect(missing_docs, reason = "documented at the type")]
     pub store: StoreArgs,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "documented at the type")]
+    pub reason: ReasonArgs,
 }
 
 /// Arguments of `vpnd user passwd`.
@@ -420,6 +428,9 @@ pub struct UserPasswdArgs {
     #[command(flatten)]
     #[expect(missing_docs, reason = "documented at the type")]
     pub password: PasswordArgs,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "documented at the type")]
+    pub reason: ReasonArgs,
 }
 
 /// Which running daemon.

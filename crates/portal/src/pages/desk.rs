@@ -70,6 +70,8 @@ pub(crate) struct UserPage<'p> {
     is_enabled: bool,
     /// The meaning of a reset of the user's one-time codes, if there are any.
     reset_codes: Option<&'static str>,
+    /// Whether there is a certificate that could be revoked.
+    has_certificate: bool,
     can_be_extended: bool,
     can_be_invited: bool,
 }
@@ -191,6 +193,7 @@ impl<'p> UserPage<'p> {
             } else {
                 texts.reset_codes_of_source_text
             }),
+            has_certificate: has_certificate(shown),
             can_be_extended: shown.can_be_extended,
             can_be_invited: shown.can_be_invited,
             frame,
@@ -204,6 +207,11 @@ impl UserPage<'_> {
     }
 }
 
+/// Whether the user has a certificate that is good.
+fn has_certificate(shown: &ShownUser) -> bool {
+    shown.certificates.iter().any(|certificate| !certificate.revoked)
+}
+
 fn facts(frame: &Frame<'_>, shown: &ShownUser) -> Vec<Line> {
     let texts = &frame.texts.desk;
     let factor = match shown.codes {
@@ -211,10 +219,15 @@ fn facts(frame: &Frame<'_>, shown: &ShownUser) -> Vec<Line> {
         Some(false) => texts.password_alone,
         None => texts.of_source,
     };
-    let factor = match shown.certificates {
-        0 => factor.to_owned(),
-        _ => format!("{factor}, {}", texts.certificate),
+    let factor = match shown.certificates.is_empty() {
+        true => factor.to_owned(),
+        false if has_certificate(shown) => format!("{factor}, {}", texts.certificate),
+        false => format!("{factor}, {}", texts.certificate_missing),
     };
+    let disabled = shown.disabled.as_ref();
+    let disabled = disabled.map(|disabled| {
+        (texts.disabled, (texts.disabled_by)(rfc3339(disabled.at_s), &disabled.by, &disabled.reason))
+    });
     let groups: Vec<&str> = shown.groups.iter().map(|group| &**group).collect();
     let expires = shown.expires_s.map_or_else(|| texts.never.to_owned(), |s| Expiry::At(s).to_string());
     let last = shown.logins.as_ref().map(|logins| {
@@ -223,6 +236,8 @@ fn facts(frame: &Frame<'_>, shown: &ShownUser) -> Vec<Line> {
     });
     let facts = [
         Some((texts.state, (texts.user_state)(shown.user.state).to_owned())),
+        disabled,
+        shown.role.map(|role| (texts.role_here, (texts.role_name)(role).to_owned())),
         Some((texts.source, shown.user.source.to_string())),
         Some((texts.profile, shown.profile.as_ref().map_or(texts.no_profile, |name| name).to_owned())),
         Some((texts.groups, groups.join(", "))),

@@ -8,8 +8,8 @@ use vpnd_ipc::gateway::portal::desk::sessions::{
     DeviceTraffic, ListedSession, ListedSessions, Order, ProfileUse, Throughput,
 };
 use vpnd_ipc::gateway::portal::desk::{
-    AuditRecord, DeskRefusal, DeskState, FoundUser, FoundUsers, ListedFinding, Logins, ProfileCount,
-    RefusedLogin, Role, ShownUser, UserState, Whois, WorkerShown,
+    AuditRecord, DeskRefusal, DeskState, Disabling, FoundUser, FoundUsers, ListedFinding, Logins,
+    ProfileCount, RefusedLogin, Role, ShownCertificate, ShownUser, UserState, Whois, WorkerShown,
 };
 use vpnd_ipc::gateway::portal::devices::{OwnDevice, OwnDevices, OwnWireGuard};
 use vpnd_ipc::gateway::portal::visits::{BrowserKind, OwnVisit, Program, System};
@@ -120,12 +120,21 @@ pub(crate) fn shown(locked: Option<DeskRefusal>) -> ShownUser {
         from: Text::cut("198.51.100.7"),
         cause: Text::cut("wrong-password"),
     };
+    let is_disabled = locked.is_some();
+    let disabling = || Disabling {
+        at_s: 1_790_000_000,
+        by: Text::cut("token idm"),
+        reason: Text::cut("has left the university"),
+    };
     ShownUser {
-        user: user("gus", UserState::Enabled),
+        user: user("gus", if is_disabled { UserState::Disabled } else { UserState::Enabled }),
         profile: Some(Text::cut("guests")),
         groups: list(vec![Text::cut("guests"), Text::cut("physics")]),
         codes: Some(true),
-        certificates: 1,
+        certificates: list(vec![
+            ShownCertificate { fingerprint: [1; 32].into(), revoked: true },
+            ShownCertificate { fingerprint: [2; 32].into(), revoked: false },
+        ]),
         expires_s: Some(1_900_000_000),
         sponsor: Some(Text::cut("ann")),
         note: Text::cut("Conference guest, room 4711"),
@@ -136,6 +145,9 @@ pub(crate) fn shown(locked: Option<DeskRefusal>) -> ShownUser {
         traffic: list(vec![DeviceTraffic { device: [1; 16].into(), throughput: THROUGHPUT }]),
         can_be_invited: true,
         can_be_extended: true,
+        role: is_disabled.then_some(Role::HelpDesk),
+        disabled: is_disabled.then(disabling),
+        reserved: list(vec![[10, 86, 0, 7].into()]),
     }
 }
 

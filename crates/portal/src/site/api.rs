@@ -36,7 +36,7 @@ const OPENAPI: &str = include_str!("../../assets/openapi.json");
 type Route = (&'static str, &'static str, fn() -> MethodRouter<Arc<Site>>);
 
 /// Methods and addresses.
-const ROUTES: [Route; 21] = [
+const ROUTES: [Route; 22] = [
     ("get", "/openapi.json", || get(openapi)),
     ("get", "/state", || get(state)),
     ("get", "/sessions", || get(sessions)),
@@ -53,6 +53,7 @@ const ROUTES: [Route; 21] = [
     ("post", "/users/{name}/enable", || changing(|_| Some(Deed::Enable))),
     ("post", "/users/{name}/reset-codes", || changing(|_| Some(Deed::ResetCodes))),
     ("post", "/users/{name}/extend", || changing(extend)),
+    ("post", "/users/{name}/revoke", || changing(revoke)),
     ("post", "/users/{name}/invite", || changing(|_| Some(Deed::Invite))),
     ("post", "/users/{name}/remove-device", || changing(remove_device)),
     ("post", "/users/{name}/renew-device", || changing(renew_device)),
@@ -78,6 +79,7 @@ pub(super) fn addresses() -> impl Iterator<Item = String> {
 struct Asked {
     reason: String,
     device: Option<String>,
+    fingerprint: Option<String>,
     public_key: Option<String>,
     name: Option<String>,
     #[serde(default)]
@@ -261,6 +263,13 @@ fn kick(asked: &Asked) -> Option<Deed> {
     device(asked).map(|device| Deed::Kick(device.map(Into::into)))
 }
 
+fn revoke(asked: &Asked) -> Option<Deed> {
+    match &asked.fingerprint {
+        None => Some(Deed::RevokeCertificates(None)),
+        Some(fingerprint) => Some(Deed::RevokeCertificates(Some(unhex::<32>(fingerprint)?.into()))),
+    }
+}
+
 fn add_device(asked: &Asked) -> Option<Deed> {
     let public_key = unbase64::<32>(asked.public_key.as_deref()?)?.into();
     let name = Text::new(asked.name.as_deref().unwrap_or_default()).ok()?;
@@ -361,7 +370,7 @@ mod tests {
     #[test]
     fn answers_are_as_the_description_says() {
         let all: Value = serde_json::from_str(OPENAPI).unwrap();
-        let user = gallery::shown(None);
+        let user = gallery::shown(Some(DeskRefusal::Senior));
         let found = FoundUsers { users: List::new(vec![user.user.clone()]).unwrap(), more: 1 };
         let part = ExportedPart { records: gallery::whois().found, next: None };
         for (method, path, answer) in [
@@ -414,6 +423,11 @@ mod tests {
         assert_eq!(add_device(&asked), Some(named));
         let asked = read(r#"{"reason": "x", "groups": ["a", "b"], "expires": "2030-01-31"}"#).unwrap();
         assert!(matches!(kick(&asked), Some(Deed::Kick(None))) && extend(&asked).is_some());
+        let revoked = |body: &str| revoke(&read(body).unwrap());
+        assert_eq!(revoked(r#"{"reason": "x"}"#), Some(Deed::RevokeCertificates(None)));
+        let one = json!({ "reason": "x", "fingerprint": "ab".repeat(32) }).to_string();
+        assert_eq!(revoked(&one), Some(Deed::RevokeCertificates(Some([0xab; 32].into()))));
+        assert_eq!(revoked(r#"{"reason": "x", "fingerprint": "ab"}"#), None, "not all of them");
         let Some(Deed::Add(account)) = add(&asked) else { panic!("no account") };
         assert_eq!((account.groups.len(), account.expires.as_deref()), (2, Some("2030-01-31")));
     }

@@ -169,6 +169,10 @@ pub(super) async fn reset(site: State<Arc<Site>>, visitor: Visitor, typed: Form<
     change(site, visitor, typed, Deed::ResetCodes).await
 }
 
+pub(super) async fn revoke(site: State<Arc<Site>>, visitor: Visitor, typed: Form<Typed>) -> Response {
+    change(site, visitor, typed, Deed::RevokeCertificates(None)).await
+}
+
 pub(super) async fn invite(site: State<Arc<Site>>, visitor: Visitor, typed: Form<Typed>) -> Response {
     change(site, visitor, typed, Deed::Invite).await
 }

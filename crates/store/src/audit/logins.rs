@@ -1,4 +1,4 @@
-//! The logins of one user, for those who help users.
+//! The logins of one user, and why the user is disabled, for those who help users.
 
 use super::query::{Cursor, Range, Record};
 use super::{AuditError, AuditFile};
@@ -9,6 +9,8 @@ pub struct Logins {
     pub last_s: Option<u64>,
     /// The newest first, [`Logins::SHOWN`] at most.
     pub refused: Vec<Record>,
+    /// How the user was disabled, unless the user was enabled since.
+    pub disabled: Option<Record>,
 }
 
 impl Logins {
@@ -29,6 +31,8 @@ impl Logins {
             match record.kind.as_str() {
                 "login" => self.last_s = self.last_s.max(Some(record.at_s)),
                 "login-refused" => self.refused.push(record),
+                "user-disabled" => self.disabled = Some(record),
+                "user-enabled" | "user-removed" => self.disabled = None,
                 _ => {}
             }
         }

@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 
-use super::StoreArgs;
+use super::{ReasonArgs, StoreArgs};
 
 /// `vpnd device …`.
 #[derive(Debug, Subcommand)]
@@ -39,6 +39,9 @@ pub struct DeviceAddArgs {
     #[command(flatten)]
     #[expect(missing_docs, reason = "documented at the type")]
     pub store: StoreArgs,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "documented at the type")]
+    pub reason: ReasonArgs,
 }
 
 /// Arguments of `vpnd device list`.
@@ -66,6 +69,9 @@ pub struct DeviceRemoveArgs {
     #[command(flatten)]
     #[expect(missing_docs, reason = "documented at the type")]
     pub store: StoreArgs,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "documented at the type")]
+    pub reason: ReasonArgs,
 }
 
 /// Arguments of `vpnd device renew`.
@@ -82,4 +88,7 @@ pub struct DeviceRenewArgs {
     #[command(flatten)]
     #[expect(missing_docs, reason = "documented at the type")]
     pub store: StoreArgs,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "documented at the type")]
+    pub reason: ReasonArgs,
 }

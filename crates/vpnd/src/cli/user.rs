@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::StoreArgs;
+use super::{ReasonArgs, StoreArgs};
 use vpnd_sys::date::Expiry;
 
 /// Arguments of `vpnd user modify`. Whatever is not named stays as it is.
@@ -19,6 +19,9 @@ pub struct UserModifyArgs {
     #[command(flatten)]
     #[expect(missing_docs, reason = "documented at the type")]
     pub store: StoreArgs,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "documented at the type")]
+    pub reason: ReasonArgs,
 }
 
 /// Changes of `vpnd user modify`.
@@ -88,6 +91,9 @@ pub struct UserDevicesArgs {
     /// Remove the device whose name begins so: its sessions end, and its addresses go to others
     #[arg(long, value_name = "DEVICE")]
     pub remove: Option<String>,
+    /// Why it is removed, such as the number of a ticket. It is recorded
+    #[arg(long, value_name = "TEXT", value_parser = super::reason::reason, requires = "remove")]
+    pub reason: Option<String>,
     /// Print JSON
     #[arg(long, conflicts_with = "remove")]
     pub json: bool,

@@ -158,7 +158,13 @@ fn add(
     let Some(addresses) = store.add_wireguard_device(request, now_s)? else {
         return Err(DeviceError::NoAddress { name });
     };
-    audit(&mut store, "device-added", &user.name, &described(&args.name, keys.public), now_s)?;
+    audit(
+        &mut store,
+        "device-added",
+        &user.name,
+        &args.reason.behind(described(&args.name, keys.public)),
+        now_s,
+    )?;
     let configuration = Configuration {
         private: keys.private.as_ref(),
         public: keys.public,
@@ -281,7 +287,7 @@ fn remove(
     let (config, mut store) = open(&args.store, stores)?;
     let device = find(&mut store, &canonical(&config, &args.user), &args.device)?;
     store.remove_wireguard_device(&device, now_s)?;
-    audit(&mut store, "device-removed", &device.user, &device.described(), now_s)?;
+    audit(&mut store, "device-removed", &device.user, &args.reason.behind(device.described()), now_s)?;
     Ok(writeln!(
         out,
         "WireGuard device {} of '{}' removed; its session ends now",
@@ -305,7 +311,7 @@ fn renew(
         return Err(DeviceError::NoSuchDevice { name, wanted, found: 0 });
     }
     let detail = device.described() + if args.reset_clock { ", clock reset" } else { "" };
-    audit(&mut store, "device-renewed", &device.user, &detail, now_s)?;
+    audit(&mut store, "device-renewed", &device.user, &args.reason.behind(detail), now_s)?;
     Ok(writeln!(
         out,
         "WireGuard device {} of '{}' renewed; its configuration stays as it is",

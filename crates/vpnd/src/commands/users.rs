@@ -26,14 +26,15 @@ use crate::cli::{StoreArgs, UserAddArgs, UserCertificateArgs, UserCommand, UserP
 pub(super) use modify::existing;
 use secret_input::{InputError, Source};
 use vpnd_config::access_profile::Who;
+use vpnd_config::desk::DeskRole;
 use vpnd_config::profile::{ClientIdentity, NoProfile, Profile, USER_NAME_RULE, gateway_names, is_user_name};
 use vpnd_config::source::SourceKind;
-use vpnd_config::{ConfigError, ServerConfig};
+use vpnd_config::{AccessProfile, ConfigError, ServerConfig};
 use vpnd_pki::authority::{Authority, CertificateError, IssuedCertificate};
 use vpnd_store::audit::AuditEntry;
 use vpnd_store::password::{Hasher, NoMemory};
 use vpnd_store::totp;
-use vpnd_store::{LOCAL, NewUser, PasswordHash, StoreError, TotpSecret};
+use vpnd_store::{CertificateHash, LOCAL, NewUser, PasswordHash, StoreError, TotpSecret};
 use vpnd_sys::date::Expiry;
 use vpnd_sys::secret_file::WriteError;
 
@@ -142,7 +143,9 @@ pub fn run(
         UserCommand::Remove(_) => store.remove_user(name, now_s)?,
         _ => store.set_enabled(name, source, matches!(command, UserCommand::Enable(_)), now_s)?,
     }
-    store.audit(entry(&format!("user-{done}"), name, now_s))?;
+    let mut entry = entry(&format!("user-{done}"), name, now_s);
+    entry.detail = args.reason.behind(String::new());
+    store.audit(entry)?;
     Ok(writeln!(out, "user '{name}' {done}")?)
 }
 
@@ -200,7 +203,7 @@ fn add(args: &UserAddArgs, stores: &dyn Stores, now_s: u64, out: &mut dyn Write)
         writeln!(out, "password, shown only now: {}", secret.password.expose())?;
     }
     if let Some(pages) = pages {
-        passwords::invite(&args.name, pages, &mut store, now_s, out)?;
+        passwords::invite(entry("user-invited", &args.name, now_s), pages, &mut store, out)?;
     }
     write_secret(out, &config, prepared.user.totp.as_ref(), &args.name)?;
     match &args.profile_out {
@@ -313,12 +316,8 @@ fn list(
 ) -> Result<(), UserError> {
     let (config, mut store) = open(args, stores)?;
     let users = store.users()?;
-    let profile = |user: &UserSummary| {
-        let who = Who { user: &user.name, source: &user.source, groups: &user.groups };
-        config.profiles.of(who).map(|profile| profile.title().to_owned())
-    };
     if json {
-        let users: Vec<_> = users.iter().map(|user| describe(user, profile(user))).collect();
+        let users: Vec<_> = users.iter().map(|user| describe(&config, user)).collect();
         return Ok(writeln!(out, "{}", serde_json::Value::from(users))?);
     }
     let mut table = comfy_table::Table::new();
@@ -335,7 +334,7 @@ fn list(
             state(user, now_s).to_owned(),
             expires,
             second_factor(user).to_owned(),
-            profile(user).unwrap_or_else(|| "none".to_owned()),
+            profile_of(&config, user).unwrap_or("none").to_owned(),
             user.groups.join(", "),
         ];
         if any_fixed {
@@ -347,16 +346,33 @@ fn list(
     Ok(writeln!(out, "{}", table.trim_fmt())?)
 }
 
-fn describe(user: &UserSummary, profile: Option<String>) -> serde_json::Value {
+/// The title of the access profile that is for the user.
+fn profile_of<'c>(config: &'c ServerConfig, user: &UserSummary) -> Option<&'c str> {
+    let who = Who { user: &user.name, source: &user.source, groups: &user.groups };
+    config.profiles.of(who).map(AccessProfile::title)
+}
+
+/// The user's role on the web pages.
+fn role(config: &ServerConfig, user: &UserSummary) -> Option<&'static str> {
+    let role = config.portal.as_ref()?.desk.role(&user.source, &user.groups);
+    role.map(DeskRole::name)
+}
+
+fn describe(config: &ServerConfig, user: &UserSummary) -> serde_json::Value {
+    let certificate = |hash: &CertificateHash| {
+        let fingerprint = revoke::Fingerprint(*hash).to_string();
+        serde_json::json!({ "fingerprint": fingerprint, "revoked": user.revoked_certificates.contains(hash) })
+    };
     serde_json::json!({
         "name": user.name,
         "enabled": user.enabled,
         "totp": user.totp,
-        "certificates": user.certificates.len(),
+        "certificates": user.certificates.iter().map(certificate).collect::<Vec<_>>(),
         "machine": user.is_machine,
         "groups": user.groups,
         "source": user.source,
-        "profile": profile,
+        "profile": profile_of(config, user),
+        "role": role(config, user),
         "expires_s": user.expires_s,
         "sponsor": user.sponsor,
         "note": user.note,

@@ -81,7 +81,12 @@ pub(super) fn is_for_people(rules: &Desk, deed: &Deed, user: Option<&User>) -> b
         | Deed::AddDevice { .. }
         | Deed::RenewDevice { .. } => false,
         Deed::Invite => user.is_none_or(|user| rules.role(&user.source, &user.groups).is_none()),
-        Deed::Kick(_) | Deed::Disable | Deed::Enable | Deed::ResetCodes | Deed::Extend(_) => true,
+        Deed::Kick(_)
+        | Deed::Disable
+        | Deed::Enable
+        | Deed::ResetCodes
+        | Deed::Extend(_)
+        | Deed::RevokeCertificates(_) => true,
     }
 }
 

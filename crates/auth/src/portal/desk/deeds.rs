@@ -11,7 +11,9 @@ use vpnd_config::revocation_cause::RevocationCause;
 use vpnd_ipc::gateway::portal::desk::{ChangeUser, Deed, DeskRefusal, Made, Replied, Role};
 use vpnd_proto::session::DeviceId;
 use vpnd_store::audit::whois::is_reason;
-use vpnd_store::{ExternalUser, LOCAL, LiveUser, PasswordHash, StoreError, User, UserChange};
+use vpnd_store::{
+    CertificateHash, ExternalUser, LOCAL, LiveUser, PasswordHash, StoreError, User, UserChange,
+};
 use vpnd_sys::date::Expiry;
 use vpnd_wireguard::PublicKey;
 
@@ -153,6 +155,7 @@ impl Portal {
                     accounts::invite(self, &actor.desk, name).map(Ok)
                 })
             }
+            Deed::RevokeCertificates(one) => return self.plan_revocation(user, one.as_deref(), now_s),
             Deed::RemoveDevice(device) => {
                 let device = DeviceId((*device).into());
                 Planned::new("device-removed", format!("device {device}"), move || {
@@ -179,6 +182,27 @@ impl Portal {
             }
             Deed::ResetCodes | Deed::Invite | Deed::AddDevice { .. } => return Err(DeskRefusal::Unusable),
         })
+    }
+
+    /// Finds the certificates that are good yet: all, or the one with this hash. The user goes on
+    /// having to show one.
+    fn plan_revocation<'a>(
+        &'a self,
+        user: &'a User,
+        one: Option<&[u8; 32]>,
+        now_s: u64,
+    ) -> Replied<Planned<'a>> {
+        let good = user.certificates.iter().filter(|known| !user.revoked_certificates.contains(known));
+        let revoked: Vec<CertificateHash> =
+            good.filter(|known| one.is_none_or(|one| one == *known)).copied().collect();
+        if revoked.is_empty() {
+            return Err(DeskRefusal::NotThere);
+        }
+        let hex = |hash: &CertificateHash| hash.iter().map(|byte| format!("{byte:02x}")).collect();
+        let detail = revoked.iter().map(hex).collect::<Vec<String>>().join(" ");
+        Ok(Planned::new("certificate-revoked", detail, move || {
+            self.store.revoke_certificates(&user.name, &revoked, now_s).map(|()| Ok(None))
+        }))
     }
 
     /// `vpnd device add` refuses the same.

@@ -155,8 +155,13 @@ async fn each_role_does_what_it_may_and_says_why() {
     let shown =
         bench.ask(ShowUser { caller: Caller::Browser(vic.clone()), user: Text::cut("gus") }).await.unwrap();
     assert_eq!((shown.user.state, shown.locked), (UserState::Disabled, Some(DeskRefusal::NoRole)));
+    let disabled = shown.disabled.unwrap();
+    assert_eq!((&*disabled.by, &*disabled.reason), ("dora on the web pages", "call 4711"));
     assert_eq!(bench.change(&dora, "gus", Deed::Enable, "call 4712").await, Ok(()));
     assert!(bench.user("gus").enabled);
+    let show = |user| bench.ask(ShowUser { caller: Caller::Browser(vic.clone()), user: Text::cut(user) });
+    let (gus, helper) = (show("gus").await.unwrap(), show("dora").await.unwrap());
+    assert_eq!((gus.disabled, gus.role, helper.role), (None, None, Some(Role::HelpDesk)));
     assert_eq!(disable(&ann, "dora", "has left").await, Ok(()), "an administrator");
     assert_eq!(disable(&dora, "gus", "because").await, Err(DeskRefusal::NoVisit), "she is out");
     // A person who is no longer in the group is out at once.
@@ -238,6 +243,41 @@ async fn kicks_codes_and_guests() {
     assert!(!bench.user("gus").has_expired(vpnd_sys::clock::wall_s()));
     let modified = bench.recorded("user-modified");
     assert!(modified.iter().any(|entry| entry.detail.as_ref().unwrap().starts_with("expires: ")));
+}
+
+#[tokio::test]
+async fn certificates_are_revoked_one_or_all_of_a_user_and_on_record() {
+    let bench = Bench::new();
+    let [dora, vic] = [bench.browser("dora", INSIDE).await, bench.browser("vic", INSIDE).await];
+    let revoke = |browser, user, one: Option<u8>| {
+        let deed = Deed::RevokeCertificates(one.map(|byte| [byte; 32].into()));
+        bench.change(browser, user, deed, "stolen laptop")
+    };
+    assert_eq!(revoke(&dora, "gus", None).await, Err(DeskRefusal::NotThere), "he has none");
+    for (user, byte) in [("gus", 1), ("gus", 2), ("gus", 3), ("ann", 4)] {
+        bench.store.add_certificate(user, &[byte; 32]).unwrap();
+    }
+    assert_eq!(revoke(&vic, "gus", None).await, Err(DeskRefusal::NoRole));
+    assert_eq!(revoke(&dora, "ann", None).await, Err(DeskRefusal::Senior));
+    assert_eq!(revoke(&dora, "gus", Some(4)).await, Err(DeskRefusal::NotThere), "it is not his");
+    assert!(
+        bench.user("gus").revoked_certificates.is_empty() && bench.recorded("certificate-revoked").is_empty()
+    );
+    let seen = bench.store.last_revocation().unwrap();
+    assert_eq!(revoke(&dora, "gus", Some(2)).await, Ok(()));
+    assert_eq!(bench.user("gus").revoked_certificates, [[2; 32]]);
+    assert_eq!(bench.store.revocations_since(seen).unwrap()[0].cause, RevocationCause::Certificate);
+    assert_eq!(revoke(&dora, "gus", Some(2)).await, Err(DeskRefusal::NotThere), "it is revoked");
+    assert_eq!(revoke(&dora, "gus", None).await, Ok(()));
+    let gus = bench.user("gus");
+    assert_eq!(gus.revoked_certificates, gus.certificates, "he goes on having to show one");
+    let recorded = bench.recorded("certificate-revoked");
+    let details: Vec<_> = recorded.iter().map(|record| record.detail.clone().unwrap()).collect();
+    let all = format!("{} {}: stolen laptop", "01".repeat(32), "03".repeat(32));
+    assert_eq!(details, [format!("{}: stolen laptop", "02".repeat(32)), all]);
+    assert_eq!(recorded[0].by.as_deref(), Some("dora on the web pages"));
+    let shown = bench.ask(ShowUser { caller: Caller::Browser(dora), user: Text::cut("gus") }).await.unwrap();
+    assert!(shown.certificates.len() == 3 && shown.certificates.iter().all(|shown| shown.revoked));
 }
 
 #[tokio::test]

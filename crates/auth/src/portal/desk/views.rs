@@ -13,15 +13,15 @@ use crate::portal::{first, now};
 use vpnd_config::access_profile::Who;
 use vpnd_ipc::gateway::auth::{AuditHealth, SourceName};
 use vpnd_ipc::gateway::portal::desk::{
-    Deed, DeskRefusal, DeskState, FindUsers, FoundUser, FoundUsers, Logins, MAX_FOUND, MAX_GROUPS,
-    MAX_LISTED, ProfileCount, RefusedLogin, Replied, ShownUser, UserState, WorkerShown,
+    Deed, DeskRefusal, DeskState, Disabling, FindUsers, FoundUser, FoundUsers, Logins, MAX_FOUND, MAX_GROUPS,
+    MAX_LISTED, ProfileCount, RefusedLogin, Replied, ShownCertificate, ShownUser, UserState, WorkerShown,
 };
 use vpnd_ipc::request::Reason;
 use vpnd_proto::control::Text;
 use vpnd_store::audit::AuditFile;
 use vpnd_store::audit::query::Record;
 use vpnd_store::audit::whois::{Asked, is_reason, question};
-use vpnd_store::{LOCAL, ListedUser, Owner, StoreError, User, UserPage};
+use vpnd_store::{CertificateHash, LOCAL, ListedUser, Owner, StoreError, User, UserPage};
 
 impl Desk {
     /// The audit file, if something is recorded.
@@ -171,29 +171,42 @@ impl Portal {
         };
         let logins = file.logins(&user.name, now_s);
         let logins = logins.map_err(|error| tracing::error!(%error, "the desk has no logins to show")).ok();
+        let (logins, disabled) = match logins {
+            Some(logins) => (
+                Some(Logins {
+                    last_s: logins.last_s,
+                    refused: first(logins.refused.into_iter().map(refused)),
+                }),
+                logins.disabled.filter(|_| !user.enabled).map(disabling),
+            ),
+            None => (None, None),
+        };
+        let certificate = |hash: &CertificateHash| ShownCertificate {
+            fingerprint: (*hash).into(),
+            revoked: user.revoked_certificates.contains(hash),
+        };
         let may_be_invited =
             actor.person().is_none() || is_for_people(&actor.desk.rules, &Deed::Invite, Some(&user));
-        let revoked = |certificate: &_| user.revoked_certificates.contains(certificate);
         Ok(Ok(ShownUser {
             profile: self.access.of(&user).map(|profile| Text::cut(profile.title())),
             groups: first(user.groups.iter().take(MAX_GROUPS).map(|group| Text::cut(group))),
             codes: (user.source == LOCAL || user.totp.is_some()).then_some(user.totp.is_some()),
-            certificates: user.certificates.iter().filter(|one| !revoked(one)).count() as u64,
+            certificates: first(user.certificates.iter().map(certificate)),
             expires_s: user.expires_s,
             sponsor: user.sponsor.as_deref().map(Text::cut),
             note: Text::cut(&user.note),
             created_s: user.created_s,
             devices: self.devices_of(&user)?,
-            logins: logins.map(|logins| Logins {
-                last_s: logins.last_s,
-                refused: first(logins.refused.into_iter().map(refused)),
-            }),
+            logins,
             locked: may_change(&actor.desk.rules, actor.person(), actor.role, &user).err(),
             traffic: first(self.traffic_of(&actor.desk, user.id)?),
             can_be_invited: self.authenticator.sets_up_codes(&user)
                 && actor.desk.pages.is_some()
                 && may_be_invited,
             can_be_extended: user.expires_s.is_some() && extends(actor.role, &user),
+            role: actor.desk.rules.role(&user.source, &user.groups),
+            disabled,
+            reserved: first(user.fixed_addresses.iter().map(|fixed| fixed.address)),
             user: found_user(&ListedUser::from(&user), now_s),
         }))
     }
@@ -207,6 +220,14 @@ fn found_user(user: &ListedUser, now_s: u64) -> FoundUser {
         (true, false) => UserState::Enabled,
     };
     FoundUser { name: Text::cut(&user.name), source: SourceName::cut(&user.source), state }
+}
+
+fn disabling(record: Record) -> Disabling {
+    Disabling {
+        at_s: record.at_s,
+        by: Text::cut(&record.by.unwrap_or_default()),
+        reason: Text::cut(&record.detail.unwrap_or_default()),
+    }
 }
 
 fn refused(record: Record) -> RefusedLogin {

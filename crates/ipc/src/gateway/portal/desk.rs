@@ -8,6 +8,7 @@ pub mod sessions;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use minicbor::bytes::ByteArray;
 use minicbor::{Decode, Encode};
 use vpnd_proto::control::{List, SecretText, Text};
 
@@ -28,6 +29,9 @@ pub const MAX_FOUND: usize = 50;
 pub const MAX_LISTED: usize = 65;
 /// Groups of a user that are shown, at most.
 pub const MAX_GROUPS: usize = 64;
+/// Client certificates of a user that are shown, and reserved addresses, at most.
+pub const MAX_CERTIFICATES: usize = 32;
+pub const MAX_RESERVED: usize = 64;
 /// Refused logins of a user that are shown.
 pub const MAX_REFUSED: usize = 10;
 /// Records of one answer of the audit file, at most, and notes.
@@ -312,9 +316,8 @@ pub struct ShownUser {
     /// Whether the user has one-time codes of this gateway; `None` if that is another source's business.
     #[n(3)]
     pub codes: Option<bool>,
-    /// Client certificates that are good.
     #[n(4)]
-    pub certificates: u64,
+    pub certificates: List<ShownCertificate, MAX_CERTIFICATES>,
     /// When the user's time ends, seconds since 1970.
     #[n(5)]
     pub expires_s: Option<u64>,
@@ -341,6 +344,36 @@ pub struct ShownUser {
     /// Whether the user's end can be put off by the person who looks.
     #[n(14)]
     pub can_be_extended: bool,
+    /// The user's role at the desk, if there is one.
+    #[n(15)]
+    pub role: Option<Role>,
+    /// How the user was disabled, if that is so and on record.
+    #[n(16)]
+    pub disabled: Option<Disabling>,
+    /// Inner addresses that are reserved for the user.
+    #[n(17)]
+    pub reserved: List<IpAddr, MAX_RESERVED>,
+}
+
+/// A client certificate of which the user must show one.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct ShownCertificate {
+    /// Its SHA-256.
+    #[n(0)]
+    pub fingerprint: ByteArray<32>,
+    #[n(1)]
+    pub revoked: bool,
+}
+
+/// When a user was disabled, by whom, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Disabling {
+    #[n(0)]
+    pub at_s: u64,
+    #[n(1)]
+    pub by: Text<192>,
+    #[n(2)]
+    pub reason: Text<1024>,
 }
 
 /// Logins of a user.

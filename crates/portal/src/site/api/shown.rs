@@ -8,8 +8,8 @@ use vpnd_ipc::gateway::portal::desk::sessions::{
     DeviceTraffic, ListedSession, ListedSessions, ProfileUse, Throughput,
 };
 use vpnd_ipc::gateway::portal::desk::{
-    AuditRecord, DeskRefusal, DeskState, ExportedPart, FoundUser, FoundUsers, ListedFinding, Made, ShownUser,
-    UserState, Whois,
+    AuditRecord, DeskRefusal, DeskState, ExportedPart, FoundUser, FoundUsers, ListedFinding, Made, Role,
+    ShownCertificate, ShownUser, UserState, Whois,
 };
 use vpnd_ipc::gateway::portal::devices::OwnDevice;
 use vpnd_sys::date::rfc3339;
@@ -163,7 +163,12 @@ pub(super) fn user(shown: &ShownUser) -> Value {
     user["profile"] = json!(shown.profile.as_deref());
     user["groups"] = shown.groups.iter().map(|group| group.to_string()).collect();
     user["totp"] = json!(shown.codes);
-    user["certificates"] = json!(shown.certificates);
+    user["certificates"] = shown.certificates.iter().map(certificate).collect();
+    user["role"] = json!(shown.role.map(Role::name));
+    user["addresses"] = json!(&shown.reserved[..]);
+    user["disabled"] = json!(shown.disabled.as_ref().map(
+        |disabled| json!({ "time": rfc3339(disabled.at_s), "by": &*disabled.by, "reason": &*disabled.reason }),
+    ));
     user["expires"] = json!(shown.expires_s.map(rfc3339));
     user["sponsor"] = json!(shown.sponsor.as_deref());
     user["note"] = json!(&*shown.note);
@@ -178,6 +183,10 @@ pub(super) fn user(shown: &ShownUser) -> Value {
         refused.collect::<Vec<_>>()
     }));
     user
+}
+
+fn certificate(ShownCertificate { fingerprint, revoked }: &ShownCertificate) -> Value {
+    json!({ "fingerprint": hex(&**fingerprint), "revoked": revoked })
 }
 
 /// Returns a user's devices: those of WireGuard with the fields of `vpnd device list --json`.

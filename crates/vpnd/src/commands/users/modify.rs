@@ -9,7 +9,7 @@ use vpnd_proto::session::DeviceId;
 
 use super::{UserError, entry, open, write_secret};
 use crate::admin_store::{AdminStore, DeviceSummary, Stores, UserSummary, WireGuardSummary};
-use crate::cli::{UserChangeArgs, UserDevicesArgs, UserModifyArgs};
+use crate::cli::{ReasonArgs, UserChangeArgs, UserDevicesArgs, UserModifyArgs};
 use vpnd_config::ServerConfig;
 use vpnd_config::access_profile::Who;
 use vpnd_config::profile::is_user_name;
@@ -35,7 +35,7 @@ pub(super) fn modify(
     change.addresses = addresses(&config, &mut store, &args.change, &user, change.groups.as_deref())?;
     store.modify_user(&args.name, &change, now_s)?;
     let mut entry = entry("user-modified", &args.name, now_s);
-    entry.detail = described(&change);
+    entry.detail = args.reason.behind(described(&change));
     store.audit(entry)?;
     writeln!(out, "user '{}' modified", args.name)?;
     if change.addresses.is_some() {
@@ -197,7 +197,7 @@ pub(super) fn devices(
     let device = device(&devices, &args.name, prefix)?;
     store.remove_device(&args.name, device, now_s)?;
     let mut entry = entry("device-removed", &args.name, now_s);
-    entry.detail = device.name();
+    entry.detail = ReasonArgs { reason: args.reason.clone() }.behind(device.name());
     store.audit(entry)?;
     Ok(writeln!(out, "device {} of '{}' removed; its sessions end now", device.name(), args.name)?)
 }

@@ -8,6 +8,7 @@ use crate::admin_store::{AdminStore, Stores};
 use crate::cli::UserPasswdArgs;
 use vpnd_config::ServerConfig;
 use vpnd_config::https_url::HttpsUrl;
+use vpnd_store::audit::AuditEntry;
 use vpnd_store::password::Hasher;
 use vpnd_store::{INVITATION_LIFETIME_S, InvitationToken, StoreError};
 
@@ -22,11 +23,15 @@ pub(super) fn passwd(
         return Err(StoreError::NoSuchUser { name: args.name.clone() }.into());
     }
     if args.password.invite {
-        return invite(&args.name, pages(&config)?, &mut store, now_s, out);
+        let mut invited = entry("user-invited", &args.name, now_s);
+        invited.detail = args.reason.behind(String::new());
+        return invite(invited, pages(&config)?, &mut store, out);
     }
     let secret = secret_input::choose(Source::from(&args.password), &args.name)?;
     store.set_password(&args.name, &Hasher::default().hash(&secret.password)?, now_s)?;
-    store.audit(entry("user-password", &args.name, now_s))?;
+    let mut entry = entry("user-password", &args.name, now_s);
+    entry.detail = args.reason.behind(String::new());
+    store.audit(entry)?;
     writeln!(out, "user '{}' has a new password; sessions under the old one end", args.name)?;
     if secret.is_generated {
         writeln!(out, "password, shown only now: {}", secret.password.expose())?;
@@ -40,17 +45,16 @@ pub(super) fn pages(config: &ServerConfig) -> Result<&HttpsUrl, UserError> {
     pages.ok_or_else(|| UserError::NoPages { config: config.file.clone() })
 }
 
-/// Makes the invitation of a user and prints its link.
+/// Makes the invitation of a user as it is recorded, and prints its link.
 pub(super) fn invite(
-    name: &str,
+    invited: AuditEntry,
     pages: &HttpsUrl,
     store: &mut AdminStore,
-    now_s: u64,
     out: &mut dyn Write,
 ) -> Result<(), UserError> {
     let token = InvitationToken::new();
-    store.invite(name, &token.hash(), now_s + INVITATION_LIFETIME_S)?;
-    store.audit(entry("user-invited", name, now_s))?;
+    store.invite(&invited.user, &token.hash(), invited.at_s + INVITATION_LIFETIME_S)?;
+    store.audit(invited)?;
     let link = token.link(pages.as_str());
     Ok(writeln!(out, "invitation, shown only now, good once and for 7 days: {}", *link)?)
 }

@@ -42,7 +42,7 @@ pub fn revoke(
     store.revoke_certificates(&user.name, &revoked, now_s)?;
     for certificate in &revoked {
         let mut entry = entry("certificate-revoked", &user.name, now_s);
-        entry.detail = Fingerprint(*certificate).to_string();
+        entry.detail = args.reason.behind(Fingerprint(*certificate).to_string());
         store.audit(entry)?;
         writeln!(out, "revoked a certificate of '{}': {}", user.name, Fingerprint(*certificate))?;
     }

@@ -7,11 +7,11 @@ use std::io::Write;
 
 use serde_json::{Value, json};
 
-use super::{UserError, describe, entry, modify, open, second_factor, state};
+use super::revoke::Fingerprint;
+use super::{UserError, describe, entry, modify, open, profile_of, role, second_factor, state};
 use crate::admin_store::{DeviceSummary, Opening, Stores, UserSummary};
 use crate::cli::UserShowArgs;
 use vpnd_config::ServerConfig;
-use vpnd_config::access_profile::Who;
 use vpnd_ipc::admin::Session;
 use vpnd_ipc::admin::client::Client;
 use vpnd_store::StoreError;
@@ -23,7 +23,10 @@ use vpnd_sys::date::{Expiry, rfc3339};
 struct Page {
     user: UserSummary,
     state: &'static str,
+    /// The fields of the list, as JSON.
+    described: Value,
     profile: Option<String>,
+    role: Option<&'static str>,
     devices: Vec<DeviceSummary>,
     /// Those of the running gateway, or why there is none to ask.
     sessions: Result<Vec<Session>, String>,
@@ -42,9 +45,10 @@ pub(super) fn show(
     let user = modify::existing(&mut store, &name)?;
     let devices = store.devices(&user.name)?;
     drop(store);
-    let who = Who { user: &user.name, source: &user.source, groups: &user.groups };
     let page = Page {
-        profile: config.profiles.of(who).map(|profile| profile.title().to_owned()),
+        described: describe(&config, &user),
+        profile: profile_of(&config, &user).map(str::to_owned),
+        role: role(&config, &user),
         state: state(&user, now_s),
         sessions: sessions(&config, &user.name),
         logins: logins(&config, stores, &user.name, now_s).map_err(|error| error.to_string()),
@@ -89,11 +93,15 @@ fn logins(config: &ServerConfig, stores: &dyn Stores, user: &str, now_s: u64) ->
 
 impl Page {
     fn json(&self) -> Value {
-        let mut page = describe(&self.user, self.profile.clone());
+        let mut page = self.described.clone();
         page["state"] = self.state.into();
         page["devices"] = self.devices.iter().map(|device| modify::shown(device, &self.user)).collect();
         page["sessions"] = json!(self.sessions.as_ref().ok());
         let logins = self.logins.as_ref().ok();
+        page["disabled"] =
+            json!(logins.and_then(|logins| logins.disabled.as_ref()).map(
+                |record| json!({ "time": rfc3339(record.at_s), "by": record.by, "reason": record.detail }),
+            ));
         page["last_login_s"] = json!(logins.and_then(|logins| logins.last_s));
         page["refused"] = json!(logins.map(|logins| {
             let refusal = |record: &Record| {
@@ -111,7 +119,7 @@ impl Page {
         let mut lines = vec![
             format!("user:      {}", user.name),
             format!("source:    {}", user.source),
-            format!("state:     {}", self.state),
+            format!("state:     {}", self.state_as_text()),
             format!("expires:   {expires}"),
             format!("factor:    {}", second_factor(user)),
             format!(
@@ -119,10 +127,16 @@ impl Page {
                 self.profile.as_deref().unwrap_or("none: logins of this user are refused")
             ),
             format!("groups:    {}", or_none(&user.groups.join(", "))),
+            format!("role:      {}", self.role.unwrap_or("-")),
             format!("sponsor:   {}", or_none(user.sponsor.as_deref().unwrap_or_default())),
             format!("note:      {}", or_none(&user.note)),
             format!("added:     {}", rfc3339(user.created_s)),
         ];
+        lines.extend(user.certificates.iter().map(|hash| {
+            let is_revoked = user.revoked_certificates.contains(hash);
+            let revoked = if is_revoked { ", revoked" } else { "" };
+            format!("certificate: {}{revoked}", Fingerprint(*hash))
+        }));
         lines.extend(self.logins_as_text());
         lines.push(String::new());
         lines.extend(self.sessions_as_text());
@@ -134,6 +148,19 @@ impl Page {
             format!("  {}  {}{session}", device.name(), addresses.join(" "))
         }));
         lines.join("\n") + "\n"
+    }
+
+    /// The state, and how it came to be if the user is disabled and that is on record.
+    fn state_as_text(&self) -> String {
+        let disabled = self.logins.as_ref().ok().and_then(|logins| logins.disabled.as_ref());
+        let Some(record) = disabled.filter(|_| !self.user.enabled) else { return self.state.to_owned() };
+        let given = |text: &Option<String>| text.as_deref().map(vpnd_sys::text::plain).unwrap_or_default();
+        let mut state = format!("{} at {} by {}", self.state, rfc3339(record.at_s), given(&record.by));
+        let reason = given(&record.detail);
+        if !reason.is_empty() {
+            state += &format!(": {reason}");
+        }
+        state
     }
 
     fn logins_as_text(&self) -> Vec<String> {

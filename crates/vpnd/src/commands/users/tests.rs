@@ -324,6 +324,10 @@ fn certificates_are_revoked_by_user_by_file_and_by_fingerprint() {
     assert_eq!(revoked.len(), 1);
     let listed = revoke(&bench, &["--list"]).unwrap();
     let fingerprint = super::revoke::Fingerprint(revoked[0]).to_string();
+    let json: serde_json::Value = serde_json::from_str(&bench.user("list --json").unwrap()).unwrap();
+    let certificates = json[0]["certificates"].as_array().unwrap();
+    let is_it = |one: &&serde_json::Value| one["fingerprint"] == fingerprint && one["revoked"] == true;
+    assert_eq!((certificates.len(), certificates.iter().filter(is_it).count()), (2, 1), "{json}");
     assert!(listed.contains("ann") && listed.contains(&fingerprint), "{listed}");
 
     let third = bench.user("certificate ann").unwrap();
@@ -331,7 +335,10 @@ fn certificates_are_revoked_by_user_by_file_and_by_fingerprint() {
     let with_colons: Vec<String> = third.iter().map(|byte| format!("{byte:02X}")).collect();
     revoke(&bench, &["--fingerprint", &with_colons.join(":")]).unwrap();
     assert!(ann().revoked_certificates.contains(&third) && ann().revoked_certificates.len() == 2);
-    revoke(&bench, &["ann"]).unwrap();
+    revoke(&bench, &["ann", "--reason", "stolen"]).unwrap();
+    let recorded = bench.recorded();
+    let last = recorded.iter().rfind(|record| record.kind == "certificate-revoked").unwrap();
+    assert!(last.detail.as_ref().unwrap().ends_with(": stolen"), "{last:?}");
     assert_eq!(ann().revoked_certificates, ann().certificates);
     assert!(Cli::try_parse_from(["vpnd", "revoke"]).is_err(), "of whom?");
     assert!(Cli::try_parse_from(["vpnd", "revoke", "--fingerprint", "12"]).is_err());
@@ -691,10 +698,16 @@ fn a_page_has_everything_about_a_user_and_that_somebody_looked_is_on_record() {
     let newest = serde_json::json!({ "time": vpnd_sys::date::rfc3339(NOW_S - 289), "outer": "192.0.2.7", "reason": "wrong-password" });
     assert_eq!(refused[0], newest);
 
-    bench.user("disable ann").unwrap();
+    bench.user("disable ann --reason exmatriculated").unwrap();
     let text = bench.user("show ann").unwrap();
+    let disabled = format!(
+        "state:     disabled at {} by {}: exmatriculated",
+        vpnd_sys::date::rfc3339(NOW_S),
+        vpnd_sys::account::invoker()
+    );
     for part in [
-        "state:     disabled",
+        disabled.as_str(),
+        "role:      -",
         "groups:    staff",
         "note:      thesis",
         "wrong-password",

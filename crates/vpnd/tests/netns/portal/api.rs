@@ -150,6 +150,29 @@ fn state_and_sessions(gateway: &Gateway<'_>, viewer: &Program<'_>, address: &Jso
     session.clone()
 }
 
+/// `ann`, who was disabled, has the fields of `vpnd user show`.
+fn is_shown_as_by_the_command(gateway: &Gateway<'_>, viewer: &Program<'_>) {
+    let mut command = gateway.vpnd(&["user", "show", "ann", "--json", "--config"]);
+    command.arg(gateway.config());
+    let by_command: Json = serde_json::from_slice(&must(process::run(command)).stdout).unwrap();
+    let (_, by_api) = viewer.get("/users/ann");
+    assert_eq!(by_api["disabled"]["reason"], "left the university", "{by_api}");
+    for field in [
+        "name",
+        "source",
+        "state",
+        "profile",
+        "role",
+        "groups",
+        "totp",
+        "certificates",
+        "addresses",
+        "disabled",
+    ] {
+        assert_eq!(by_api[field], by_command[field], "{field}");
+    }
+}
+
 #[test]
 fn programs_do_what_their_tokens_may() {
     let Some(lab) = Lab::new(2) else { return };
@@ -182,6 +205,7 @@ fn programs_do_what_their_tokens_may() {
     let session = state_and_sessions(&gateway, &viewer, &address);
     let (_, user) = viewer.get("/users/ann");
     assert_eq!((&user["state"], &user["devices"][0]["device"]), (&json!("enabled"), &session["device"]));
+    assert_eq!(idm_here.change("ann", "revoke", &json!({"reason": "stolen"})), 404, "she has none");
     let because = json!({"reason": "left the university"});
     assert_eq!(viewer.change("ann", "disable", &because), 403);
     assert_eq!(idm_here.change("ann", "disable", &json!({})), 400);
@@ -205,6 +229,7 @@ fn programs_do_what_their_tokens_may() {
     assert_eq!(idm_here.change("ann", "disable", &because), 200);
     eventually("her session is over", SOON, || gateway.sessions().is_empty().then_some(()));
     assert_eq!(crate::audit::recorded(&gateway, "user-disabled")[0]["by"], "token idm");
+    is_shown_as_by_the_command(&gateway, &viewer);
     let (status, whois) =
         idm_here.ask("/whois", Some(&json!({"address": address, "at": "", "reason": "complaint 4711"})));
     assert!(status == 200 && whois["found"].is_array() && whois["notes"].is_array(), "{whois}");

@@ -73,6 +73,10 @@ pub enum Deed {
         #[n(1)]
         name: Text<64>,
     },
+    /// Revoke the user's client certificates, or the one with this SHA-256. Sessions end, and the
+    /// user has to show another.
+    #[n(13)]
+    RevokeCertificates(#[n(0)] Option<ByteArray<32>>),
 }
 
 /// New values for an account; `None` leaves one as it is.
