@@ -148,6 +148,14 @@ fn english_ago(seconds: u64) -> String {
     }
 }
 
+fn german_earlier(seconds: u64) -> String {
+    match unit(seconds) {
+        (0, 0) => "gerade eben".to_owned(),
+        (1, unit) => format!("vor {}", ["1 Minute", "1 Stunde", "1 Tag"][unit]),
+        (count, unit) => format!("vor {count} {}", ["Minuten", "Stunden", "Tagen"][unit]),
+    }
+}
+
 fn count(number: u64, one: &str, many: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { many })
 }
@@ -347,11 +355,7 @@ pub(crate) static GERMAN: Texts = Texts {
     desk: desk::GERMAN,
     visits: visits::GERMAN,
     too_many_logins: "Zu viele Anmeldungen laufen gerade. Versuchen Sie es in ein paar Sekunden noch einmal.",
-    earlier: |seconds| match unit(seconds) {
-        (0, 0) => "gerade eben".to_owned(),
-        (1, unit) => format!("vor {}", ["1 Minute", "1 Stunde", "1 Tag"][unit]),
-        (count, unit) => format!("vor {count} {}", ["Minuten", "Stunden", "Tagen"][unit]),
-    },
+    earlier: german_earlier,
     ago: |seconds| match unit(seconds) {
         (0, 0) => "gerade eben".to_owned(),
         (1, unit) => format!("seit {}", ["1 Minute", "1 Stunde", "1 Tag"][unit]),
@@ -435,6 +439,10 @@ mod tests {
         assert_eq!((ENGLISH.ago)(2 * 3_600), "2 hours ago");
         assert_eq!((GERMAN.ago)(3 * 86_400), "seit 3 Tagen");
         assert_eq!((GERMAN.earlier)(3 * 86_400), "vor 3 Tagen");
+        assert_eq!((ENGLISH.devices.left)(Some(30)), "Allowed for 1 minute more");
+        assert_eq!((GERMAN.devices.left)(Some(61)), "Noch 2 Minuten zugelassen");
+        assert_eq!((GERMAN.desk.good_for)(1), "noch 1 Tag gültig");
+        assert_eq!((GERMAN.desk.runs)("0.1", 7_300), "Version 0.1, gestartet vor 2 Stunden");
         assert!((ENGLISH.until)(3_600).contains(" in 1 hour at"));
         assert!((GERMAN.until)(9).ends_with(" 1 Stunde."));
         assert!((ENGLISH.wait)(1).ends_with(" 1 second.") && (ENGLISH.wait)(2).ends_with(" 2 seconds."));

@@ -1,6 +1,7 @@
 //! The catalogue's part about the help desk.
 
 use super::counts::{self, CountTexts};
+use super::{count, english_ago, german_earlier};
 use vpnd_ipc::gateway::portal::desk::{DeskRefusal, Role, UserState};
 use vpnd_ipc::health::Verdict;
 
@@ -211,7 +212,7 @@ pub(super) const ENGLISH: DeskTexts = DeskTexts {
     by_user: "Sort by user",
     by_rate: "Sort by throughput, highest first",
     from_network: "From the network",
-    sessions_with: |sessions| format!("{sessions} sessions"),
+    sessions_with: |sessions| count(sessions, "session", "sessions"),
     health: "Health",
     all_well: "No problem is known.",
     verdict: |verdict| match verdict {
@@ -225,15 +226,15 @@ pub(super) const ENGLISH: DeskTexts = DeskTexts {
     answers: "answers",
     is_silent: "does not answer",
     not_asked: "not asked yet",
-    missing_users: |missing| format!("no longer shows {missing} users who have sessions"),
+    missing_users: |missing| format!("no longer shows {} with sessions", count(missing, "user", "users")),
     records: "Audit",
     records_well: "everything is recorded",
     records_nothing: "nothing is recorded now:",
     visits: "Browsers with a login",
-    runs: |version, uptime_s| format!("version {version}, for {} hours", uptime_s / 3_600),
+    runs: |version, uptime_s| format!("version {version}, started {}", english_ago(uptime_s)),
     certificate_of: "Certificate of the gateway",
     certificate_of_pages: "Certificate of these pages",
-    good_for: |days| format!("good for {days} days"),
+    good_for: |days| format!("good for {}", count(days, "day", "days")),
     drops: "Dropped packets since the gateway's start",
     refused_by_pages: "Refused by these pages",
     counts: counts::ENGLISH,
@@ -367,7 +368,7 @@ pub(super) const GERMAN: DeskTexts = DeskTexts {
     by_user: "Nach Benutzer ordnen",
     by_rate: "Nach Durchsatz ordnen, höchster zuerst",
     from_network: "Aus dem Netz",
-    sessions_with: |sessions| format!("{sessions} Sitzungen"),
+    sessions_with: |sessions| count(sessions, "Sitzung", "Sitzungen"),
     health: "Zustand",
     all_well: "Kein Problem ist bekannt.",
     verdict: |verdict| match verdict {
@@ -386,10 +387,10 @@ pub(super) const GERMAN: DeskTexts = DeskTexts {
     records_well: "alles wird festgehalten",
     records_nothing: "zurzeit wird nichts festgehalten:",
     visits: "Browser mit Anmeldung",
-    runs: |version, uptime_s| format!("Version {version}, seit {} Stunden", uptime_s / 3_600),
+    runs: |version, uptime_s| format!("Version {version}, gestartet {}", german_earlier(uptime_s)),
     certificate_of: "Zertifikat des Gateways",
     certificate_of_pages: "Zertifikat dieser Seiten",
-    good_for: |days| format!("noch {days} Tage gültig"),
+    good_for: |days| format!("noch {} gültig", count(days, "Tag", "Tage")),
     drops: "Verworfene Pakete seit dem Start des Gateways",
     refused_by_pages: "Von diesen Seiten abgelehnt",
     counts: counts::GERMAN,

@@ -1,5 +1,7 @@
 //! Texts of the pages about devices, in each language.
 
+use super::count;
+
 /// The texts of a language.
 pub(crate) struct DeviceTexts {
     pub(crate) my_devices: &'static str,
@@ -115,7 +117,9 @@ pub(super) const ENGLISH: DeviceTexts = DeviceTexts {
     walled_anyway: "Try it with the tunnel on",
     left: |left_s| match left_s {
         None => "Allowed without end".to_owned(),
-        Some(left_s) if left_s < 2 * 3_600 => format!("Allowed for {} minutes more", left_s.div_ceil(60)),
+        Some(left_s) if left_s < 2 * 3_600 => {
+            format!("Allowed for {} more", count(left_s.div_ceil(60), "minute", "minutes"))
+        }
         Some(left_s) if left_s < 2 * 86_400 => format!("Allowed for {} hours more", left_s / 3_600),
         Some(left_s) => format!("Allowed for {} days more", left_s / 86_400),
     },
@@ -177,7 +181,9 @@ pub(super) const GERMAN: DeviceTexts = DeviceTexts {
     walled_anyway: "Mit dem Tunnel versuchen",
     left: |left_s| match left_s {
         None => "Ohne Ende zugelassen".to_owned(),
-        Some(left_s) if left_s < 2 * 3_600 => format!("Noch {} Minuten zugelassen", left_s.div_ceil(60)),
+        Some(left_s) if left_s < 2 * 3_600 => {
+            format!("Noch {} zugelassen", count(left_s.div_ceil(60), "Minute", "Minuten"))
+        }
         Some(left_s) if left_s < 2 * 86_400 => format!("Noch {} Stunden zugelassen", left_s / 3_600),
         Some(left_s) => format!("Noch {} Tage zugelassen", left_s / 86_400),
     },
