@@ -275,6 +275,4 @@ pub(crate) fn reported(state: vpnd_store::GatewayState) -> GatewayState {
 }
 
 #[cfg(test)]
-mod simulation;
-#[cfg(test)]
 mod tests;

@@ -1,5 +1,7 @@
 //! Two gateways' auth processes on one database.
 
+mod simulation;
+
 use std::sync::Arc;
 
 use base64::Engine as _;

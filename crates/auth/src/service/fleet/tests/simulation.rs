@@ -21,7 +21,7 @@ use vpnd_store::postgres::testing::simulated::{AtGateway, Moment, Simulated, Una
 use vpnd_store::{NewUser, Sessions as _, Users as _};
 use vpnd_sys::clock::Clocks;
 
-use super::*;
+use super::super::*;
 use crate::authenticator::Authenticated;
 use crate::service::tests::{access, service_on};
 
