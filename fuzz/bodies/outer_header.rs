@@ -95,7 +95,9 @@ fn check_peer(gateway: &mut Plane, client: &mut Plane, plaintext: &[u8]) {
             assert!(decrement_hop_limit(&mut routed, version));
             assert_eq!((to, &inside[..len]), (SLOT, &routed[..]));
         }
-        Ok(Opened::Expired { slot, len } | Opened::Redirect { slot, len }) => {
+        Ok(
+            Opened::Expired { slot, len } | Opened::Redirect { slot, len } | Opened::Refused { slot, len },
+        ) => {
             assert_eq!((slot, &inside[..len]), (SLOT, &plaintext[..len]));
         }
         Ok(Opened::Probe { size, .. } | Opened::BatchProbe { size, .. }) => {

@@ -24,6 +24,8 @@ pub enum Error {
     TooBig(u16),
     /// Time to live or hop limit was used up on the way.
     TimeExceeded,
+    /// Nothing receives at the port.
+    PortUnreachable,
 }
 
 impl Error {
@@ -34,6 +36,8 @@ impl Error {
             (Self::TooBig(mtu), Version::V6) => (2, 0, mtu),
             (Self::TimeExceeded, Version::V4) => (11, 0, 0),
             (Self::TimeExceeded, Version::V6) => (3, 0, 0),
+            (Self::PortUnreachable, Version::V4) => (3, 3, 0),
+            (Self::PortUnreachable, Version::V6) => (1, 4, 0),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Inner IP packets: a checked view of one, checksums, ECN, ICMP errors, answers for web browsers, and
-//! segmentation offloads.
+//! Inner IP packets: a checked view of one, checksums, ECN, ICMP errors, refusals, answers for web
+//! browsers, and segmentation offloads.
 //!
 //! Everything that later decides about a packet (source ownership, routing, policy, offload) reads
 //! it through [`Packet`], so a header is interpreted once and in one place.
@@ -20,7 +20,9 @@ pub mod ecn;
 pub mod icmp;
 pub mod offload;
 mod parse;
+pub mod refusal;
 mod rewrite;
+mod segment;
 mod source;
 pub mod web;
 

@@ -4,9 +4,10 @@
 //! INVARIANT: a packet gets one answer at most, which goes to its sender, from the address that it
 //! was for.
 
-use crate::checksum;
+use crate::refusal;
+use crate::segment::Segment;
 use crate::tcp_flag::{ACK, FIN, PSH, RST, SYN};
-use crate::{IPV4_HEADER, IPV6_HEADER, Packet, TCP, TCP_HEADER, Version, put16};
+use crate::{IPV6_HEADER, Packet, TCP_HEADER};
 
 /// The longest response, in bytes: its packet fits any path.
 pub const MAX_RESPONSE: usize = 500;
@@ -21,9 +22,9 @@ pub const HTTP: u16 = 80;
 const FIRST: u32 = 0;
 /// Option of a SYN: segments of 1,220 bytes at most.
 const MSS: [u8; 4] = [2, 4, 0x04, 0xC4];
-const WINDOW: u16 = u16::MAX;
 
-/// Writes the answer to a packet for a web server, if it needs one. Returns its length.
+/// Writes the answer to a packet for a web server, if it needs one: a reset, if it is of a
+/// connection with another server. Returns its length.
 ///
 /// # Panics
 /// If `response` is longer than [`MAX_RESPONSE`], or `out` shorter than [`MAX_ANSWER`].
@@ -34,6 +35,8 @@ pub fn answer(packet: &Packet<'_>, response: &[u8], out: &mut [u8]) -> Option<us
     let received = packet.total_len() - packet.headers_len()?;
     let ends = tcp.flags() & FIN != 0;
     let is_first = tcp.ack() == FIRST.wrapping_add(1);
+    // Both ends take up a number, too.
+    let is_known = tcp.ack().wrapping_sub(FIRST) as usize <= response.len() + 2;
     // Data count as received, and so does their end.
     let next = tcp.seq().wrapping_add(received as u32).wrapping_add(ends.into());
     let plain = Segment { seq: tcp.ack(), ack: next, flags: ACK, options: &[], data: &[] };
@@ -42,6 +45,7 @@ pub fn answer(packet: &Packet<'_>, response: &[u8], out: &mut [u8]) -> Option<us
             let ack = tcp.seq().wrapping_add(1);
             Segment { seq: FIRST, ack, flags: SYN | ACK, options: &MSS, ..plain }
         }
+        ACK if !is_known => return refusal::answer(packet, out),
         ACK if received > 0 && is_first => Segment { flags: ACK | PSH | FIN, data: response, ..plain },
         ACK if ends && is_first => Segment { flags: ACK | FIN, ..plain },
         ACK if received > 0 || ends => plain,
@@ -50,61 +54,10 @@ pub fn answer(packet: &Packet<'_>, response: &[u8], out: &mut [u8]) -> Option<us
     Some(segment.write(packet, out))
 }
 
-struct Segment<'a> {
-    seq: u32,
-    ack: u32,
-    flags: u8,
-    options: &'a [u8],
-    data: &'a [u8],
-}
-
-impl Segment<'_> {
-    /// Writes the segment to the sender of `packet`.
-    fn write(&self, packet: &Packet<'_>, out: &mut [u8]) -> usize {
-        let (bytes, version) = (packet.bytes(), packet.version());
-        let (from, to) = packet.ports().expect("it is TCP");
-        let (header, source, destination) = match version {
-            Version::V4 => (IPV4_HEADER, 12..16, 16..20),
-            Version::V6 => (IPV6_HEADER, 8..24, 24..40),
-        };
-        let tcp_len = TCP_HEADER + self.options.len();
-        let len = header + tcp_len + self.data.len();
-        let out = &mut out[..len];
-        out[..header + tcp_len].fill(0);
-        out[source.clone()].copy_from_slice(&bytes[destination.clone()]);
-        out[destination].copy_from_slice(&bytes[source]);
-        match version {
-            Version::V4 => {
-                // Not to be fragmented.
-                (out[0], out[6], out[8], out[9]) = (0x45, 0x40, 64, TCP);
-                put16(out, 2, len as u16);
-                let sum = checksum::ipv4_header(&out[..IPV4_HEADER]);
-                put16(out, 10, sum);
-            }
-            Version::V6 => {
-                (out[0], out[6], out[7]) = (0x60, TCP, 64);
-                put16(out, 4, (len - header) as u16);
-            }
-        }
-        let tcp = &mut out[header..];
-        put16(tcp, 0, to);
-        put16(tcp, 2, from);
-        tcp[4..8].copy_from_slice(&self.seq.to_be_bytes());
-        tcp[8..12].copy_from_slice(&self.ack.to_be_bytes());
-        (tcp[12], tcp[13]) = (((tcp_len / 4) << 4) as u8, self.flags);
-        put16(tcp, 14, WINDOW);
-        tcp[TCP_HEADER..tcp_len].copy_from_slice(self.options);
-        tcp[tcp_len..].copy_from_slice(self.data);
-        let sum = checksum::pseudo_header(out, version, TCP, len - header).bytes(&out[header..]).checksum();
-        put16(out, header + 16, sum);
-        len
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::be16;
+    use crate::{IPV4_HEADER, TCP, Version, be16, checksum, put16};
 
     const RESPONSE: &[u8] = b"HTTP/1.1 302 Found\r\n\r\n";
 
@@ -182,6 +135,16 @@ mod tests {
             assert_eq!(over.send(ACK, b""), None);
             assert_eq!(over.send(ACK | PSH, b"more"), Some((over.ack, 18, ACK, Vec::new())));
             assert_eq!(over.send(ACK | FIN, b""), Some((over.ack, 15, ACK, Vec::new())));
+        }
+    }
+
+    #[test]
+    fn a_connection_with_another_server_is_reset() {
+        for ack in [RESPONSE.len() as u32 + 3, u32::MAX] {
+            let before = Browser { version: Version::V6, seq: 7, ack };
+            for data in [&b""[..], b"GET /"] {
+                assert_eq!(before.send(ACK, data), Some((ack, 0, RST, Vec::new())));
+            }
         }
     }
 

@@ -257,6 +257,13 @@ impl Policy {
         is_walled && packet.tcp().is_some() && packet.ports().is_some_and(|(_, to)| to == HTTP)
     }
 
+    /// Whether a client's packet that may not pass is to be refused at once, for it reaches the portal
+    /// alone: its programs would wait for hosts that nothing leads to.
+    #[cold]
+    pub fn refuses(&self, from: &Principal, packet: &Packet<'_>) -> bool {
+        from.profile() == ProfileId::WALLED && packet.ports().is_some()
+    }
+
     /// The gateway's own inner address of an IP version, if it has one.
     pub fn own_address(&self, version: Version) -> Option<IpAddr> {
         self.pools.own.iter().copied().find(|own| own.is_ipv4() == (version == Version::V4))

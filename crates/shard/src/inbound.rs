@@ -291,6 +291,9 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
             Opened::Redirect { slot, len } => {
                 self.answer_request(now, slot, &message.bytes()[place][HEADER_LEN..HEADER_LEN + len]);
             }
+            Opened::Refused { slot, len } => {
+                self.refuse(now, slot, &message.bytes()[place][HEADER_LEN..HEADER_LEN + len]);
+            }
             Opened::Probe { slot, id, size, padded } => {
                 self.originate(now, Outgoing::Reply { slot, id, size, padded });
             }

@@ -10,7 +10,7 @@ use std::ops::Range;
 use vpnd_packet::checksum;
 use vpnd_packet::icmp;
 use vpnd_packet::offload::{Slicer, VIRTIO_HEADER};
-use vpnd_packet::{Packet, Version, web};
+use vpnd_packet::{Packet, Version, refusal, web};
 use vpnd_proto::plane::{DropReason, Sender, Slot};
 use vpnd_proto::pmtu::clamp_mss;
 use vpnd_proto::pmtu::oversize::{self, Remedy};
@@ -196,6 +196,17 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
         let Ok(packet) = Packet::parse(packet) else { return };
         let Some(answer) = web::answer(&packet, &response, &mut spare.made) else { return };
         if sender.admit(Segments::one(answer)) > 0 {
+            Sealer { sender, batch, socket }.packet(spare.made(answer), Form::Whole);
+        }
+    }
+    /// Refuses a client's packet in the place of the host that it is for. The drop is counted already.
+    #[cold]
+    pub(super) fn refuse(&mut self, now: Time, slot: Slot, packet: &[u8]) {
+        let Self { plane, outbound: Outbound { batch, spare, .. }, socket, .. } = self;
+        let Ok(mut sender) = plane.sender(now, slot) else { return };
+        let Ok(packet) = Packet::parse(packet) else { return };
+        let Some(answer) = refusal::answer(&packet, &mut spare.made) else { return };
+        if sender.may_send_error() {
             Sealer { sender, batch, socket }.packet(spare.made(answer), Form::Whole);
         }
     }

@@ -210,6 +210,7 @@ impl Member {
             Opened::Forward { .. }
             | Opened::Expired { .. }
             | Opened::Redirect { .. }
+            | Opened::Refused { .. }
             | Opened::Joined { .. }
             | Opened::BatchProbe { .. }
             | Opened::BatchesLost(_)

@@ -25,6 +25,8 @@ pub(super) enum NextHop {
     Client(Slot),
     /// None: its sender is sent to another web site.
     Redirect,
+    /// None: its sender is to know that at once.
+    Refuse,
 }
 
 /// Whether a packet's flow is to be remembered.
@@ -125,14 +127,24 @@ impl Forwarding {
             }
         };
         if decision.verdict == Verdict::Deny {
-            let redirects = self.policy.redirects(&source.principal, packet);
-            return if redirects { Ok(NextHop::Redirect) } else { Err(DropReason::Policy) };
+            return self.denied(&source.principal, packet);
         }
         if decision.opens {
             source.flows.enter(now, Opener::Client, packet);
         }
         source.flows.note_passed(now, Opener::Client, packet);
         Ok(next_hop)
+    }
+
+    #[cold]
+    fn denied(&self, from: &Principal, packet: &Packet<'_>) -> Result<NextHop, DropReason> {
+        if self.policy.redirects(from, packet) {
+            Ok(NextHop::Redirect)
+        } else if self.policy.refuses(from, packet) {
+            Ok(NextHop::Refuse)
+        } else {
+            Err(DropReason::Policy)
+        }
     }
 
     /// At a gateway: whether a packet of the TUN device may go to this session, and if its flow is

@@ -170,7 +170,7 @@ impl Session {
             Some(NextHop::Tun) => Opened::Joined { to: None, packet },
             Some(NextHop::Client(to)) => Opened::Joined { to: Some(to), packet },
             // There is no message to its sender, for its bytes are not in the datagram.
-            Some(NextHop::Redirect) | None => Opened::Consumed,
+            Some(NextHop::Redirect | NextHop::Refuse) | None => Opened::Consumed,
         })
     }
 }

@@ -54,6 +54,14 @@ pub enum Opened {
         /// Length of the packet in bytes.
         len: usize,
     },
+    /// A packet that may not pass, as its sender is to know at once; the drop is counted already. It
+    /// stands at [`HEADER_LEN`].
+    Refused {
+        /// The session that it came from.
+        slot: Slot,
+        /// Length of the packet in bytes.
+        len: usize,
+    },
     /// A probe to be answered with [`Plane::originate`].
     Probe {
         /// The session that it came from.
@@ -151,7 +159,7 @@ pub(super) struct Arrival {
 }
 
 /// An inner packet that passed all checks. `next_hop` is `None` if its hops are used up, which is
-/// counted already.
+/// counted already, as a refusal is.
 pub(super) struct Accepted {
     pub(super) packet: Checked,
     pub(super) next_hop: Option<NextHop>,
@@ -268,13 +276,14 @@ impl Session {
         shared: &mut Shared,
     ) -> Result<Opened, DropReason> {
         let len = packet.range().len();
-        if next_hop.is_some() {
+        if next_hop.is_some_and(|next_hop| next_hop != NextHop::Refuse) {
             self.receive_packet(now, len, shared)?;
         }
         Ok(match next_hop {
             Some(NextHop::Tun) => Opened::Tun(packet),
             Some(NextHop::Client(to)) => Opened::Forward { to, len },
             Some(NextHop::Redirect) => Opened::Redirect { slot: self.slot, len },
+            Some(NextHop::Refuse) => Opened::Refused { slot: self.slot, len },
             None => Opened::Expired { slot: self.slot, len },
         })
     }
@@ -320,6 +329,9 @@ impl Session {
         let combined = if congested { combined.congested().ok_or(DropReason::Overload)? } else { combined };
         if combined != ecn {
             set_ecn(plaintext, version, combined);
+        }
+        if next_hop == NextHop::Refuse {
+            reports.drop(DropReason::Policy);
         }
         // For a packet to the TUN device the kernel is the router, and decrements.
         if matches!(next_hop, NextHop::Client(_)) && !decrement_hop_limit(plaintext, version) {

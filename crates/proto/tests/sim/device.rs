@@ -387,6 +387,7 @@ impl World {
                 Opened::Forward { .. }
                 | Opened::Expired { .. }
                 | Opened::Redirect { .. }
+                | Opened::Refused { .. }
                 | Opened::Joined { to: Some(_), .. }
                 | Opened::BatchProbe { .. }
                 | Opened::BatchesLost(_),

@@ -279,7 +279,11 @@ impl World {
                 self.hub_originates(shard, Outgoing::Batch { slot, id, size, replies: true });
             }
             Ok(
-                Opened::Expired { .. } | Opened::Redirect { .. } | Opened::BatchesLost(_) | Opened::Consumed,
+                Opened::Expired { .. }
+                | Opened::Redirect { .. }
+                | Opened::Refused { .. }
+                | Opened::BatchesLost(_)
+                | Opened::Consumed,
             )
             | Err(_) => {}
         }

@@ -20,6 +20,7 @@ mod accounting;
 mod downloads;
 mod narrow;
 mod overload;
+mod refused;
 mod written;
 
 /// Hands out what it is loaded with.

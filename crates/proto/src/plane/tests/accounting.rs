@@ -147,7 +147,7 @@ impl Ledger {
             // A half that waits, or a message that the plane keeps: told apart by what is inside.
             Ok(Opened::Consumed) if is_half(&datagram) => {}
             Ok(Opened::Consumed | Opened::BatchProbe { .. } | Opened::BatchesLost(_)) => self.left += 1,
-            Ok(Opened::Expired { .. } | Opened::Redirect { .. }) | Err(_) => {}
+            Ok(Opened::Expired { .. } | Opened::Redirect { .. } | Opened::Refused { .. }) | Err(_) => {}
         }
     }
 

@@ -144,9 +144,47 @@ fn a_request_for_a_page_that_a_walled_client_may_not_reach_is_to_be_answered() {
     // A host of the campus, another client, and an address of the pools.
     for host in [200, 10, 99] {
         assert_eq!(syn(host, 80), Ok(Opened::Redirect { slot: slot(PHONE), len: 40 }), "{host}");
-        assert_eq!(syn(host, 81), Err(DropReason::Policy), "{host}");
+        assert_eq!(syn(host, 81), Ok(Opened::Refused { slot: slot(PHONE), len: 40 }), "{host}");
     }
     assert_eq!(wire.net.gateway.redirect().as_deref(), Some(&b"elsewhere"[..]));
+}
+
+#[test]
+fn what_a_walled_client_may_not_reach_is_refused_at_once_and_counted_once() {
+    use crate::policy::{ProfileId, RuleSet};
+    let mut wire = Wire::new(true);
+    let sets = [ProfileId::WALLED, ProfileId::IMPLIED].map(|profile| {
+        let none = RuleSet::without_rules(false).with_reach(&[]);
+        (profile, none)
+    });
+    let policy = Policy::of_profiles(sets);
+    let mut opened = |profile, packet: &[u8]| {
+        let principal = Principal::default().in_profile(profile);
+        wire.net.gateway.apply(access(policy.clone(), [(slot(PHONE), principal)]));
+        let mut message = wire.phone_sends(packet);
+        wire.gateway_opens(&mut message, HOME)
+    };
+    let ping = {
+        let mut ping = odd(15, 200);
+        ping[9] = 1;
+        ping[10..12].fill(0);
+        let sum = vpnd_packet::checksum::ipv4_header(&ping[..20]);
+        ping[10..12].copy_from_slice(&sum.to_be_bytes());
+        ping
+    };
+    let refused = Ok(Opened::Refused { slot: slot(PHONE), len: 37 });
+    assert_eq!(opened(ProfileId::WALLED, &odd(15, 200)), refused, "UDP to the campus");
+    assert_eq!(opened(ProfileId::WALLED, &odd(15, 10)), refused, "and to another client");
+    assert_eq!(opened(ProfileId::WALLED, &ping), Err(DropReason::Policy), "it has no port");
+    assert_eq!(opened(ProfileId::WALLED, &odd(10, 200)), Err(DropReason::ForeignSource), "it is another's");
+    assert_eq!(opened(ProfileId::IMPLIED, &odd(15, 200)), Err(DropReason::Policy), "it is not walled");
+    let counters = wire.net.gateway.counters();
+    assert_eq!((counters.dropped(DropReason::Policy), counters.total()), (4, 5));
+    assert_eq!(
+        wire.net.gateway.activity(slot(PHONE)).unwrap().rx_packets,
+        0,
+        "what was dropped is no traffic"
+    );
 }
 
 #[test]

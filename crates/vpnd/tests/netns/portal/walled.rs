@@ -1,17 +1,19 @@
 //! Behaviour: a WireGuard device whose session is over reaches the portal, at each of the gateway's
-//! addresses, and nothing else, over an upgrade too, and web sites without TLS send it there; its
-//! user renews it there, and the gateway has it back by a handshake that the gateway begins. The time
+//! addresses, and nothing else, over an upgrade too; web sites without TLS send it there, and other
+//! hosts are refused to it at once. Its user renews it there, and the gateway has it back by a handshake that the gateway begins. The time
 //! that took is printed.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
 use super::{Browser, SOON, configure, serves};
 use crate::client::Client;
 use crate::gateway::{Gateway, INNER_V4, must};
 use crate::lab::{CAMPUS_V4, GATEWAY_V4, Lab, eventually};
+use crate::namespace::Namespace;
 use crate::openid::OpenId;
 use crate::process;
 use crate::traffic::{ping, ping_until};
@@ -86,6 +88,18 @@ fn a_walled_device_is_told_the_way_to_its_provider_or_reaches_it_where_that_is_c
     assert_eq!(get("/oidc/start/uni").status, 303);
 }
 
+/// The errors of a connection to the site over TCP, and of one over UDP.
+fn errors(from: &Namespace, site: &TcpListener) -> [Option<ErrorKind>; 2] {
+    from.within(|| {
+        let to = site.local_addr().unwrap();
+        let quic = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+        quic.set_read_timeout(Some(SECOND)).unwrap();
+        let answer = quic.connect(to).and_then(|()| quic.send(b"hello")).and_then(|_| quic.recv(&mut [0]));
+        let tcp = TcpStream::connect_timeout(&to, SECOND).err();
+        [tcp, answer.err()].map(|error| error.map(|error| error.kind()))
+    })
+}
+
 #[test]
 fn a_device_whose_session_is_over_reaches_the_portal_and_is_renewed_there() {
     let Some(program) = program("wireguard-go") else { return };
@@ -124,6 +138,9 @@ fn a_device_whose_session_is_over_reaches_the_portal_and_is_renewed_there() {
         });
         assert!(browser.has_pages_at(INNER_V4), "at the gateway's inner address: {when}");
         assert!(!reaches_site(), "another web site: {when}");
+        eventually(&format!("its connections are refused at once: {when}"), SOON, || {
+            (errors(phone.place, &site) == [Some(ErrorKind::ConnectionRefused); 2]).then_some(())
+        });
         for (address, what) in
             [(CAMPUS_V4.into(), "the campus"), (laptop.v4(), "a client"), (INNER_V4.parse().unwrap(), "ping")]
         {
