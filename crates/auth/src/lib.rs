@@ -233,6 +233,7 @@ fn begin_tasks(
     tokio::spawn(Arc::clone(service).follow_sources());
     tokio::spawn(Arc::clone(service).follow_notices());
     tokio::spawn(Arc::clone(service).end_leftover(timeouts.idle_timeout, is_start));
+    tokio::spawn(Arc::clone(service).keep_kicks());
     tokio::spawn(report_log(Arc::clone(service)));
     tokio::spawn(Arc::clone(accounting).deliver());
 }

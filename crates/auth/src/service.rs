@@ -7,6 +7,7 @@
 mod answers;
 mod commit;
 mod fleet;
+mod kicks;
 mod leftover;
 mod recording;
 mod stored;
@@ -69,6 +70,7 @@ pub(crate) struct Service {
     reasons: Mutex<HashMap<SessionId, &'static str>>,
     /// Sessions of the process before whose clients have not attached yet, and their devices.
     absent: Mutex<leftover::Absent>,
+    kicks: Mutex<kicks::Kicks>,
     /// `None` if it is not enabled.
     wireguard: Option<Arc<WireGuard>>,
     /// `None` unless other gateways may share the store.
@@ -119,6 +121,7 @@ impl Service {
             audit: None,
             reasons: Mutex::default(),
             absent: Mutex::default(),
+            kicks: Mutex::default(),
             wireguard: None,
             fleet: None,
         }
@@ -243,6 +246,7 @@ impl Service {
             return Err(Reason::cut("too many writes at once"));
         }
         let now_s = (self.clocks.steady)();
+        let kicked = self.kicked(&writes);
         let not_kept = self.note_devices(&writes, now_s);
         writes.extend(self.ends(self.replaced_by(&writes), Code::Token));
         let mut starts = Vec::new();
@@ -256,7 +260,9 @@ impl Service {
         for write in others.into_iter().chain(ends) {
             self.account_for(write, &failed);
         }
-        Ok(Committed { failed: failed.into_iter().chain(not_kept).map(id).collect() })
+        let failed = failed.into_iter().chain(not_kept).collect();
+        self.try_later(kicked, &failed);
+        Ok(Committed { failed: failed.into_iter().map(id).collect() })
     }
 
     /// Translates a write for the store. Only a granted session becomes a new one there, and is
@@ -313,9 +319,9 @@ impl Service {
                 self.note_reason(session, code.name());
                 // A session that a revocation has ended is not in the store any more.
                 if code == Code::Kicked
-                    && let Ok(Some(record)) = self.store.session(session, now_s)
+                    && let Ok(Some((user, _))) = self.owner_of(session, now_s)
                 {
-                    self.portal.kicked(record.user);
+                    self.portal.kicked(user);
                 }
                 return None;
             }

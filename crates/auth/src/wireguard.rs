@@ -198,11 +198,13 @@ impl WireGuard {
         }
     }
 
-    /// Whether the peer has shown its key a moment ago: the worker could ask for any peer.
-    pub(crate) fn has_shown(&self, key: [u8; 32]) -> bool {
+    /// The device that has shown this key a moment ago, and when it was renewed last: the worker
+    /// could ask for any peer.
+    pub(crate) fn has_shown(&self, key: [u8; 32]) -> Option<(DeviceId, u64)> {
         let state = self.state();
-        let shown = state.peers.get(&PublicKey(key)).and_then(|entry| entry.shown);
-        shown.is_some_and(|at| now().since(at) < SHOWN_LIFETIME)
+        let entry = state.peers.get(&PublicKey(key))?;
+        entry.shown.filter(|at| now().since(*at) < SHOWN_LIFETIME)?;
+        entry.peer.as_ref().map(|peer| (DeviceId(peer.device.into()), peer.renewed_s))
     }
 
     /// Stores where devices are, soon; the caller does not wait for it.

@@ -82,6 +82,11 @@ impl Heard {
         }
     }
 
+    /// The user and the device of a session.
+    pub(crate) fn owner(&self, session: SessionId) -> Option<Owner> {
+        self.owners.get(&session).copied()
+    }
+
     /// Its client is heard from elsewhere now.
     pub(crate) fn moved(&mut self, session: SessionId, from: IpAddr) {
         let Some(owner) = self.owners.get(&session).copied() else { return };

@@ -8,7 +8,7 @@ use vpnd_proto::session::SessionId;
 use super::{Service, account, latest_end_s};
 use crate::lease::Addresses;
 use vpnd_ipc::gateway::auth::{Leased, StoredSession};
-use vpnd_store::{Family, LeaseOwner, StoreError, User};
+use vpnd_store::{Family, LeaseOwner, SessionRecord, StoreError, User};
 
 impl Service {
     /// The session, to which a client attaches that was not there since the gateway started.
@@ -22,15 +22,25 @@ impl Service {
 
     /// The session and its user, if a client may attach to it.
     pub(super) fn usable(&self, id: SessionId) -> Result<Option<(StoredSession, User)>, StoreError> {
-        let now_s = (self.clocks.steady)();
-        let store = self.store.as_ref();
-        let Some(record) = store.session(id, now_s)? else { return Ok(None) };
-        let Some(user) = store.user_by_id(record.user)? else { return Ok(None) };
+        let Some(record) = self.record_of(id)? else { return Ok(None) };
+        let Some(user) = self.store.user_by_id(record.user)? else { return Ok(None) };
+        Ok(self.usable_by(record, &user)?.map(|session| (session, user)))
+    }
+
+    fn record_of(&self, id: SessionId) -> Result<Option<SessionRecord>, StoreError> {
+        if self.kicks().has(id) {
+            return Ok(None);
+        }
+        self.store.session(id, (self.clocks.steady)())
+    }
+
+    fn usable_by(&self, record: SessionRecord, user: &User) -> Result<Option<StoredSession>, StoreError> {
+        let (id, now_s, store) = (record.id, (self.clocks.steady)(), self.store.as_ref());
         // The client logs in then, and is refused with the reason.
         if user.has_expired((self.clocks.wall)()) {
             return Ok(None);
         }
-        let Some(profile) = self.access.of(&user) else { return Ok(None) };
+        let Some(profile) = self.access.of(user) else { return Ok(None) };
         // A clock that was set back before this process began gives no session more than a
         // lifetime.
         let started_s = record.started_s.min(now_s);
@@ -58,7 +68,7 @@ impl Service {
         // more, or they are others' now. Its client logs in again and gets some that fit.
         let usable = (addresses.ipv4.is_some() || addresses.ipv6.is_some())
             && profile.pools().fit(addresses.ipv4, addresses.ipv6);
-        let Ok(account) = account(&user) else { return Ok(None) };
+        let Ok(account) = account(user) else { return Ok(None) };
         let session = StoredSession {
             account,
             device: ByteArray::from(record.device.0),
@@ -70,6 +80,6 @@ impl Service {
             expires_s: record.expires_s.min(latest_end_s(now_s, profile.session_lifetime)),
             generation: record.generation,
         };
-        Ok(usable.then_some((session, user)))
+        Ok(usable.then_some(session))
     }
 }

@@ -476,6 +476,39 @@ async fn a_worker_can_neither_invent_a_record_nor_take_one_back() {
 }
 
 #[tokio::test]
+async fn a_kicked_session_that_the_store_does_not_end_goes_on_for_nobody() {
+    let directory = tempfile::tempdir().unwrap();
+    let (service, audit) = with_recorder(directory.path(), access(profiles("")));
+    let session = granted(&service, 1).await;
+    assert_eq!(failed(&service, keep(session)).await, 0);
+    let sql = |sql| {
+        let path = directory.path().join(vpnd_config::STORE_FILE_NAME);
+        rusqlite::Connection::open(path).unwrap().execute_batch(sql).unwrap();
+    };
+    sql("CREATE TRIGGER broken BEFORE DELETE ON sessions BEGIN SELECT RAISE(ABORT, 'broken'); END");
+    let end = |code| {
+        let traffic = vpnd_ipc::gateway::auth::Traffic::default();
+        Commit(vec![Write::Ended { session, code, traffic }, Write::End(session)])
+    };
+    assert_eq!(failed(&service, end(Code::Idle)).await, 1);
+    assert!(ask(&service, SessionQuery(session)).await.is_some(), "it is no kick");
+    assert_eq!(failed(&service, end(Code::Kicked)).await, 1);
+    service.try_kicks();
+    assert!(ask(&service, SessionQuery(session)).await.is_none(), "while this process runs");
+    let ends = || {
+        let ended = |event: &Event| matches!(event, Event::Ended { reason, .. } if reason == "kicked");
+        audit.events().iter().filter(|event| ended(event)).count()
+    };
+    assert_eq!(ends(), 0);
+    sql("DROP TRIGGER broken");
+    service.try_kicks();
+    service.try_kicks();
+    assert_eq!(ends(), 1, "it is over now, once");
+    let after_restart = self::service(directory.path());
+    assert!(ask(&after_restart, SessionQuery(session)).await.is_none(), "the store has it now");
+}
+
+#[tokio::test]
 async fn the_store_knows_whose_sessions_go_on() {
     let directory = tempfile::tempdir().unwrap();
     let (service, audit) =

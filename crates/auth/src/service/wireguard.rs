@@ -20,7 +20,7 @@ use vpnd_ipc::gateway::wireguard::{
 };
 use vpnd_ipc::request::Answer;
 use vpnd_store::audit::{AuditEntry, Event};
-use vpnd_store::{SessionRecord, StoreError, WireGuardDevice};
+use vpnd_store::{StoreError, UserId, WireGuardDevice};
 use vpnd_sys::log_limit::LogLimit;
 
 /// Entries of the audit file about one configuration on two devices: a worker that was taken over
@@ -39,13 +39,16 @@ impl Answer<Handshake> for Service {
 impl Answer<AdmitDevice> for Service {
     async fn answer(self: &Arc<Self>, AdmitDevice { peer, outer }: AdmitDevice) -> Result<Admission, Reason> {
         // It may have to wait until timestamps of handshakes are stored.
-        let has_shown = self
+        let renewed = self
             .blocking(move |service| {
-                Ok(service.wireguard.as_ref().is_some_and(|wireguard| wireguard.has_shown(peer.into())))
+                Ok(service.wireguard.as_ref().and_then(|wireguard| wireguard.has_shown(peer.into())))
             })
             .await?;
-        if !has_shown {
+        let Some((device, renewed_s)) = renewed else {
             return Ok(Admission::Refused(Refusal::Credentials.into()));
+        };
+        if self.kicks().holds(device, renewed_s) {
+            return Ok(Admission::Walled);
         }
         let has_pages = self.portal().is_on();
         let (now_s, steady_s) = (self.now_s(), (self.clocks.steady)());
@@ -56,18 +59,18 @@ impl Answer<AdmitDevice> for Service {
             DeviceOutcome::Walled => return Ok(Admission::Walled),
             DeviceOutcome::Refused(refused) => return Ok(Admission::Refused(refused)),
         };
-        let (id, name, renewed_s) = (device.id, device.name, device.renewed_s);
+        let (device, name, renewed_s) = (device.id, device.name, device.renewed_s);
         let reply = self
             .blocking(move |service| {
-                let reply = service.admit(&user, id, Some(outer), is_walled)?;
-                service.replace_before(&reply, &user.name, id);
+                let reply = service.admit(&user, device, Some(outer), is_walled)?;
+                service.replace_before(&reply, &user.name, device);
                 Ok(reply)
             })
             .await?;
         Ok(match reply {
             LoginReply::Granted(grant) => Admission::Granted(Box::new(DeviceGrant {
                 grant,
-                device: ByteArray::from(id.0),
+                device: ByteArray::from(device.0),
                 name: Text::cut(&name),
                 is_walled,
                 renewed_s,
@@ -141,12 +144,11 @@ impl Service {
     /// the store. Returns the sessions for which a kick could not be kept.
     pub(super) fn note_devices(&self, writes: &[Write], now_s: u64) -> Vec<SessionId> {
         let Some(wireguard) = &self.wireguard else { return Vec::new() };
-        let found = |session: ByteArray<16>| -> Result<Option<SessionRecord>, StoreError> {
-            let record = self.store.session(SessionId(session.into()), now_s)?;
-            Ok(record.filter(|record| wireguard.has_device(record.user, record.device)))
+        let owner = |session: ByteArray<16>| -> Result<Option<(UserId, DeviceId)>, StoreError> {
+            let owner = self.owner_of(SessionId(session.into()), now_s)?;
+            Ok(owner.filter(|(user, device)| wireguard.has_device(*user, *device)))
         };
-        let record = |session| found(session).ok().flatten();
-        let device = |session| record(session).map(|record| record.device);
+        let device = |session| owner(session).ok().flatten().map(|(_, device)| device);
         let mut not_kept = Vec::new();
         let mut heard: Vec<(DeviceId, Option<Endpoint>)> = Vec::new();
         for write in writes {
@@ -155,8 +157,8 @@ impl Service {
                     heard.extend(device(*session).map(|device| (device, Some(*outer))));
                 }
                 Write::Ended { session, code: Code::Kicked, .. } => {
-                    let kept = found(*session).and_then(|record| {
-                        let Some(SessionRecord { device, .. }) = record else { return Ok(()) };
+                    let kept = owner(*session).and_then(|owner| {
+                        let Some((_, device)) = owner else { return Ok(()) };
                         heard.push((device, None));
                         self.store.wall_wireguard_device(device, (self.clocks.wall)())
                     });
@@ -174,8 +176,9 @@ impl Service {
                     }
                 }
                 Write::TwoDevices(session, outer) => {
-                    if let Some(record) = record(*session).filter(|_| TWO_DEVICES.admits()) {
-                        self.logged(self.record_two_devices(&record, *outer));
+                    let owner = owner(*session).ok().flatten();
+                    if let Some(owner) = owner.filter(|_| TWO_DEVICES.admits()) {
+                        self.logged(self.record_two_devices(owner, *outer));
                     }
                 }
                 _ => {}
@@ -185,12 +188,12 @@ impl Service {
         not_kept
     }
 
-    fn record_two_devices(&self, of: &SessionRecord, outer: IpAddr) -> Result<(), StoreError> {
+    fn record_two_devices(&self, (user, id): (UserId, DeviceId), outer: IpAddr) -> Result<(), StoreError> {
         let Some(audit) = &self.audit else { return Ok(()) };
-        let Some(user) = self.store.user_by_id(of.user)? else { return Ok(()) };
-        let is_it = |device: &WireGuardDevice| device.id == of.device;
-        let name =
-            self.store.wireguard_devices_of(of.user)?.into_iter().find(is_it).map(|device| device.name);
+        let devices = self.store.wireguard_devices_of(user)?;
+        let Some(user) = self.store.user_by_id(user)? else { return Ok(()) };
+        let is_it = |device: &WireGuardDevice| device.id == id;
+        let name = devices.into_iter().find(is_it).map(|device| device.name);
         audit.record(Event::Entry(AuditEntry {
             at_s: (self.clocks.wall)(),
             event: "device-in-two-places".to_owned(),

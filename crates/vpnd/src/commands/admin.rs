@@ -45,8 +45,9 @@ pub enum CommandError {
     )]
     NotElsewhere { own: usize, why: String },
     #[error(
-        "sessions were ended: {0}; but the user store does not keep that, so their devices may be let in again. \
-         The gateway's log says what is wrong with the store. Mend that, then kick those that are back, or disable the user"
+        "sessions were ended: {0}; but the user store does not keep that. Their devices stay out while the gateway \
+         runs, which tries again until the store does; a restart or upgrade before that lets them in again. The gateway's \
+         log says what is wrong with the store, and when it keeps them"
     )]
     NotKept(usize),
     #[error("several sessions have ids that begin with {0:?}: give more digits")]

@@ -99,6 +99,12 @@ impl Bench {
         changes.changed.iter().filter(|change| change.peer.is_some()).count()
     }
 
+    /// Changes the store as no program of ours does.
+    fn sql(&self, sql: &str) {
+        let path = self.directory.path().join(vpnd_config::STORE_FILE_NAME);
+        rusqlite::Connection::open(path).unwrap().execute_batch(sql).unwrap();
+    }
+
     /// Waits until the store has the phone there.
     fn is_at(&self, outer: Option<Endpoint>) {
         let until = Instant::now() + Duration::from_secs(10);
@@ -379,15 +385,54 @@ async fn a_kicked_device_stays_out_until_it_is_renewed() {
     bench.granted().await;
 }
 
+/// A store that walls no device.
+const NO_WALL: &str = "CREATE TRIGGER broken BEFORE UPDATE OF walled_s ON wireguard_devices
+     WHEN new.walled_s IS NOT NULL BEGIN SELECT RAISE(ABORT, 'broken'); END";
+
+/// A gateway whose store has not kept a kick.
+async fn with_a_lost_kick() -> Bench {
+    let mut bench = Bench::new("");
+    let session = bench.granted().await.grant.session;
+    assert_eq!(failed(&bench.service, keep(session)).await, 0);
+    bench.sql(NO_WALL);
+    let traffic = vpnd_ipc::gateway::auth::Traffic::default();
+    let kicked = Write::Ended { session, code: Code::Kicked, traffic };
+    assert_eq!(failed(&bench.service, Commit(vec![kicked, Write::End(session)])).await, 1);
+    bench
+}
+
+#[tokio::test]
+async fn a_kick_that_the_store_does_not_keep_holds_and_is_tried_again() {
+    let mut bench = with_a_lost_kick().await;
+    assert!(matches!(bench.admit().await, Admission::Walled), "while this process runs");
+    bench.service.try_kicks();
+    assert!(matches!(bench.admit().await, Admission::Walled), "it is still not kept");
+    bench.sql("DROP TRIGGER broken");
+    bench.service.try_kicks();
+    bench.restart("");
+    assert!(matches!(bench.admit().await, Admission::Walled), "the store has it now");
+    bench.service.store.renew_wireguard_device("ann", PHONE, (bench.service.clocks.wall)()).unwrap();
+    bench.granted().await;
+}
+
+#[tokio::test]
+async fn a_device_that_was_renewed_after_a_kick_is_not_kicked_by_another_try() {
+    let mut bench = with_a_lost_kick().await;
+    let later_s = (bench.service.clocks.wall)() + 1;
+    bench.service.store.renew_wireguard_device("ann", PHONE, later_s).unwrap();
+    bench.granted().await;
+    bench.sql("DROP TRIGGER broken");
+    bench.service.try_kicks();
+    assert_eq!(bench.service.store.wireguard_devices().unwrap()[0].walled_s, None);
+    bench.granted().await;
+}
+
 #[tokio::test]
 async fn a_kick_that_the_store_does_not_keep_has_failed() {
     let mut bench = Bench::new("");
     let session = bench.granted().await.grant.session;
     assert_eq!(failed(&bench.service, keep(session)).await, 0);
-    let damage = "CREATE TRIGGER broken BEFORE UPDATE OF walled_s ON wireguard_devices
-                  BEGIN SELECT RAISE(ABORT, 'broken'); END";
-    let path = bench.directory.path().join(vpnd_config::STORE_FILE_NAME);
-    rusqlite::Connection::open(path).unwrap().execute_batch(damage).unwrap();
+    bench.sql(NO_WALL);
     let traffic = vpnd_ipc::gateway::auth::Traffic::default();
     let ended = |code| Commit(vec![Write::Ended { session, code, traffic }]);
     assert_eq!(failed(&bench.service, ended(Code::Kicked)).await, 1);
