@@ -216,6 +216,15 @@ impl AuditFile {
         self.change(|t| events.iter().try_for_each(|event| add(t, event, outer)))
     }
 
+    /// Records events of this run, and that they are all up to now.
+    pub(crate) fn record_all(&mut self, run: i64, events: &[Event], now_s: u64) -> Result<(), AuditError> {
+        let outer = self.outer;
+        self.change(|t| {
+            events.iter().try_for_each(|event| add(t, event, outer))?;
+            alive(t, run, now_s)
+        })
+    }
+
     /// Records that events are missing.
     pub fn record_gap(&mut self, gap: &Gap) -> Result<(), AuditError> {
         let sql = "INSERT INTO gaps (from_s, to_s, lost, cause) VALUES (?, ?, ?, ?)";
@@ -237,10 +246,7 @@ impl AuditFile {
 
     /// All events up to now are recorded.
     pub fn alive(&mut self, run: i64, now_s: u64) -> Result<(), AuditError> {
-        self.connection
-            .prepare_cached("UPDATE runs SET alive_s = ?2 WHERE id = ?1")?
-            .execute(params![run, now_s])?;
-        Ok(())
+        Ok(alive(&self.connection, run, now_s)?)
     }
 
     /// The gateway has ended in order.
@@ -294,6 +300,11 @@ impl AuditFile {
         change(&transaction)?;
         Ok(transaction.commit()?)
     }
+}
+
+fn alive(connection: &Connection, run: i64, now_s: u64) -> rusqlite::Result<()> {
+    let mut statement = connection.prepare_cached("UPDATE runs SET alive_s = ?2 WHERE id = ?1")?;
+    statement.execute(params![run, now_s]).map(drop)
 }
 
 fn add(t: &Transaction<'_>, event: &Event, policy: OuterAddresses) -> rusqlite::Result<()> {

@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use vpnd_config::AuditPolicy as Policy;
@@ -23,6 +23,9 @@ use vpnd_sys::port_blocks::PortBlocks;
 const QUEUE: usize = 16_384;
 /// Events of one transaction.
 const BATCH: usize = 512;
+/// Events of this time share a transaction: each costs a trip to the disk, and writes pages that many
+/// events change.
+const GATHERED: Duration = Duration::from_millis(50);
 const HEARTBEAT: Duration = Duration::from_secs(HEARTBEAT_S);
 /// Limit for the wait at the end.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(4);
@@ -296,6 +299,7 @@ impl Writer {
             return None;
         }
         let mut next = inbox.recv_timeout(pause);
+        let until = Instant::now() + GATHERED;
         loop {
             match next {
                 Ok(Message::Event(event)) => self.waiting.push_back(event),
@@ -306,10 +310,7 @@ impl Writer {
             if self.waiting.len() >= BATCH {
                 return None;
             }
-            next = inbox.try_recv().map_err(|error| match error {
-                TryRecvError::Empty => RecvTimeoutError::Timeout,
-                TryRecvError::Disconnected => RecvTimeoutError::Disconnected,
-            });
+            next = inbox.recv_timeout(until.saturating_duration_since(Instant::now()));
         }
     }
 
@@ -346,9 +347,8 @@ impl Writer {
         open.file.set_outer(policy.outer);
         self.note_clock(&mut open.file, now_s)?;
         if !self.waiting.is_empty() {
-            open.file.record(self.waiting.make_contiguous())?;
+            open.file.record_all(open.run, self.waiting.make_contiguous(), now_s)?;
             self.waiting.clear();
-            open.file.alive(open.run, now_s)?;
         }
         let lost = self.state.lost.load(Ordering::Relaxed);
         let caught_up = lost == self.accounted;
