@@ -27,7 +27,7 @@ pub(crate) mod wireguard;
 use std::ops::Deref;
 
 pub(crate) use database::Database;
-pub(crate) use value::{Kind, Parameter, Params, Row, Rows, Value, params};
+pub(crate) use value::{Kind, Parameter, Params, Row, Rows, Value, ValueRef, params};
 
 pub(crate) type Result<T, E = SqlError> = std::result::Result<T, E>;
 
@@ -78,6 +78,12 @@ pub(crate) trait Engine {
         None
     }
     fn query(&self, sql: &str, params: &[Value]) -> Result<Rows>;
+    /// Passes the values of all rows on, in their order.
+    fn visit(&self, sql: &str, params: &[Value], visitor: &mut dyn FnMut(ValueRef<'_>)) -> Result<()> {
+        let rows = self.query(sql, params)?;
+        rows.values.iter().flatten().for_each(|value| visitor(value.into()));
+        Ok(())
+    }
     /// The number of rows that were changed.
     fn execute(&self, sql: &str, params: &[Value]) -> Result<usize>;
 }
@@ -153,6 +159,11 @@ impl Statement<'_, '_> {
 
     pub(crate) fn query(&self, params: impl Params) -> Result<Rows> {
         self.engine.query(self.sql, &params.values())
+    }
+
+    /// Passes the values of all rows on, in their order, and keeps none.
+    pub(crate) fn visit(&self, params: impl Params, mut visitor: impl FnMut(ValueRef<'_>)) -> Result<()> {
+        self.engine.visit(self.sql, &params.values(), &mut visitor)
     }
 
     pub(crate) fn query_row<T>(

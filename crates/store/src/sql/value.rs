@@ -23,6 +23,25 @@ pub(crate) enum Value {
     Blob(Zeroizing<Vec<u8>>),
 }
 
+/// A value of a row, without a copy.
+pub(crate) enum ValueRef<'v> {
+    Null,
+    Integer(i64),
+    Text(&'v str),
+    Blob(&'v [u8]),
+}
+
+impl<'v> From<&'v Value> for ValueRef<'v> {
+    fn from(value: &'v Value) -> Self {
+        match value {
+            Value::Null(_) => Self::Null,
+            Value::Integer(integer) => Self::Integer(*integer),
+            Value::Text(text) => Self::Text(text),
+            Value::Blob(blob) => Self::Blob(blob),
+        }
+    }
+}
+
 impl fmt::Debug for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}", self.kind())
