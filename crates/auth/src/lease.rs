@@ -91,10 +91,21 @@ pub(super) fn acquire(
     if pools.iter().next().is_none() {
         return Err(LeaseError::NoPool);
     }
-    let lease = |pool: &Pool| acquire_from(pool, store, wanted, session, now_s, until_s);
-    let v4 = pools.v4.as_ref().map(lease).transpose()?;
-    let v6 = match pools.v6.as_ref().map(lease).transpose() {
-        Ok(v6) => v6,
+    let expected = claim_expected(
+        pools,
+        store,
+        wanted,
+        |address| Lease { address, owner: wanted.owner, session, until_s },
+        now_s,
+    )?;
+    let lease = |pool: &Pool| match expected.iter().find(|(address, _)| address.is_ipv4() == pool.is_ipv4()) {
+        Some(expected) => Ok(*expected),
+        None => acquire_from(pool, store, wanted, session, now_s, until_s),
+    };
+    let leased = pools.v4.as_ref().map(lease).transpose();
+    let leased = leased.and_then(|v4| Ok((v4, pools.v6.as_ref().map(lease).transpose()?)));
+    let (v4, v6) = match leased {
+        Ok(leased) => leased,
         Err(error) => {
             store.release(session, now_s)?;
             return Err(error);
@@ -120,6 +131,50 @@ pub(super) fn usage(pools: &[Pools], store: &dyn Leases, now_s: u64) -> Result<V
         Ok(PoolUsage { pool: Text::cut(&pool.to_string()), taken, total: pool.size() })
     };
     distinct.into_iter().map(usage).collect()
+}
+
+/// Claims what a device gets that comes back, of all pools by one change: thousands of devices come
+/// back at once. Returns the addresses that it has now, and whether each is its own from before.
+fn claim_expected(
+    pools: &Pools,
+    store: &dyn Leases,
+    wanted: Wanted,
+    lease: impl Fn(IpAddr) -> Lease,
+    now_s: u64,
+) -> Result<Vec<(IpAddr, bool)>, StoreError> {
+    let mut expected = Vec::new();
+    for pool in pools.iter() {
+        expected.extend(expected_of(pool, store, wanted)?);
+    }
+    if expected.is_empty() {
+        return Ok(expected);
+    }
+    let leases: Vec<Lease> = expected.iter().map(|(address, _)| lease(*address)).collect();
+    let mut claimed = store.claim_all(&leases, now_s)?.into_iter();
+    expected.retain(|_| claimed.next() == Some(true));
+    Ok(expected)
+}
+
+/// The address that [`acquire_from`] tries first and nearly always gets, if that is known without a
+/// look at others' addresses; and whether the owner had it before.
+fn expected_of(
+    pool: &Pool,
+    store: &dyn Leases,
+    wanted: Wanted,
+) -> Result<Option<(IpAddr, bool)>, StoreError> {
+    let before = store.lease_of(wanted.owner, family(pool))?.map(|lease| lease.address);
+    let fixed = store.fixed_addresses(wanted.owner, family(pool))?;
+    let SourceAddresses { ipv4, ipv6 } = wanted.addresses;
+    let is_named = if pool.is_ipv4() { ipv4.is_some() } else { ipv6.is_some() };
+    let address = match fixed.iter().min_by_key(|address| Some(**address) != before) {
+        Some(fixed) => Some(*fixed),
+        None if is_named => None,
+        None => before,
+    };
+    // One outside of the pool is worth a line in the log.
+    let fits = |address: &IpAddr| pool.contains(*address);
+    let address = address.filter(|address| fits(address) && fixed.iter().all(fits));
+    Ok(address.map(|address| (address, before == Some(address))))
 }
 
 /// An address, and whether it is the owner's from before.

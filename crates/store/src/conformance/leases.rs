@@ -28,6 +28,9 @@ pub(crate) fn an_address_has_one_owner_at_a_time(stand: &dyn Stand) {
     }
     store.release(SessionId([2; 16]), 3000).unwrap();
     assert!(store.claim(&lease("10.0.0.3", 1, 1, 9000), 3000).unwrap(), "it was let go");
+    let pair = ["10.0.0.3", "fd00::2"].map(|address| lease(address, 2, 4, 9000));
+    assert_eq!(store.claim_all(&pair, 3001).unwrap(), [false, true], "each by itself");
+    assert_eq!(store.leases(Family::V6).unwrap(), pair[1..]);
 }
 
 pub(crate) fn an_address_that_a_device_gives_up_for_another_is_nobodys_until_its_session_has_ended(

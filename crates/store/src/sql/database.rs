@@ -248,9 +248,17 @@ impl<D: Database> Leases for D {
     }
 
     fn claim(&self, lease: &Lease, now_s: u64) -> Result<bool, StoreError> {
+        Ok(self.claim_all(std::slice::from_ref(lease), now_s)?.contains(&true))
+    }
+
+    fn claim_all(&self, leases: &[Lease], now_s: u64) -> Result<Vec<bool>, StoreError> {
         // On the connection that makes the change.
         self.change(|t| match self.may_lease() {
-            Ok(()) => sessions::claim(t, lease, now_s).map(Ok),
+            Ok(()) => leases
+                .iter()
+                .map(|lease| sessions::claim(t, lease, now_s))
+                .collect::<super::Result<_>>()
+                .map(Ok),
             Err(refused) => Ok(Err(refused)),
         })
     }
