@@ -239,12 +239,19 @@ impl WireGuard {
                 (shown(&request, &reply), reply, back)
             })
             .collect();
-        let kept: Vec<HandshakeShown> = made.iter().filter_map(|(shown, ..)| *shown).collect();
         drop(state);
-        let mut kept = self.keep(&kept).into_iter();
+        let (mut kept, mut waiting) = (Vec::new(), Vec::new());
+        // A caller that has given up needs no reply.
         for (shown, reply, back) in made {
-            let refused = shown.and_then(|_| kept.next().flatten());
-            // A caller that has given up needs none.
+            match shown {
+                Some(shown) => {
+                    kept.push(shown);
+                    waiting.push((reply, back));
+                }
+                None => _ = back.send(reply),
+            }
+        }
+        for ((reply, back), refused) in waiting.into_iter().zip(self.keep(&kept)) {
             let _ = back.send(refused.map_or(reply, Reply::Refused));
         }
     }

@@ -7,8 +7,9 @@
 //! for its lease, so a clock that disagrees frees no address.
 //!
 //! Sessions of the process before: their clients attach, or are idle like others. One that its
-//! user's profile has no addresses for any more is over at once; one of a WireGuard device after the
-//! silence that ends such sessions, for no client attaches to it.
+//! user's profile has no addresses for any more is over at once. No client attaches to one of a
+//! WireGuard device, whose next session takes its place: it is looked at when most devices are back,
+//! and is over after the silence that ends such sessions.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
@@ -51,6 +52,12 @@ impl Absent {
                 self.by_holder.remove(&holder);
             }
         }
+    }
+
+    /// All of them, or those that are not of WireGuard devices.
+    fn sessions(&self, with_devices: bool) -> Vec<SessionId> {
+        let of_client = |session: &&SessionId| !self.of_devices.contains(session);
+        self.holders.keys().filter(|session| with_devices || of_client(session)).copied().collect()
     }
 
     /// The sessions of this user on this device.
@@ -104,12 +111,13 @@ impl Service {
         if let Some(wireguard) = &self.wireguard {
             wireguard.profiles_changed();
         }
-        self.end_misfits();
+        self.end_misfits(true);
     }
 
-    /// Ends those absent sessions to which no client could attach.
-    pub(super) fn end_misfits(&self) {
-        let mut absent: Vec<SessionId> = self.absent().holders.keys().copied().collect();
+    /// Ends those absent sessions to which no client could attach; those of WireGuard devices only
+    /// `with_devices`.
+    pub(super) fn end_misfits(&self, with_devices: bool) {
+        let mut absent = self.absent().sessions(with_devices);
         // Those that the store can't say anything about stay.
         absent.retain(|session| matches!(self.usable(*session), Ok(None)));
         self.end(absent, Code::Token);
@@ -123,13 +131,18 @@ impl Service {
         let mut since = HashMap::new();
         if is_start {
             let service = Arc::clone(&self);
-            let _ = tokio::task::spawn_blocking(move || service.end_misfits()).await;
+            let _ = tokio::task::spawn_blocking(move || service.end_misfits(false)).await;
         }
+        let mut is_first = is_start;
         loop {
             tokio::time::sleep(INTERVAL).await;
             let service = Arc::clone(&self);
+            let is_first = std::mem::take(&mut is_first);
             let is_idle = idle_at.is_some_and(|at| at <= Instant::now());
             let ended = tokio::task::spawn_blocking(move || {
+                if is_first {
+                    service.end_misfits(true);
+                }
                 if is_idle {
                     service.end_absent();
                 } else if devices_at <= Instant::now() {

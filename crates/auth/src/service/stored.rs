@@ -27,6 +27,14 @@ impl Service {
         Ok(self.usable_by(record, &user)?.map(|session| (session, user)))
     }
 
+    /// The session, if it is this user's and its client may go on with it.
+    pub(super) fn usable_of(&self, id: SessionId, user: &User) -> Result<Option<StoredSession>, StoreError> {
+        match self.record_of(id)?.filter(|record| record.user == user.id) {
+            Some(record) => self.usable_by(record, user),
+            None => Ok(None),
+        }
+    }
+
     fn record_of(&self, id: SessionId) -> Result<Option<SessionRecord>, StoreError> {
         if self.kicks().has(id) {
             return Ok(None);

@@ -667,7 +667,7 @@ async fn sessions_of_before_are_idle_like_others_and_end_if_they_fit_no_more() {
 
     let (later, audit) = with_recorder(directory.path(), other_pool("10.1.0.0/29"));
     later.begin(true).unwrap();
-    later.end_misfits();
+    later.end_misfits(true);
     assert_eq!((stored(&later), reasons(&audit)), (0, vec!["token".to_owned()]));
 }
 

@@ -9,10 +9,12 @@ use vpnd_proto::control::{Code, Text};
 use vpnd_proto::plane::Endpoint;
 use vpnd_proto::session::{DeviceId, SessionId};
 
-use super::Service;
-use crate::authenticator::DeviceOutcome;
+use super::{Service, latest_end_s};
+use crate::authenticator::{Authenticated, DeviceOutcome};
+use crate::lease::Addresses;
 use crate::wireguard::WireGuard;
-use vpnd_ipc::gateway::auth::{LoginReply, Reason, Write};
+use vpnd_config::factor::Factors;
+use vpnd_ipc::gateway::auth::{Granted, Leased, LoginReply, ProfileName, Reason, Write, id};
 use vpnd_ipc::gateway::refusal::Refusal;
 use vpnd_ipc::gateway::wireguard::{
     Admission, AdmitDevice, DeviceAt, DeviceGrant, DevicesQuery, Handshake, HandshakeRefusal, HandshakeReply,
@@ -26,6 +28,9 @@ use vpnd_sys::log_limit::LogLimit;
 /// Entries of the audit file about one configuration on two devices: a worker that was taken over
 /// could ask for any number.
 static TWO_DEVICES: LogLimit = LogLimit::new(100, Duration::from_secs(10));
+
+/// Difference between the ends of two sessions that is due to the clocks, which count whole seconds.
+const CLOCKS_S: u64 = 5;
 
 impl Answer<Handshake> for Service {
     async fn answer(self: &Arc<Self>, handshake: Handshake) -> Result<HandshakeReply, Reason> {
@@ -62,6 +67,9 @@ impl Answer<AdmitDevice> for Service {
         let (device, name, renewed_s) = (device.id, device.name, device.renewed_s);
         let reply = self
             .blocking(move |service| {
+                if !is_walled && let Some(granted) = service.go_on(&user, device)? {
+                    return Ok(LoginReply::Granted(granted));
+                }
                 let reply = service.admit(&user, device, Some(outer), is_walled)?;
                 service.replace_before(&reply, &user.name, device);
                 Ok(reply)
@@ -117,6 +125,43 @@ impl Service {
         if let Some(wireguard) = &self.wireguard {
             wireguard.profiles_changed();
         }
+    }
+
+    /// The session that the process before this one has left of the device, unless the next one would
+    /// last longer. So a device that comes back costs the store little: thousands do after a restart.
+    fn go_on(&self, user: &Authenticated, device: DeviceId) -> Result<Option<Granted>, Reason> {
+        let before = self.absent().of(&user.name, device);
+        let [session] = before[..] else { return Ok(None) };
+        let failed = |error: StoreError| Reason::cut(&error.to_string());
+        let stored = self.usable_of(session, user).map_err(failed)?;
+        let (Some(stored), Some(profile)) = (stored, self.access.of(user)) else { return Ok(None) };
+        let next_end_s = latest_end_s((self.clocks.steady)(), user.limits.lifetime(profile.session_lifetime));
+        // Without a lifetime, one that began as this one did.
+        let long_s = match profile.session_lifetime {
+            Some(_) => next_end_s,
+            None => latest_end_s(stored.started_s, None),
+        };
+        let is_shorter = stored.expires_s.saturating_add(CLOCKS_S) < long_s;
+        // Anybody's client may claim the id of a WireGuard device.
+        if is_shorter || stored.factors != Factors::KEY {
+            return Ok(None);
+        }
+        let Leased { ipv4: v4, ipv6: v6 } = stored.addresses;
+        self.accounting().restored(session, user, Addresses { v4, v6 });
+        self.absent().remove(session);
+        Ok(Some(Granted {
+            account: stored.account,
+            session: id(session),
+            addresses: stored.addresses,
+            expires_s: stored.expires_s.min(next_end_s),
+            started_s: stored.started_s,
+            profile: profile.name.as_deref().map(ProfileName::cut),
+            factors: stored.factors,
+            own_addresses: true,
+            idle_timeout_s: user.limits.idle_s,
+            generation: stored.generation,
+            elsewhere: 0,
+        }))
     }
 
     /// Notes that what the process before this one has left of the device's sessions is over once the

@@ -24,8 +24,9 @@ use crate::sql::{self, SqlError, Transaction};
 const MAX_GROUP: usize = 64;
 /// The age at which a group takes no further change.
 const MAX_AGE: Duration = if cfg!(test) { Duration::from_secs(60) } else { Duration::from_millis(20) };
-/// Wait for the next change of a group. It is there at once, unless it has given up.
-const TURN: Duration = if cfg!(test) { Duration::from_secs(60) } else { Duration::from_millis(2) };
+/// Wait of each change of a group until it looks whether the group was left open: the next one may
+/// have given up. Usually the commit ends the wait, which dozens have at once.
+const TURN: Duration = if cfg!(test) { Duration::from_secs(60) } else { MAX_AGE };
 
 /// The connection for changes.
 #[derive(Debug)]

@@ -100,7 +100,7 @@ impl Life {
 
     /// The regular checks find nothing to end.
     async fn recheck(&self) {
-        self.service.end_misfits();
+        self.service.end_misfits(true);
         self.service.end_orphans(&mut HashMap::new(), 0).unwrap();
         let found = ask(&self.service, RevocationQuery { seen: Some(0), history: None }).await.found;
         assert!(found.is_empty(), "{:?}", self.step);

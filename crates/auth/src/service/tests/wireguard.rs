@@ -246,17 +246,62 @@ async fn a_worker_gets_no_session_for_a_device_that_has_not_shown_its_key() {
     bench.granted().await;
 }
 
+/// The sessions in the store.
+fn live(bench: &Bench) -> Vec<ByteArray<16>> {
+    let live = bench.service.store.live_sessions((bench.service.clocks.steady)()).unwrap();
+    live.into_iter().map(|session| id(session.id)).collect()
+}
+
 #[tokio::test]
-async fn a_session_of_before_makes_room_for_the_next() {
-    let mut bench = Bench::new("");
-    let before = bench.granted().await.grant.session;
-    assert_eq!(failed(&bench.service, keep(before)).await, 0);
-    bench.restart("");
+async fn a_device_goes_on_with_its_session_after_a_restart() {
+    for extra in ["", "[timeouts]\nsession_lifetime_s = 3600\n"] {
+        let mut bench = Bench::new(extra);
+        let before = bench.granted().await.grant;
+        assert_eq!(failed(&bench.service, keep(before.session)).await, 0);
+        for _ in 0..2 {
+            bench.restart(extra);
+            let DeviceGrant { grant, is_walled, .. } = bench.granted().await;
+            assert_eq!(
+                (grant.session, grant.started_s, is_walled),
+                (before.session, before.started_s, false)
+            );
+            assert_eq!(grant.addresses.ipv4, Some([10, 0, 0, 5].into()));
+            assert!(grant.own_addresses && grant.expires_s <= before.expires_s, "{grant:?}");
+            assert_eq!(failed(&bench.service, keep(grant.session)).await, 0);
+            assert_eq!(live(&bench), [before.session]);
+        }
+        assert_ne!(bench.granted().await.grant.session, before.session, "it is one that goes on already");
+    }
+}
+
+#[tokio::test]
+async fn a_session_of_before_makes_room_for_the_next_of_a_renewed_device() {
+    let extra = "[timeouts]\nsession_lifetime_s = 3600\n";
+    let mut bench = Bench::new(extra);
+    let renew = |bench: &Bench, ago_s: u64| {
+        let at_s = (bench.service.clocks.wall)() - ago_s;
+        assert!(bench.service.store.renew_wireguard_device("ann", PHONE, at_s).unwrap());
+    };
+    renew(&bench, 600);
+    let before = bench.granted().await.grant;
+    assert_eq!(failed(&bench.service, keep(before.session)).await, 0);
+    bench.restart(extra);
+    renew(&bench, 0);
     let DeviceGrant { grant, .. } = bench.granted().await;
+    assert!(grant.session != before.session && grant.expires_s > before.expires_s + 500);
     assert_eq!(grant.addresses.ipv4, Some([10, 0, 0, 5].into()));
     assert_eq!(failed(&bench.service, keep(grant.session)).await, 0);
-    let live = bench.service.store.live_sessions((bench.service.clocks.steady)()).unwrap();
-    assert_eq!(live.iter().map(|session| id(session.id)).collect::<Vec<_>>(), [grant.session]);
+    assert_eq!(live(&bench), [grant.session]);
+}
+
+#[tokio::test]
+async fn a_session_of_before_that_was_not_by_the_devices_key_goes_on_for_no_device() {
+    let mut bench = Bench::new("");
+    let login = LoginRequest { device: PHONE.0.into(), ..login("right", 1) };
+    let LoginReply::Granted(by_password) = ask(&bench.service, login).await else { panic!() };
+    assert_eq!(failed(&bench.service, keep(by_password.session)).await, 0);
+    bench.restart("");
+    assert_ne!(bench.granted().await.grant.session, by_password.session);
 }
 
 #[tokio::test]
@@ -264,16 +309,12 @@ async fn sessions_of_before_end_whose_wireguard_devices_do_not_come_back() {
     let mut bench = Bench::new("");
     let of_phone = bench.granted().await.grant.session;
     assert_eq!(failed(&bench.service, keep(of_phone)).await, 0);
-    let live = |bench: &Bench| {
-        let live = bench.service.store.live_sessions((bench.service.clocks.steady)()).unwrap();
-        live.into_iter().map(|session| session.id).collect::<Vec<_>>()
-    };
     let laptop = granted(&bench.service, 1).await;
     assert_eq!(failed(&bench.service, keep(laptop)).await, 0);
     bench.restart("");
     assert_eq!(live(&bench).len(), 2);
     bench.service.end_absent_devices();
-    assert_eq!(live(&bench), [SessionId(laptop.into())], "a client of ours may attach for longer");
+    assert_eq!(live(&bench), [laptop], "a client of ours may attach for longer");
 }
 
 #[tokio::test]
