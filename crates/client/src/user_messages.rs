@@ -335,12 +335,15 @@ pub enum ToClient {
     /// The user, or root, ends the tunnel.
     #[n(2)]
     End,
-    /// The service ends in order, or the command that waits for the tunnel is gone.
+    /// The service ends in order.
     #[n(3)]
     Leave,
     /// Another tunnel takes the place of this one, which leaves a kill switch to it.
     #[n(4)]
     GiveWay,
+    /// The command that waits for the tunnel is gone.
+    #[n(5)]
+    Abandon,
 }
 
 /// Client → service.

@@ -346,7 +346,8 @@ impl RunningClient {
         match ending {
             Ending::Person => self.send(&ToClient::End).await,
             Ending::User => self.send(&ToClient::GiveWay).await,
-            Ending::Service | Ending::Unattended => {
+            Ending::Unattended => self.send(&ToClient::Abandon).await,
+            Ending::Service => {
                 let sent = self.send(&ToClient::Leave).await;
                 self.writer = None;
                 sent

@@ -31,6 +31,8 @@ use vpnd_sys::text::{format_chain, harmless};
 
 /// The name of an end by `vpnd down`, beside those of signals.
 pub(super) const BY_USER: &str = "vpnd down";
+/// Names the end because the user's command that waited for the tunnel is gone.
+pub(super) const ABANDONED: &str = "the end of vpnd up";
 /// Names the end of a machine's tunnel because a user's takes its place: no user asked for an open
 /// network.
 const FOR_ANOTHER: &str = "another tunnel in its place";
@@ -257,6 +259,7 @@ async fn read(service: Arc<Service>, mut reader: Reader, end: watch::Sender<Opti
             }
             Ok(Some(ToClient::End)) => break BY_USER,
             Ok(Some(ToClient::Leave)) => break TERMINATE,
+            Ok(Some(ToClient::Abandon)) => break ABANDONED,
             Ok(Some(ToClient::GiveWay)) => break FOR_ANOTHER,
             Ok(None) | Err(_) => break WITHOUT_SERVICE,
         }
@@ -359,6 +362,9 @@ pub(super) mod tests {
         let (console, _reader, mut writer) = self::console();
         writer.send(&ToClient::Leave).await.unwrap();
         assert_eq!(console.ended().await, TERMINATE);
+        let (console, _reader, mut writer) = self::console();
+        writer.send(&ToClient::Abandon).await.unwrap();
+        assert_eq!(console.ended().await, ABANDONED);
         let (console, _reader, mut writer) = self::console();
         writer.send(&ToClient::GiveWay).await.unwrap();
         assert_eq!(console.ended().await, FOR_ANOTHER);

@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use super::console::{BY_USER, Console};
+use super::console::{ABANDONED, BY_USER, Console};
 use super::permission::HostNetworks;
 use super::stop::{INTERRUPT, Stop, TERMINATE};
 use ending::end_at;
@@ -69,6 +69,8 @@ pub(super) enum End {
     ByPerson,
     /// Something else has asked it to end, and nothing is left to undo.
     InOrder,
+    /// The user's command that waited for it is gone, and nothing is left to undo.
+    Abandoned,
     Failed,
 }
 
@@ -78,6 +80,7 @@ impl End {
         match outcome {
             Ok(INTERRUPT | BY_USER) => Self::ByPerson,
             Ok(TERMINATE) if is_undone => Self::InOrder,
+            Ok(ABANDONED) if is_undone => Self::Abandoned,
             // The client service is gone, too, and may have been killed; or another client goes on
             // with the kill switch.
             Ok(_) | Err(_) => Self::Failed,
@@ -87,7 +90,9 @@ impl End {
     fn opens(self, record: &KillSwitchRecord, user: u32) -> bool {
         match self {
             Self::ByPerson => record.is_of(user),
+            // Root, who ends the service, may end each.
             Self::InOrder => !record.is_persistent,
+            Self::Abandoned => !record.is_persistent && record.is_of(user),
             Self::Failed => false,
         }
     }
@@ -389,13 +394,28 @@ mod tests {
         assert_eq!(orderly(BY_USER, true), End::ByPerson);
         assert_eq!(orderly("the end of the client service", true), End::Failed);
         assert_eq!(orderly("another tunnel in its place", true), End::Failed);
+        assert_eq!(orderly(ABANDONED, true), End::Abandoned);
+        assert_eq!(orderly(ABANDONED, false), End::Failed);
         assert_eq!(orderly("SIGTERM", true), End::InOrder);
         assert_eq!(orderly("SIGTERM", false), End::Failed);
         assert_eq!(End::of(&Err(anyhow::anyhow!("refused")), true), End::Failed);
-        let opens = [(End::ByPerson, true, true), (End::InOrder, true, false), (End::Failed, false, false)];
+        let opens = [
+            (End::ByPerson, true, true),
+            (End::InOrder, true, false),
+            (End::Abandoned, true, false),
+            (End::Failed, false, false),
+        ];
         for (end, on, persistent) in opens {
             let opens = |is_persistent| end.opens(&record(0, is_persistent), 0);
             assert_eq!((opens(false), opens(true)), (on, persistent), "{end:?}");
+        }
+    }
+
+    #[test]
+    fn a_user_who_stops_waiting_opens_no_other_users_nor_roots() {
+        for (switched_on_by, opens) in [(7, true), (8, false), (0, false)] {
+            assert_eq!(End::Abandoned.opens(&record(switched_on_by, false), 7), opens, "{switched_on_by}");
+            assert!(End::InOrder.opens(&record(switched_on_by, false), 7), "root ends the service");
         }
     }
 }

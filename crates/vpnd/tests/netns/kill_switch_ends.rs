@@ -285,6 +285,26 @@ fn a_command_that_dies_while_it_connects_ends_no_persistent_one() {
     assert!(text(&machine.run(ANN, &["down"])).contains("the kill switch is off") && rules(&lab).is_none());
 }
 
+/// The user's client goes on with what is not the user's.
+#[test]
+fn a_command_that_dies_while_it_connects_opens_nothing_of_roots() {
+    let Some(lab) = Lab::new(1) else { return };
+    let (gateway, login) = Gateway::for_ann(&lab);
+    let machine = Machine::new(&lab, &login);
+    let password = machine.password(ANN, "ann's password");
+    Client::connect_with(&lab, 1, &login, &["--kill-switch"]).kill();
+    must(client_cleanup_but_the_switch(&lab));
+    drop(gateway);
+    let mut up = Process::start(&lab, "up", machine.command(ANN, &["up", "--credentials", &password]));
+    eventually("her client has it", TIMEOUT, || up.output().contains("goes on with").then_some(()));
+    up.kill();
+    machine.is_down();
+    assert!(rules(&lab).is_some());
+    assert!(text(&machine.run(ANN, &["down"])).contains("stays on") && rules(&lab).is_some());
+    must(cleanup(&lab, 1));
+    assert!(rules(&lab).is_none());
+}
+
 /// A stranger can open a connection to whatever listens on the machine; a user who is logged in
 /// has more to lose.
 #[test]
