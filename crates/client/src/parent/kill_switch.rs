@@ -113,10 +113,11 @@ impl KillSwitch {
         let found = if state::is_ended() { Found::Nothing } else { place.find()? };
         let is_changeable = match &found {
             Found::Nothing => true,
-            Found::Record(record) => record.is_of(user),
+            Found::Record(record) => wanted.may_change(record),
             Found::Unreadable(_) => user == 0,
         };
-        // A user without root neither ends nor loosens what another user has switched on.
+        // Neither a user without root nor the machine itself ends or loosens what another user has
+        // switched on.
         let asked = wanted.asked().filter(|_| is_changeable);
         let holder = place.holder().context(
             "it can't be read whether another client keeps a kill switch; 'vpnd cleanup' removes the damaged file",

@@ -51,6 +51,12 @@ impl Wanted {
         self.mode.filter(|mode| *mode != KillSwitchMode::Off || !self.is_machines)
     }
 
+    /// Whether this client may put another switch in the place of that one. The machine's may not take
+    /// a user's, though it is root's: no person starts it.
+    pub(super) fn may_change(&self, before: &KillSwitchRecord) -> bool {
+        if self.is_machines { before.user == self.user } else { before.is_of(self.user) }
+    }
+
     pub(super) fn record(&self, place: &KillSwitchPlace, mode: KillSwitchMode) -> KillSwitchRecord {
         let (tunnel, inbound) = (self.tunnel.clone(), self.inbound.clone());
         let rules = KillSwitchRules { tunnel, inbound, local: Vec::new() };
@@ -92,23 +98,43 @@ impl Wanted {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_machines_client_ends_no_kill_switch() {
-        let wanted = |mode, is_machines| Wanted {
+    fn wanted(mode: Option<KillSwitchMode>, user: u32, is_machines: bool) -> Wanted {
+        Wanted {
             mode,
             tunnel: "vpn0".to_owned(),
-            user: 0,
+            user,
             is_machines,
             required_by: None,
             inbound: Vec::new(),
             is_meant: false,
             passes_local: false,
             sessions: Vec::new(),
-        };
+        }
+    }
+
+    #[test]
+    fn a_machines_client_ends_no_kill_switch() {
         let (on, off) = (Some(KillSwitchMode::On), Some(KillSwitchMode::Off));
         for (mode, of_person, of_machine) in [(on, on, on), (off, off, None), (None, None, None)] {
-            assert_eq!(wanted(mode, false).asked(), of_person);
-            assert_eq!(wanted(mode, true).asked(), of_machine);
+            assert_eq!(wanted(mode, 0, false).asked(), of_person);
+            assert_eq!(wanted(mode, 0, true).asked(), of_machine);
+        }
+    }
+
+    #[test]
+    fn a_machines_client_leaves_a_users_kill_switch_as_it_is() {
+        let files = tempfile::tempdir().unwrap();
+        let journals = vpnd_journal::JournalDirectory::create(files.path()).unwrap();
+        let place = KillSwitchPlace::of_this_namespace(&journals).unwrap();
+        for (before, user, is_machines, may) in [
+            (0, 0, true, true),
+            (7, 0, true, false),
+            (7, 0, false, true),
+            (7, 7, false, true),
+            (0, 7, false, false),
+        ] {
+            let before = wanted(None, before, false).record(&place, KillSwitchMode::Persistent);
+            assert_eq!(wanted(None, user, is_machines).may_change(&before), may, "{user} {is_machines}");
         }
     }
 }
