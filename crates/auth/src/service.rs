@@ -423,13 +423,20 @@ impl Service {
     fn revoked(&self, revocation: &Revocation) -> Result<Revoked, StoreError> {
         // The groups as they are now: of several changes the last counts. A user who is gone has a
         // revocation for that.
-        let groups = match revocation.cause {
-            RevocationCause::Groups => self.store.user_by_id(revocation.user)?.map(|user| user.groups),
+        let user = match revocation.cause {
+            RevocationCause::Groups => self.store.user_by_id(revocation.user)?,
             _ => None,
+        };
+        // Gateways don't know who is a machine: to them its session would fit a profile for people.
+        let (cause, groups) = match user {
+            Some(user) if user.is_machine() && self.access.of(&user).is_none() => {
+                (RevocationCause::NoProfile, None)
+            }
+            user => (revocation.cause, user.map(|user| user.groups)),
         };
         Ok(Revoked {
             name: UserName::cut(&revocation.name),
-            cause: revocation.cause,
+            cause,
             device: revocation.device.map(|device| ByteArray::from(device.0)),
             groups,
         })

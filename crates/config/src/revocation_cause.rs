@@ -44,6 +44,10 @@ pub enum RevocationCause {
     /// An administrator or the help desk has ended the sessions on a page of the portal.
     #[n(12)]
     Kicked,
+    /// The groups of a machine have no access profile for machines. Not stored: what is, is the change
+    /// of groups.
+    #[n(13)]
+    NoProfile,
 }
 
 impl fmt::Display for RevocationCause {
@@ -57,6 +61,7 @@ impl fmt::Display for RevocationCause {
             Self::Expired => "this account has expired",
             Self::Renamed => "this user has another name now; log in again",
             Self::Groups => "the groups of this user were changed",
+            Self::NoProfile => "no access profile for machines has this machine any more",
             Self::Device => "this device was removed; log in again",
             Self::Source => "this account is gone or disabled in its directory",
             Self::Portal => "its user has ended this session on the web page; log in again",

@@ -239,6 +239,33 @@ async fn no_answer_holds_a_hash() {
 const YEAR_S: u64 = 365 * 86_400;
 const DAY: Duration = Duration::from_secs(86_400);
 
+#[tokio::test]
+async fn a_machine_in_groups_of_people_is_out() {
+    let directory = tempfile::tempdir().unwrap();
+    let text = "[[profile]]\nname = 'machines'\ngroups = 'machines'\nmachines = true\n[[profile]]\nname = 'people'\n";
+    let least = vpnd_config::testing::LEAST.replace("[tunnel]", "client_ca = 'ca.pem'\n[tunnel]");
+    let config = vpnd_config::ServerConfig::parse(&(least + text), "server.toml", Path::new("/etc/vpnd"));
+    let service = service_for(directory.path(), Clocks::default(), access(config.unwrap().profiles));
+    let machine = NewUser {
+        groups: vec!["machines".to_owned()],
+        ..NewUser::new("kiosk", vpnd_store::PasswordHash::none())
+    };
+    service.store.add_user(&machine, 1).unwrap();
+    let regrouped = async |user: &str, group: &str| {
+        let seen = Some(ask(&service, RevocationQuery { seen: None, history: None }).await.seen);
+        let change = UserChange { groups: Some(vec![group.to_owned()]), ..UserChange::default() };
+        service.store.modify_user(user, &change, 2).unwrap();
+        let mut found = ask(&service, RevocationQuery { seen, history: None }).await.found;
+        assert_eq!(found.len(), 1);
+        let revoked = found.remove(0);
+        (revoked.cause, revoked.groups)
+    };
+    let goes_on = |group: &str| (RevocationCause::Groups, Some(vec![group.to_owned()]));
+    assert_eq!(regrouped("ann", "students").await, goes_on("students"));
+    assert_eq!(regrouped("kiosk", "students").await, (RevocationCause::NoProfile, None));
+    assert_eq!(regrouped("kiosk", "machines").await, goes_on("machines"));
+}
+
 /// Clocks that the test below sets.
 static WALL_S: AtomicU64 = AtomicU64::new(0);
 static STEADY_S: AtomicU64 = AtomicU64::new(0);

@@ -174,7 +174,21 @@ fn to_end(revoked: &Revoked) -> ToEnd {
         (RevocationCause::Disconnected | RevocationCause::Kicked, None) => {
             (Selector::User(user), Code::Kicked)
         }
+        (RevocationCause::NoProfile, _) => (Selector::User(user), Code::NoProfile),
         _ => (Selector::User(user), Code::Disabled),
     };
     ToEnd { which, code, text: revoked.cause.to_string().into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_sessions_of_a_machine_without_a_profile_end_and_say_so() {
+        let name = UserName::cut("kiosk");
+        let (cause, device, groups) = (RevocationCause::NoProfile, None, None);
+        let end = to_end(&Revoked { name: name.clone(), cause, device, groups });
+        assert!(matches!(end.which, Selector::User(user) if user == name) && end.code == Code::NoProfile);
+    }
 }

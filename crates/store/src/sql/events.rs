@@ -80,7 +80,7 @@ fn revocation_from_row(row: &Row<'_>) -> Result<Revocation> {
     })
 }
 
-const CAUSES: [RevocationCause; 13] = [
+const CAUSES: [RevocationCause; 14] = [
     RevocationCause::Disabled,
     RevocationCause::Removed,
     RevocationCause::Password,
@@ -94,6 +94,7 @@ const CAUSES: [RevocationCause; 13] = [
     RevocationCause::Disconnected,
     RevocationCause::Portal,
     RevocationCause::Kicked,
+    RevocationCause::NoProfile,
 ];
 
 fn word(cause: RevocationCause) -> &'static str {
@@ -110,6 +111,7 @@ fn word(cause: RevocationCause) -> &'static str {
         RevocationCause::Unconfirmed => "unconfirmed",
         RevocationCause::Disconnected => "disconnected",
         RevocationCause::Portal => "portal",
+        RevocationCause::NoProfile => "no-profile",
         RevocationCause::Kicked => "kicked",
     }
 }
