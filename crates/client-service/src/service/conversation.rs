@@ -24,6 +24,8 @@ use vpnd_client::frames::{self, FrameError, MAX_FROM_USER, Writer};
 use vpnd_client::user_messages::{Import, ListedProfile, ServiceReply, TunnelState, Up, UserRequest};
 use vpnd_config::profile::{LOGIN_NAME_RULE, is_login_name};
 use vpnd_ipc::spawn::THIS_PROGRAM;
+use vpnd_journal::JournalDirectory;
+use vpnd_journal::kill_switch::{Found as Switch, KillSwitchPlace};
 use vpnd_sys::clock::{now, wall_s};
 use vpnd_sys::date;
 use vpnd_sys::text::harmless;
@@ -32,6 +34,8 @@ use vpnd_sys::text::harmless;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Pause of a user's command that requests too much.
 const REQUEST_PAUSE: Duration = Duration::from_millis(100);
+/// For a user who would open the network that the machine closes again at once.
+const CLOSED_BY_MACHINE: &str = "the kill switch stays on: this machine's own tunnel has one, and an administrator ends it with `vpnd down`";
 /// Requests of a user, and events for one, that wait.
 const QUEUE: usize = 4;
 
@@ -127,8 +131,10 @@ impl Conversation {
         match self.profiles.import(name, text.expose()) {
             Ok(line) => {
                 tracing::info!(uid = self.uid(), profile = %**name, "a user imports a profile");
-                // It may be the machine's.
-                self.service.machines_turn.has_come();
+                if self.uid() == 0 {
+                    // It may be the machine's.
+                    self.service.machines_turn.has_come();
+                }
                 self.writer.send(&ServiceReply::Lines(vec![line])).await
             }
             Err(error) => self.refuse_profile(&error).await,
@@ -190,6 +196,8 @@ impl Conversation {
     }
 
     async fn down(&mut self, profile: Option<&str>) -> Result<(), FrameError> {
+        // Before its client can be started again.
+        let is_machines_held = self.hold_machines(profile);
         let found = {
             let tunnels = self.service.tunnels();
             tunnels.to_end(self.uid(), profile).map(|found| found.into_iter().cloned().collect::<Vec<_>>())
@@ -197,15 +205,20 @@ impl Conversation {
         let mut handles = match found {
             Ok(handles) => handles,
             Err(denied) => {
-                let line = if matches!(denied, Denied::NotUp(_)) { self.reopen().await } else { None };
-                return match line {
-                    Some(line) => self.writer.send(&ServiceReply::Lines(vec![line])).await,
-                    None => self.refuse(&denied.to_string(), false).await,
+                let mut lines = Vec::new();
+                if let Denied::NotUp(name) = &denied {
+                    let held =
+                        || format!("'{name}' was not connected, and stays down until `vpnd up {name}`");
+                    lines.extend(is_machines_held.then(held));
+                    lines.extend(self.reopen().await);
+                }
+                return match lines.is_empty() {
+                    false => self.writer.send(&ServiceReply::Lines(lines)).await,
+                    true => self.refuse(&denied.to_string(), false).await,
                 };
             }
         };
         tracing::info!(uid = self.uid(), tunnels = handles.len(), "a user ends tunnels");
-        self.hold_machines(profile);
         handles.iter().for_each(running::Handle::end);
         let mut lines = Vec::new();
         for handle in &mut handles {
@@ -223,6 +236,12 @@ impl Conversation {
     /// it was.
     async fn reopen(&self) -> Option<String> {
         let uid = self.uid();
+        // The machine's client has gone on with it.
+        let _break = match self.has_left_it_closed() {
+            true if self.is_closed_by_machine() => return Some(CLOSED_BY_MACHINE.to_owned()),
+            true => Some(machine::Break::begin(&self.service).await),
+            false => None,
+        };
         let mut command = Command::new(THIS_PROGRAM);
         command.arg0("vpnd").arg("cleanup").arg("--kill-switch-of").arg(uid.to_string());
         command.arg("--journal-dir").arg(&self.service.args.options.journal_dir);
@@ -238,6 +257,24 @@ impl Conversation {
         }
         tracing::info!(uid, "a user who has no tunnel ends what is left: {said}");
         Some(said)
+    }
+
+    /// Whether a kill switch is on that a client of this user, without root, has left.
+    fn has_left_it_closed(&self) -> bool {
+        if self.uid() == 0 || self.service.tunnels().is_owner(self.uid()) {
+            return false;
+        }
+        let directory = JournalDirectory::create(&self.service.args.options.journal_dir);
+        let place = directory.and_then(|directory| KillSwitchPlace::of_this_namespace(&directory));
+        let found = place.and_then(|place| place.find());
+        matches!(found, Ok(Switch::Record(record)) if record.user == self.uid())
+    }
+
+    /// Whether the machine would close the network again with a kill switch of its profile.
+    fn is_closed_by_machine(&self) -> bool {
+        let profile = Profiles::new(&self.service.args.profiles, None).of_this_machine();
+        let asks = matches!(profile, Ok(Some(found)) if found.has_kill_switch);
+        asks && !self.service.tunnels().is_machines_held()
     }
 
     async fn up(&mut self, up: Up) -> Result<(), FrameError> {
@@ -291,13 +328,21 @@ impl Conversation {
         }
     }
 
-    /// Keeps the machine's tunnel from coming back, if root ends all tunnels or that one.
-    fn hold_machines(&self, ended: Option<&str>) {
+    /// Keeps the machine's tunnel from coming back, if root ends all tunnels or that one; whether it
+    /// does. It may be in the pause before another start of its client.
+    fn hold_machines(&self, ended: Option<&str>) -> bool {
+        if self.uid() != 0 {
+            return false;
+        }
+        let is_profile = |name| self.profiles.find(Some(name)).is_ok_and(|found| found.is_machines);
+        let is_profile = ended.is_none_or(is_profile);
         let mut tunnels = self.service.tunnels();
-        let is_machines = |name: &str| tunnels.machines().is_some_and(|client| client.profile == name);
-        if self.uid() == 0 && ended.is_none_or(is_machines) {
+        let is_up = |name: &str| tunnels.machines().is_some_and(|client| client.profile == name);
+        let holds = is_profile || ended.is_some_and(is_up);
+        if holds {
             tunnels.hold_machines(true);
         }
+        holds
     }
 
     /// Lets the machine's tunnel come back that root had ended.
@@ -409,7 +454,7 @@ impl Drop for Begun {
     fn drop(&mut self) {
         if !self.is_started {
             self.service.tunnels().end(self.id, "the client was not started", wall_s());
-            self.service.machines_turn.has_come();
+            self.service.machines_turn.may_have_come();
         }
     }
 }

@@ -36,14 +36,54 @@ impl Pauses {
     }
 }
 
-/// Wakes the task that keeps the machine's tunnel up, when that may begin: a user's has ended, or root
-/// wants it again.
+/// Wakes the task that keeps the machine's tunnel up.
 #[derive(Default)]
-pub(super) struct Turn(Notify);
+pub(super) struct Turn {
+    /// It may begin, where nothing else keeps it down.
+    may_begin: Notify,
+    /// What it failed by may be over.
+    change: Notify,
+}
 
 impl Turn {
+    /// It may begin, if it is not in the pause after a failure: what users do without a tunnel is no
+    /// reason to ask the gateway again.
+    pub(super) fn may_have_come(&self) {
+        self.may_begin.notify_one();
+    }
+
+    /// It may begin, also in the pause after a failure. A pause that comes later is not cut short.
     pub(super) fn has_come(&self) {
-        self.0.notify_one();
+        self.change.notify_waiters();
+        self.may_begin.notify_one();
+    }
+
+    /// Waits for the end of a pause.
+    async fn after(&self, pause: Duration) {
+        tokio::select! {
+            () = sleep(pause) => {}
+            () = self.change.notified() => {}
+        }
+    }
+}
+
+/// Keeps the machine's tunnel down while a user's command does what its client would be in the way of.
+pub(super) struct Break(Arc<Service>);
+
+impl Break {
+    /// Begins one, and waits for the client's end, which leaves a kill switch on.
+    pub(super) async fn begin(service: &Arc<Service>) -> Self {
+        service.tunnels().begin_pause();
+        let begun = Self(Arc::clone(service));
+        give_way(service).await;
+        begun
+    }
+}
+
+impl Drop for Break {
+    fn drop(&mut self) {
+        self.0.tunnels().end_pause();
+        self.0.machines_turn.may_have_come();
     }
 }
 
@@ -52,7 +92,7 @@ pub(super) async fn keep(service: Arc<Service>) {
     let mut pauses = Pauses(FIRST_PAUSE);
     loop {
         let Some(mut client) = start(&service) else {
-            service.machines_turn.0.notified().await;
+            service.machines_turn.may_begin.notified().await;
             continue;
         };
         let since = Instant::now();
@@ -61,10 +101,7 @@ pub(super) async fn keep(service: Arc<Service>) {
             pauses = Pauses(FIRST_PAUSE);
             continue;
         }
-        tokio::select! {
-            () = sleep(pauses.after(since.elapsed())) => {}
-            () = service.machines_turn.0.notified() => {}
-        }
+        service.machines_turn.after(pauses.after(since.elapsed())).await;
     }
 }
 
@@ -111,6 +148,8 @@ pub(super) async fn give_way(service: &Service) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::timeout;
+
     use super::*;
 
     #[test]
@@ -119,5 +158,18 @@ mod tests {
         let seconds: Vec<u64> = (0..8).map(|_| pauses.after(Duration::from_secs(1)).as_secs()).collect();
         assert_eq!(seconds, [5, 10, 20, 40, 80, 160, 300, 300]);
         assert_eq!(pauses.after(Duration::from_secs(301)), FIRST_PAUSE, "it was up for a while");
+    }
+
+    #[tokio::test]
+    async fn only_a_change_during_a_pause_ends_it() {
+        let (turn, soon) = (Turn::default(), Duration::from_millis(20));
+        let is_over = async |turn: &Turn| timeout(soon, turn.after(LONGEST_PAUSE)).await.is_ok();
+        turn.has_come();
+        assert!(!is_over(&turn).await, "that was before the pause");
+        let (refused, _) = tokio::join!(is_over(&turn), async { turn.may_have_come() });
+        assert!(!refused, "a login that failed is no change");
+        let (ended, ()) = tokio::join!(is_over(&turn), async { turn.has_come() });
+        assert!(ended);
+        assert!(timeout(soon, turn.may_begin.notified()).await.is_ok(), "one that waits for its turn looks");
     }
 }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use super::own_profile::{self, NotImported};
 use vpnd_config::ConfigError;
-use vpnd_config::profile::{Profile, ServerAddress};
+use vpnd_config::profile::{KillSwitchMode, Profile, ServerAddress};
 use vpnd_sys::secret_file::{self, Existing, SECRET_MODE, WriteError};
 use zeroize::Zeroizing;
 
@@ -81,6 +81,8 @@ pub(super) struct Found {
     pub(super) pages: Option<String>,
     /// Whether the machine logs in by it, and no user.
     pub(super) is_machines: bool,
+    /// Whether it asks for a kill switch.
+    pub(super) has_kill_switch: bool,
 }
 
 /// A profile of the list, which may be one that can't be used.
@@ -247,7 +249,9 @@ fn found(name: &str, path: PathBuf, profile: &Profile) -> Found {
         let usual = format!(":{HTTPS_PORT}");
         format!("https://{}", at.strip_suffix(&usual).unwrap_or(&at))
     });
-    Found { name: name.to_owned(), path, gateway, pages, is_machines: profile.machine }
+    let has_kill_switch = profile.kill_switch.mode.is_some_and(|mode| mode != KillSwitchMode::Off);
+    let is_machines = profile.machine;
+    Found { name: name.to_owned(), path, gateway, pages, is_machines, has_kill_switch }
 }
 
 fn is_machines((_, profile): (PathBuf, Profile)) -> bool {

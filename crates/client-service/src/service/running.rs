@@ -185,6 +185,7 @@ pub(super) fn start(
         id,
         uid,
         is_machines,
+        has_connected: false,
         process,
         inbox,
         writer: Some(writer),
@@ -226,6 +227,7 @@ struct RunningClient {
     id: TunnelId,
     uid: u32,
     is_machines: bool,
+    has_connected: bool,
     process: Child,
     inbox: mpsc::Receiver<FromClient>,
     /// Closed when the service ends the client.
@@ -256,8 +258,10 @@ impl RunningClient {
         tracing::info!(uid = self.uid, "a client has ended: {why}");
         self.service.tunnels().end(self.id, &why, wall_s());
         self.ends.over.send_replace(true);
-        if !self.is_machines {
-            self.service.machines_turn.has_come();
+        match (self.is_machines, self.has_connected) {
+            (true, _) => {}
+            (false, true) => self.service.machines_turn.has_come(),
+            (false, false) => self.service.machines_turn.may_have_come(),
         }
         if let Some(attached) = &self.attached {
             let _ = attached.events.try_send(Event::Over { why, is_final });
@@ -300,6 +304,7 @@ impl RunningClient {
                 self.service.tunnels().note(self.id, state, &said, wall_s());
                 self.tell(Event::Line(said)).await;
                 if state == TunnelState::Connected {
+                    self.has_connected = true;
                     self.tell(Event::Connected).await;
                     self.attached = None;
                 }

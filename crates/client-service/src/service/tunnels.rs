@@ -68,11 +68,13 @@ pub(super) struct Tunnels<H> {
     all: Vec<Tunnel<H>>,
     /// Whether root has ended the machine's, until root wants it again.
     is_held: bool,
+    /// Commands for which it stays down, until they are done.
+    pauses: usize,
 }
 
 impl<H> Tunnels<H> {
     pub(super) const fn new() -> Self {
-        Self { next_id: 0, all: Vec::new(), is_held: false }
+        Self { next_id: 0, all: Vec::new(), is_held: false, pauses: 0 }
     }
 
     /// Takes a place for a tunnel of this user and an interface, by its number, of which none is
@@ -101,8 +103,8 @@ impl<H> Tunnels<H> {
         self.add(uid, false, profile, now_s, handle, taken)
     }
 
-    /// Takes a place for the machine's tunnel, unless a user has one, it has one, or root has ended
-    /// it.
+    /// Takes a place for the machine's tunnel, unless a user has one, it has one, root has ended it,
+    /// or it stays down for a moment.
     pub(super) fn begin_machines(
         &mut self,
         profile: &str,
@@ -110,7 +112,7 @@ impl<H> Tunnels<H> {
         handle: H,
         taken: impl Fn(usize) -> bool,
     ) -> Option<(TunnelId, usize)> {
-        if self.is_held || self.running().next().is_some() {
+        if self.is_held || self.pauses > 0 || self.running().next().is_some() {
             return None;
         }
         self.add(0, true, profile, now_s, handle, taken).ok()
@@ -161,9 +163,23 @@ impl<H> Tunnels<H> {
         tunnel.number
     }
 
-    /// Whether root has ended the machine's tunnel.
+    /// Root has ended the machine's tunnel, or lets it come back.
     pub(super) fn hold_machines(&mut self, is_held: bool) {
         self.is_held = is_held;
+    }
+
+    /// Whether root has ended the machine's tunnel.
+    pub(super) fn is_machines_held(&self) -> bool {
+        self.is_held
+    }
+
+    /// Keeps the machine's tunnel from beginning until as many pauses have ended.
+    pub(super) fn begin_pause(&mut self) {
+        self.pauses += 1;
+    }
+
+    pub(super) fn end_pause(&mut self) {
+        self.pauses = self.pauses.saturating_sub(1);
     }
 
     /// Whether this user has a tunnel that runs.
@@ -393,6 +409,10 @@ mod tests {
         tunnels.hold_machines(true);
         assert_eq!(begin(&mut tunnels), None, "root has ended it");
         tunnels.hold_machines(false);
+        (0..2).for_each(|_| tunnels.begin_pause());
+        tunnels.end_pause();
+        assert_eq!(begin(&mut tunnels), None, "one command is not done");
+        tunnels.end_pause();
         assert!(begin(&mut tunnels).is_some());
     }
 

@@ -4,14 +4,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
 use crate::access_profiles;
 use crate::client::TUN;
-use crate::client_service::{ANN, Machine, refused};
-use crate::gateway::{Gateway, edit_toml, must};
+use crate::client_service::{ANN, BOB, Machine, refused};
+use crate::gateway::{Gateway, Login, edit_toml, must};
 use crate::kill_switch::{Talk, capture, closed, rules};
 use crate::lab::{CAMPUS_V4, Lab, eventually};
 use crate::process::{self, text};
@@ -29,18 +30,28 @@ fn is_connected(gateway: &Gateway<'_>, user: &str) {
     });
 }
 
-#[test]
-fn a_machine_is_connected_while_no_user_is() {
-    let Some(lab) = Lab::new(1) else { return };
-    let mut gateway = Gateway::init(&lab);
+/// A gateway that lets machines in, with the user ann, and the profile of the machine `kiosk`.
+fn gateway_and_machine(lab: &Lab) -> (Gateway<'_>, Login, PathBuf) {
+    let gateway = Gateway::init(lab);
     access_profiles::configure(&gateway, PROFILES);
     let (ann, kiosk) = (gateway.add_user("ann"), lab.path("kiosk.toml"));
     let mut add = gateway.user(&["add", "kiosk", "--machine", "--group", "machines"]);
     add.arg("--profile-out").arg(&kiosk);
     must(process::run(add));
-    edit_toml(&kiosk, |profile| {
+    (gateway, ann, kiosk)
+}
+
+fn close_by(profile: &Path) {
+    edit_toml(profile, |profile| {
         profile["tunnel"].as_table_mut().unwrap().insert("kill_switch".to_owned(), "on".into());
     });
+}
+
+#[test]
+fn a_machine_is_connected_while_no_user_is() {
+    let Some(lab) = Lab::new(1) else { return };
+    let (mut gateway, ann, kiosk) = gateway_and_machine(&lab);
+    close_by(&kiosk);
     gateway.start();
     let mut machine = Machine::new(&lab, &ann);
     capture(&lab);
@@ -92,4 +103,31 @@ fn a_machine_is_connected_while_no_user_is() {
         log.contains("the login was refused").then_some(())
     });
     assert!(gateway.sessions().is_empty());
+
+    // Root ends it in the pause before another attempt, too.
+    eventually("its client has ended", TIMEOUT, || machine.tunnels(BOB).is_empty().then_some(()));
+    let said = text(&must(machine.run_as_root(&["down", "kiosk"])));
+    assert!(said.contains("stays down until `vpnd up kiosk`"), "{said}");
+    assert!(rules(&lab).is_none(), "a person has ended it");
+}
+
+#[test]
+fn a_user_ends_the_kill_switch_with_which_the_machine_goes_on() {
+    let Some(lab) = Lab::new(1) else { return };
+    let (mut gateway, ann, kiosk) = gateway_and_machine(&lab);
+    gateway.start();
+    let machine = Machine::new(&lab, &ann);
+    close_by(&machine.profile());
+    must(machine.run_as_root(&["import", kiosk.to_str().unwrap()]));
+    is_connected(&gateway, "kiosk");
+    let wrong = machine.password(ANN, "wrong");
+    assert!(!machine.run(ANN, &["up", "--credentials", &wrong]).status.success());
+    is_connected(&gateway, "kiosk");
+    assert!(rules(&lab).is_some(), "it is ann's");
+    let down = |user| text(&machine.run(user, &["down"]));
+    assert!(down(BOB).contains("nothing was connected") && rules(&lab).is_some());
+    let said = down(ANN);
+    assert!(said.contains("the kill switch is off") && rules(&lab).is_none(), "{said}");
+    is_connected(&gateway, "kiosk");
+    assert!(rules(&lab).is_none(), "the machine's profile asks for none");
 }
