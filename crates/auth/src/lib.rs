@@ -32,7 +32,7 @@ use crate::authenticator::{Authenticator, QUEUE_TIMEOUT, Settings};
 use crate::idp_client::IdpClient;
 use crate::portal::desk::Desk;
 use crate::portal::devices::Offer;
-use crate::service::Service;
+use crate::service::{Courier, Service};
 use crate::store::OpenStore;
 use crate::whois::Answers;
 use crate::wireguard::WireGuard;
@@ -114,6 +114,7 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
         Service::new(Arc::clone(&store), authenticator, Arc::clone(&access), permits, Clocks::default());
     let service = service.with_audit(audit.clone()).of_fleet(config.fleet.is_some());
     answer_questions(&service, &config);
+    carry_orders(&service, &config)?;
     switch_portal(&service, &config);
     service.portal().hand_out(started.launch.message.client_profile.as_deref());
     let endpoint = started.launch.message.endpoint.and_then(ClientEndpoint::parsed);
@@ -154,6 +155,15 @@ fn answer_questions(service: &Service, config: &ServerConfig) {
         let audit = config.server.state_dir.join(audit::FILE_NAME);
         service.answer_questions(Answers::new(fleet.name.clone(), Recording::of(config), audit));
     }
+}
+
+/// Carries orders between the gateways of the fleet.
+fn carry_orders(service: &Service, config: &ServerConfig) -> anyhow::Result<()> {
+    let Some(fleet) = &config.fleet else { return Ok(()) };
+    let (state_dir, port) = (&config.server.state_dir, config.server.listen.port());
+    let courier = Courier::open(state_dir, &fleet.name, port, Clocks::default());
+    service.carry_orders(courier.context("the gateway's key for its fleet can't be used")?);
+    Ok(())
 }
 
 /// Has the portal go by a configuration.

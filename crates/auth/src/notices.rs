@@ -3,7 +3,7 @@
 //! INVARIANT: every gateway learns all notices, in one order. A process has learnt its own ones when
 //! it makes them. What [`Notices::decide`] decides follows all that was noticed before.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -41,6 +41,9 @@ pub(crate) enum Notice {
     /// gateways share.
     #[n(5)]
     Taken(#[n(0)] Taken, #[n(1)] u64),
+    /// The gateway of this name takes datagrams of others here, sealed for this key.
+    #[n(6)]
+    Gateway(#[n(0)] String, #[n(1)] ByteArray<32>, #[n(2)] SocketAddr),
 }
 
 /// A thing of which a user or host has a number at all gateways together.

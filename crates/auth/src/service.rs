@@ -9,6 +9,7 @@ mod commit;
 mod fleet;
 mod kicks;
 mod leftover;
+mod orders;
 mod recording;
 mod stored;
 mod wireguard;
@@ -25,6 +26,7 @@ use vpnd_proto::session::{DeviceId, SessionId};
 
 use commit::write;
 pub(crate) use fleet::reported;
+pub(crate) use orders::Courier;
 
 use super::authenticator::{self, Authenticated, Authenticator};
 use crate::access::Access;

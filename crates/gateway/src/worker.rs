@@ -19,6 +19,7 @@ pub mod handover;
 pub(crate) mod hosts;
 pub(crate) mod metrics;
 mod observation;
+mod orders;
 mod outer_addresses;
 mod parent_client;
 pub mod quic;
@@ -50,6 +51,7 @@ use crate::worker::auth_client::AuthClient;
 use crate::worker::connection::{ControlServer, LoginLog};
 use crate::worker::core::{Core, HandoverSummary};
 use crate::worker::metrics::Metrics;
+use crate::worker::orders::Orders;
 use crate::worker::quic::acceptor::{Acceptor, AdmissionControl};
 use crate::worker::registry::Registry;
 use crate::worker::relayed::Relayed;
@@ -254,8 +256,8 @@ impl RunningWorker {
         let (queues, group) = adopt(config, &devices, descriptors)?;
         let (quic_socket, forwarder) = quic::socket(group.quic)?;
         let peers = WireGuard::start(config, &auth, devices.shards, &prepared.suites, &quic_socket).await?;
-        let queue = peers.as_ref().map(WireGuard::queue);
-        let ways = (forwarder.as_ref(), queue.as_ref());
+        let (orders, aside) = Orders::start(config, &quic_socket, peers.as_ref().map(WireGuard::queue));
+        let ways = (forwarder.as_ref(), aside.wireguard.as_ref());
         let mut specs = shard_specs(group.shards, queues, devices.tun, config, &access.policy, ways)?;
         let lab = prepared.launch.insecure_lab.then(LabPermit::insecure);
         let settings = settings::core(config, access, specs.len(), prepared.suites.clone(), lab);
@@ -271,7 +273,7 @@ impl RunningWorker {
         let (core, control) = Core::start(gateway, shards, events, registry, revoked, peers);
         let admission = AdmissionControl::new(settings::admission(config), relayed);
         let (keys, paused, for_quic) = (prepared.keys, Arc::<AtomicBool>::default(), admission.clone());
-        let endpoint = quic::listen(quic_socket, prepared.tls, &keys, for_quic, Arc::clone(&paused), queue)?;
+        let endpoint = quic::listen(quic_socket, prepared.tls, &keys, for_quic, Arc::clone(&paused), aside)?;
         let (server, closed) = server(config, &core, &auth, admission.clone());
         let (logins, server) = (Arc::clone(&server.logins), Arc::new(server));
         let administration = Arc::new(Administration {
@@ -298,7 +300,7 @@ impl RunningWorker {
             HandoverState { devices, descriptors: handles, revocations, paused, admin, admin_over };
         let serve = |metrics: Metrics| tokio::spawn(metrics.serve(Arc::clone(&administration)));
         background.extend(prepared.metrics.map(serve).into_iter().chain(reporting.map(tokio::spawn)));
-        background.extend(administration.begin_tasks(releases, hosts));
+        background.extend(administration.begin_tasks(releases, hosts, orders));
         Ok(Self {
             administration,
             core,

@@ -61,6 +61,16 @@ pub fn make(file: &mut File, path: &Path) -> io::Result<Secret<32>> {
     write(file, path, &key).map(|()| key)
 }
 
+/// Makes a key as [`make`] does, in place of what is in the file.
+///
+/// # Errors
+/// If it can't be written.
+pub fn make_again(file: &mut File, path: &Path) -> io::Result<Secret<32>> {
+    file.set_len(0)?;
+    io::Seek::rewind(file)?;
+    make(file, path)
+}
+
 /// Writes a key to the file, which is empty.
 ///
 /// # Errors

@@ -31,12 +31,14 @@ pub enum PacketClass {
     WireGuardHandshake,
     /// WireGuard's data, of the type 4; unknown where WireGuard is off.
     WireGuardData,
+    /// From another gateway of the fleet, of the type 5; unknown to a gateway of none.
+    Fleet,
     /// None of these: to be dropped.
     Unknown,
 }
 
 impl PacketClass {
-    /// Decides by the first byte alone, and for WireGuard by the first four.
+    /// Decides by the first byte alone, and for the types 1 to 5 by the first four.
     #[inline]
     #[must_use]
     pub fn of(datagram: &[u8]) -> Self {
@@ -45,6 +47,7 @@ impl PacketClass {
             [byte, ..] if byte & 0x80 != 0 => Self::Data,
             [1..=3, 0, 0, 0, ..] => Self::WireGuardHandshake,
             [4, 0, 0, 0, ..] => Self::WireGuardData,
+            [5, 0, 0, 0, ..] => Self::Fleet,
             _ => Self::Unknown,
         }
     }
@@ -192,7 +195,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn wireguard_takes_only_what_was_unknown(
+        fn types_of_four_bytes_take_only_what_was_unknown(
             first in prop_oneof![0..8u8, any::<u8>()], rest in proptest::collection::vec(0..2u8, 0..40)
         ) {
             let datagram: Vec<u8> = core::iter::once(first).chain(rest.iter().copied()).collect();
@@ -202,6 +205,7 @@ mod tests {
                 0x80..=0xBF => PacketClass::Data,
                 1..=3 if zeros => PacketClass::WireGuardHandshake,
                 4 if zeros => PacketClass::WireGuardData,
+                5 if zeros => PacketClass::Fleet,
                 _ => PacketClass::Unknown,
             };
             prop_assert_eq!(PacketClass::of(&datagram), want);

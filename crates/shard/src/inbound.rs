@@ -225,7 +225,7 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
     #[inline]
     fn open(&mut self, now: Time, datagram: &mut [u8], origin: Origin) -> Result<Opened, Dropped> {
         if let Some(quic) = &self.quic
-            && PacketClass::of(datagram) == PacketClass::Quic
+            && matches!(PacketClass::of(datagram), PacketClass::Quic | PacketClass::Fleet)
         {
             let passed = quic.forward(datagram, origin.from);
             return if passed { Ok(Opened::Consumed) } else { Err(self.drop(DropReason::ShardQueue)) };

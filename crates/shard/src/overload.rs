@@ -136,7 +136,9 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
     fn owner(&self, message: &[u8], meta: &RecvMeta) -> Result<Owner, DropReason> {
         let from = meta.addr.ip();
         let header = match PacketClass::of(message) {
-            PacketClass::Quic if self.quic.is_some() => return Ok(Owner::PassedOn(from)),
+            PacketClass::Quic | PacketClass::Fleet if self.quic.is_some() => {
+                return Ok(Owner::PassedOn(from));
+            }
             PacketClass::WireGuardHandshake if self.wireguard.is_some() => return Ok(Owner::PassedOn(from)),
             PacketClass::WireGuardData if self.wireguard.is_some() => {
                 TransportHeader::parse(message).map(DataHeader::from)

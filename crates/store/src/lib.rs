@@ -23,6 +23,7 @@ mod format;
 mod invitations;
 #[cfg(test)]
 mod kept;
+mod kicks;
 mod known_devices;
 mod leases;
 mod live_user;
@@ -53,6 +54,7 @@ pub use fleet::{
     Notices, TakenAway,
 };
 pub use invitations::{Accepted, INVITATION_LIFETIME_S, InvitationHash, InvitationToken, Invitations};
+pub use kicks::{Kick, KickProgress, Kicks};
 pub use known_devices::{KnownDevice, KnownDevices, Sighting, client_network};
 pub use leases::{Family, KEPT_LEASES, Lease, LeaseOwner, Leases};
 pub use live_user::LiveUser;

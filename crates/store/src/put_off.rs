@@ -355,7 +355,7 @@ impl PutOff {
     /// Opens the database. A damaged one is set aside.
     fn open(&self) -> Result<Connection, StoreError> {
         plain_files(&self.path)?;
-        match prepare(&self.path) {
+        match prepare(&self.path, SCHEMA) {
             Err(StoreError::Corrupted { detail, .. }) => {
                 tracing::error!(
                     path = %self.path.display(), detail,
@@ -363,7 +363,7 @@ impl PutOff {
                      end, and WireGuard devices that had one have to be renewed, for they may have been kicked"
                 );
                 self.set_aside().map_err(|error| self.failed(&error))?;
-                prepare(&self.path)
+                prepare(&self.path, SCHEMA)
             }
             opened => opened,
         }
@@ -382,7 +382,8 @@ impl PutOff {
     }
 }
 
-fn prepare(path: &Path) -> Result<Connection, StoreError> {
+/// Opens a small database at this path, whose changes are on the disk once they are made.
+pub(crate) fn prepare(path: &Path, schema: &str) -> Result<Connection, StoreError> {
     let failed =
         |error: std::io::Error| StoreError::Failed { path: path.to_owned(), detail: error.to_string() };
     drop(own_file::open_or_create(path).map_err(failed)?);
@@ -390,7 +391,7 @@ fn prepare(path: &Path) -> Result<Connection, StoreError> {
         connection.pragma_update(None, "journal_mode", "truncate")?;
         connection.pragma_update(None, "synchronous", "full")?;
         connection.pragma_update(None, "trusted_schema", false)?;
-        connection.execute_batch(SCHEMA)?;
+        connection.execute_batch(schema)?;
         let found: String = connection.query_row("PRAGMA quick_check(1)", (), |row| row.get(0))?;
         Ok((connection, found))
     });

@@ -39,10 +39,10 @@ pub(crate) use message::{FromStore, StoreLaunch};
 use message::{MAX_USERS, StagedUser, UserToAdd};
 pub(crate) use moving::DatabaseFacts;
 use request::{
-    AddCertificate, AddUser, AskFleet, CopyPart, Devices, EndSessions, Export, Exported, ImportStaged,
-    Invite, MakeCopy, ModifyUser, OneUser, RecordDeed, RemoveDevice, RemoveToken, RemoveUser, Replace,
-    ReplacementPart, Replied, RevokeCertificates, Secrets, SetEnabled, SetPassword, StageUsers, StoreRequest,
-    TokenSummary, Tokens, Users, Whois,
+    AddCertificate, AddUser, AskFleet, CopyPart, Devices, Export, Exported, ImportStaged, Invite,
+    KickProgressQuery, LeaveKick, MakeCopy, ModifyUser, OneUser, RecordDeed, RemoveDevice, RemoveToken,
+    RemoveUser, Replace, ReplacementPart, Replied, RevokeCertificates, Secrets, SetEnabled, SetPassword,
+    StageUsers, StoreRequest, TokenSummary, Tokens, Users, Whois,
 };
 #[cfg(test)]
 pub(crate) use served::InThisProcess;
@@ -58,7 +58,8 @@ use vpnd_store::audit::AuditEntry;
 use vpnd_store::audit::query::{Answer, Cursor, Range, Record};
 use vpnd_store::audit::whois::Asked;
 use vpnd_store::{
-    ApiToken, CertificateHash, InvitationHash, NewUser, PasswordHash, StoreError, UserChange, UserImport,
+    ApiToken, CertificateHash, InvitationHash, KickProgress, NewUser, PasswordHash, StoreError, UserChange,
+    UserImport,
 };
 use vpnd_sys::account::{UnixUser, invoker};
 use vpnd_sys::logging::LogFormat;
@@ -133,9 +134,15 @@ impl AdminStore {
         self.ask_about(name, SetEnabled { name: name.to_owned(), enabled, now_s, source })
     }
 
-    /// Ends the sessions of a user, which is a revocation; how many there were.
-    pub(crate) fn end_sessions(&mut self, name: &str, now_s: u64) -> Result<u64, StoreError> {
-        self.ask_about(name, EndSessions { name: name.to_owned(), now_s })
+    /// Has the running gateway end the sessions of a user at all gateways of its fleet. Only for
+    /// [`Opening::Kicks`].
+    pub(crate) fn leave_kick(&mut self, id: [u8; 16], user: &str, at_s: u64) -> Result<(), StoreError> {
+        self.ask_about(user, LeaveKick { id: id.into(), user: user.to_owned(), at_s })
+    }
+
+    /// The state of a kick, while that is known. Only for [`Opening::Kicks`].
+    pub(crate) fn kick_progress(&mut self, id: [u8; 16]) -> Result<Option<KickProgress>, StoreError> {
+        self.ask(KickProgressQuery(id.into()))
     }
 
     /// Gives a user another password, which is a revocation.

@@ -102,13 +102,14 @@ fn dependencies_point_one_way() {
         ("shard", vec!["vpnd-crypto", "vpnd-packet", "vpnd-proto", "vpnd-sys"]),
         ("config", [&below[..], &["vpnd-pki"]].concat()),
         ("store", [&below[..], &["vpnd-config", "vpnd-pki"]].concat()),
+        ("fleet", vec!["vpnd-config", "vpnd-crypto", "vpnd-proto"]),
         ("ipc", [&below[..], &["vpnd-config", "vpnd-shard", "vpnd-wireguard"]].concat()),
         // One crate for each process or its family. They see one another's messages alone, in
         // `ipc`; only auth opens the store.
         ("idp", with(&[])),
         ("portal", with(&["vpnd-relay"])),
-        ("auth", with(&["vpnd-store", "vpnd-wireguard"])),
-        ("gateway", with(&["trusted-path", "vpnd-journal", "vpnd-shard", "vpnd-wireguard"])),
+        ("auth", with(&["vpnd-fleet", "vpnd-store", "vpnd-wireguard"])),
+        ("gateway", with(&["trusted-path", "vpnd-fleet", "vpnd-journal", "vpnd-shard", "vpnd-wireguard"])),
         ("client", with(&["vpnd-journal", "vpnd-relay", "vpnd-shard"])),
         ("client-service", with(&["trusted-path", "vpnd-client", "vpnd-journal"])),
         (
@@ -183,7 +184,8 @@ fn has_none_of(name: &str, these: &[&str]) {
 
 #[test]
 fn the_core_has_no_runtime() {
-    for name in ["aes-gcm-vaes", "chacha20-poly1305-ifma", "crypto", "packet", "proto", "wireguard"] {
+    for name in ["aes-gcm-vaes", "chacha20-poly1305-ifma", "crypto", "fleet", "packet", "proto", "wireguard"]
+    {
         has_none_of(name, &["tokio", "quinn", "rustix", "libc", "socket2", "rand"]);
     }
 }

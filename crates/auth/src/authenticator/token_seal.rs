@@ -47,9 +47,7 @@ impl TokenSeal {
                     path = %path.display(),
                     "the key of refresh tokens is damaged: another is made, and users of OpenID providers have to log in again"
                 );
-                file.set_len(0)?;
-                io::Seek::rewind(&mut file)?;
-                key_file::make(&mut file, &path)?
+                key_file::make_again(&mut file, &path)?
             }
         };
         Ok(Self::new(&key))

@@ -56,7 +56,11 @@ impl Subscriber for Portal {
                 let (user, age) = (UserId((*user).into()), notices::age(*at_s));
                 self.connects().learn_of_code(user, *from, age, now());
             }
-            Notice::Guess(..) | Notice::Asked(..) | Notice::Answered(..) | Notice::Taken(..) => {}
+            Notice::Guess(..)
+            | Notice::Asked(..)
+            | Notice::Answered(..)
+            | Notice::Taken(..)
+            | Notice::Gateway(..) => {}
         }
     }
 

@@ -20,7 +20,7 @@ use vpnd_store::postgres::CLOCK_TOLERANCE_S;
 use vpnd_store::{Absences, Begun, LeaseOwner, StoreError, User};
 use vpnd_sys::clock::now;
 
-use super::{Authenticator, Service, recording};
+use super::{Authenticator, Courier, Service, recording};
 use crate::notices::Notices;
 use crate::portal::Portal;
 use crate::whois::Answers;
@@ -37,6 +37,7 @@ const ATTEMPTS: usize = 3;
 pub(super) struct Member {
     notices: Arc<Notices>,
     answers: OnceLock<Arc<Answers>>,
+    courier: OnceLock<Arc<Courier>>,
     /// Whether it has started and not reported since.
     pub(super) is_new: AtomicBool,
     /// When its drain was permitted, until the worker reports that it has begun.
@@ -114,6 +115,7 @@ impl Service {
             fleet: Some(Member {
                 notices,
                 answers: OnceLock::new(),
+                courier: OnceLock::new(),
                 is_new: AtomicBool::new(false),
                 permitted: Mutex::default(),
             }),
@@ -141,12 +143,27 @@ impl Service {
         member.notices.subscribe(answers);
     }
 
+    /// Carries orders to other gateways and from them from now on.
+    pub(crate) fn carry_orders(&self, courier: Courier) {
+        let Some(member) = &self.fleet else { return };
+        let courier: Weak<Courier> = Arc::downgrade(member.courier.get_or_init(|| Arc::new(courier)));
+        member.notices.subscribe(courier);
+    }
+
+    pub(super) fn courier(&self) -> Option<&Courier> {
+        self.fleet.as_ref()?.courier.get().map(|courier| &**courier)
+    }
+
     /// Sends notices to the fleet and learns of others', if it is in one; never returns.
     pub(crate) async fn follow_notices(self: Arc<Self>) {
         let Some(notices) = self.fleet.as_ref().map(|member| Arc::clone(&member.notices)) else { return };
         loop {
-            let turn = Arc::clone(&notices);
-            if let Ok(Err(error)) = tokio::task::spawn_blocking(move || turn.turn()).await {
+            let (turn, service) = (Arc::clone(&notices), Arc::clone(&self));
+            let turned = tokio::task::spawn_blocking(move || {
+                turn.turn()?;
+                service.courier().map_or(Ok(()), |courier| courier.write(&*service.store))
+            });
+            if let Ok(Err(error)) = turned.await {
                 // The task that follows the sessions logs it, too.
                 tracing::debug!(%error, "no notices of other gateways");
             }
@@ -182,8 +199,11 @@ impl Service {
     }
 
     fn gateways(&self) -> Result<Vec<GatewayState>, StoreError> {
-        let states = self.store.gateways()?.into_iter().take(MAX_GATEWAYS);
-        Ok(states.map(reported).collect())
+        let states = self.store.gateways()?;
+        if let Some(courier) = self.courier() {
+            courier.know(&states);
+        }
+        Ok(states.into_iter().take(MAX_GATEWAYS).map(reported).collect())
     }
 
     /// The end of the lease of a session that ends then. By the clocks of the fleet's other gateways

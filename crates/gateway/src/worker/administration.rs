@@ -15,6 +15,7 @@ use vpnd_proto::time::Time;
 use super::certificate::WorkerCertificate;
 use super::fleet_report::Reporter;
 use super::hosts::Hosts;
+use super::orders::Orders;
 use super::parent_client::ParentClient;
 use super::releases::Releases;
 use super::wireguard::following;
@@ -95,13 +96,15 @@ pub(super) struct MachineState {
 }
 
 impl Administration {
-    /// Starts the tasks that have the parent change something for sessions.
+    /// Starts the tasks that have the parent change something for sessions, and those of a fleet.
     pub(super) fn begin_tasks(
         self: &Arc<Self>,
         releases: Releases,
         hosts: Option<Hosts>,
+        orders: Option<Orders>,
     ) -> Vec<JoinHandle<()>> {
         let mut tasks = vec![tokio::spawn(releases.run(Arc::clone(self)))];
+        tasks.extend(orders.map(|orders| tokio::spawn(orders.run(self.core.clone(), self.auth.clone()))));
         if let Some(hosts) = hosts {
             tasks.push(tokio::spawn(fleet::follow(self.core.clone(), self.auth.clone(), hosts.clone())));
             let reporter = Reporter::new(&self.static_info, &self.machine.addresses);

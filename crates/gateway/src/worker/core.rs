@@ -96,6 +96,11 @@ pub(crate) enum CoreRequest {
         which: Vec<ToEnd>,
         reply: oneshot::Sender<EndedCounts>,
     },
+    /// End those of the sessions that began until then, by the steady clock; answered as above.
+    EndBegun {
+        which: Vec<(ToEnd, u64)>,
+        reply: oneshot::Sender<EndedCounts>,
+    },
     /// Users are in these groups from now on; answered with the number of their sessions.
     Regroup {
         users: Vec<(UserName, Vec<String>)>,
@@ -239,6 +244,11 @@ impl Core {
         self.ask(|reply| CoreRequest::End { which, reply }).await
     }
 
+    /// Ends those of the sessions that began until then; returns how many there were of each.
+    pub(crate) async fn end_begun(&self, which: Vec<(ToEnd, u64)>) -> Result<EndedCounts, Stopped> {
+        self.ask(|reply| CoreRequest::EndBegun { which, reply }).await
+    }
+
     /// Users are in these groups now; returns the number of their sessions.
     pub(crate) async fn regroup(&self, users: Vec<(UserName, Vec<String>)>) -> Result<usize, Stopped> {
         self.ask(|reply| CoreRequest::Regroup { users, reply }).await
@@ -368,6 +378,7 @@ impl CoreTask {
                 self.gateway.connection_lost(connection);
             }
             CoreRequest::End { which, reply } => self.end_and_reply(which, reply),
+            CoreRequest::EndBegun { which, reply } => self.end_begun_and_reply(which, reply),
             CoreRequest::Regroup { users, reply } => {
                 let count = self.regroup(users);
                 self.reply_when_done(reply, count);

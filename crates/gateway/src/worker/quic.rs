@@ -5,6 +5,7 @@ pub mod retry;
 mod retry_filter;
 
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -13,6 +14,7 @@ use quinn::{AsyncUdpSocket, Endpoint, Runtime as _, ServerConfig, TokioRuntime, 
 use vpnd_control_channel::quic::{on_shared_port, transport};
 
 use crate::quic_keys::Keys;
+use crate::worker::orders::OrderQueue;
 use acceptor::AdmissionControl;
 use retry_filter::RetryFilter;
 use vpnd_shard::handshake_queue::HandshakeQueue;
@@ -23,6 +25,25 @@ use vpnd_sys::udp::QuicMember;
 const MAX_INCOMING: usize = 1 << 12;
 /// Bytes kept for all connections that are not accepted yet.
 const MAX_INCOMING_BYTES: u64 = 8 << 20;
+
+/// The queues for datagrams that are not QUIC's, as far as they are served.
+#[derive(Clone, Debug, Default)]
+pub struct Diverted {
+    /// For messages of WireGuard's handshakes.
+    pub(super) wireguard: Option<HandshakeQueue>,
+    /// For datagrams of the fleet's other gateways.
+    pub(super) fleet: Option<OrderQueue>,
+}
+
+/// An address as the socket names it: one for both IP versions names those of IPv4 by their mapped
+/// ones.
+pub(super) fn as_bound(socket: &dyn AsyncUdpSocket, address: IpAddr) -> IpAddr {
+    let is_v6 = socket.local_addr().is_ok_and(|own| own.is_ipv6());
+    match address.to_canonical() {
+        IpAddr::V4(v4) if is_v6 => v4.to_ipv6_mapped().into(),
+        address => address,
+    }
+}
 
 /// The socket of the gateway's endpoint; and, if the kernel does not steer, the forwarder by which
 /// shards pass on what is for it.
@@ -41,7 +62,7 @@ pub fn socket(member: QuicMember) -> io::Result<(Arc<dyn AsyncUdpSocket>, Option
 
 /// The gateway's endpoint on `socket`, which receives only those first datagrams that `admission`
 /// lets pass, and nothing more once it is `paused`, because another process reads the socket.
-/// Messages of WireGuard's handshakes go to their queue, if there is one.
+/// Datagrams that are not QUIC's are `diverted`.
 ///
 /// # Errors
 /// If the socket can't be used by the runtime.
@@ -51,10 +72,10 @@ pub fn listen(
     keys: &Keys,
     admission: AdmissionControl,
     paused: Arc<AtomicBool>,
-    wireguard: Option<HandshakeQueue>,
+    diverted: Diverted,
 ) -> io::Result<Endpoint> {
     let tokens = Arc::clone(&keys.tokens) as _;
-    let socket = Arc::new(RetryFilter::new(socket, admission, tokens, paused, wireguard));
+    let socket = Arc::new(RetryFilter::new(socket, admission, tokens, paused, diverted));
     Endpoint::new_with_abstract_socket(
         on_shared_port(keys.endpoint_config()),
         Some(server_config(tls, keys)),

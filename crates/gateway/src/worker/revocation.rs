@@ -161,7 +161,8 @@ async fn end(core: &Core, found: Vec<Revoked>) -> Result<(), Stopped> {
     Ok(())
 }
 
-fn to_end(revoked: &Revoked) -> ToEnd {
+/// The sessions that a revocation ends, and the reason for their clients.
+pub(super) fn to_end(revoked: &Revoked) -> ToEnd {
     let user = revoked.name.clone();
     let (which, code) = match (revoked.cause, revoked.device) {
         (

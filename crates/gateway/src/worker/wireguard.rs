@@ -36,6 +36,7 @@ use vpnd_wireguard::{Peers, PublicKey};
 
 use crate::worker::auth_client::AuthClient;
 use crate::worker::core::Core;
+use crate::worker::quic::as_bound;
 use crate::worker::relayed::Relayed;
 use asking::FromAuth;
 use counts::Counts;
@@ -290,14 +291,9 @@ impl WireGuard {
         }
     }
 
-    /// The addresses as the socket names them: one for both IP versions names those of IPv4 by their
-    /// mapped ones.
+    /// The addresses as the socket names them.
     fn as_bound(&self, Endpoint { remote, local }: Endpoint) -> Endpoint {
-        let is_v6 = self.socket.local_addr().is_ok_and(|own| own.is_ipv6());
-        let named = |address: IpAddr| match address.to_canonical() {
-            IpAddr::V4(v4) if is_v6 => v4.to_ipv6_mapped().into(),
-            address => address,
-        };
+        let named = |address: IpAddr| as_bound(&*self.socket, address);
         Endpoint { remote: (named(remote.ip()), remote.port()).into(), local: local.map(named) }
     }
 

@@ -7,6 +7,7 @@ mod as_status;
 mod browser;
 mod gateways;
 mod observation;
+mod orders;
 mod sessions;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -26,7 +27,8 @@ pub use gateways::{
     DrainHere, GatewayReport, GatewayState, GatewaysQuery, MAX_ABSENCES, MAX_ADDRESSES, MAX_GATEWAYS,
 };
 pub use observation::{Count, MAX_SESSION_USES, Observed, SessionUse, WorkerState};
-pub use sessions::{Dropped, SessionClaim, SessionQuery, StoredSession, TakenAway};
+pub use orders::{FleetDatagram, MAX_FLEET_DATAGRAMS, OrderDone, OrderedEnd, OrdersReply, OrdersTurn};
+pub use sessions::{Dropped, MissingQuery, SessionClaim, SessionQuery, StoredSession, TakenAway};
 
 use super::refusal::Refused;
 use super::wireguard::{
@@ -70,6 +72,7 @@ crate::requests! {
         Gateways = 19, GatewaysQuery => Vec<GatewayState>;
         DrainHere = 21, DrainHere => bool;
         DevicesAt = 22, DevicesQuery => Vec<DeviceAt>;
+        Orders = 23, OrdersTurn => OrdersReply;
     }
 }
 
@@ -94,10 +97,6 @@ pub struct RevocationQuery {
     #[n(1)]
     pub history: Option<u64>,
 }
-
-/// Which of these sessions the store does not have.
-#[derive(Debug, Encode, Decode)]
-pub struct MissingQuery(#[n(0)] pub Vec<ByteArray<16>>);
 
 #[derive(Debug, Encode, Decode)]
 pub struct Revocations {

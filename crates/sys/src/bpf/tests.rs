@@ -20,7 +20,9 @@ fn socket_for(payload: &[u8], shards: usize, clients: Clients) -> usize {
     let is_data = match PacketClass::of(payload) {
         PacketClass::Data => true,
         PacketClass::WireGuardData => clients == Clients::OwnAndWireGuard,
-        PacketClass::Quic | PacketClass::WireGuardHandshake | PacketClass::Unknown => false,
+        PacketClass::Quic | PacketClass::WireGuardHandshake | PacketClass::Fleet | PacketClass::Unknown => {
+            false
+        }
     };
     match index.filter(|_| is_data) {
         Some(index) => 1 + Index(u32::from_le_bytes(index)).shard(shards),

@@ -50,7 +50,7 @@ impl DatabaseTarget {
         opening: Opening,
     ) -> Result<Option<(Self, Vec<OwnedFd>)>, StoreError> {
         let settings = match opening {
-            Opening::Audit | Opening::Replace => None,
+            Opening::Audit | Opening::Replace | Opening::Kicks => None,
             Opening::Move => config.store.postgres.as_ref(),
             Opening::Existing | Opening::Create | Opening::Inspect => config.store.database(),
         };

@@ -43,6 +43,9 @@ pub enum Opening {
     /// Nothing is opened: the store is to move from one engine to the other.
     #[n(5)]
     Move,
+    /// The kicks are opened that are on their way to the gateways of a fleet, not the store.
+    #[n(6)]
+    Kicks,
 }
 
 #[derive(Debug, Encode, Decode)]

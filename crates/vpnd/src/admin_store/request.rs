@@ -20,7 +20,7 @@ use vpnd_config::desk::DeskRole;
 use vpnd_ipc::messages::SecretBytes;
 use vpnd_store::audit::AuditEntry;
 use vpnd_store::audit::query::{Answer, Cursor, Range, Record};
-use vpnd_store::{ApiToken, CertificateHash};
+use vpnd_store::{ApiToken, CertificateHash, KickProgress};
 
 /// A reply, or why there is none.
 pub(crate) type Replied<T> = Result<T, Fault>;
@@ -62,8 +62,9 @@ vpnd_ipc::requests! {
         MoveStore = 40, MoveStore => Replied<u64>;
         Adopt = 41, Adopt => Replied<()>;
         Facts = 42, Facts => Replied<Option<DatabaseFacts>>;
-        EndSessions = 43, EndSessions => Replied<u64>;
         AskFleet = 44, AskFleet => Replied<Vec<OfGateway>>;
+        LeaveKick = 45, LeaveKick => Replied<()>;
+        KickProgress = 46, KickProgressQuery => Replied<Option<KickProgress>>;
     }
 }
 
@@ -95,14 +96,20 @@ pub(crate) struct SetEnabled {
     pub(crate) source: Option<String>,
 }
 
-/// Ends the sessions of the user with this name, as a kick does. The reply is how many there were.
+/// The sessions of the user with this name are to end at all gateways of the fleet.
 #[derive(Debug, Encode, Decode)]
-pub(crate) struct EndSessions {
+pub(crate) struct LeaveKick {
     #[n(0)]
-    pub(crate) name: String,
+    pub(crate) id: ByteArray<16>,
     #[n(1)]
-    pub(crate) now_s: u64,
+    pub(crate) user: String,
+    #[n(2)]
+    pub(crate) at_s: u64,
 }
+
+/// The state of the kick with this id.
+#[derive(Debug, Encode, Decode)]
+pub(crate) struct KickProgressQuery(#[n(0)] pub(crate) ByteArray<16>);
 
 #[derive(Debug, Encode, Decode)]
 pub(crate) struct SetPassword {

@@ -18,7 +18,7 @@ use vpnd_store::audit::{self, AuditEntry, AuditError, AuditFile, Event};
 use vpnd_store::postgres::Postgres;
 use vpnd_store::sqlite::{Replacement, Sqlite};
 use vpnd_store::{
-    ExternalUser, LiveUser, NewUser, PasswordHash, RevocationCause, Store, StoreError, TotpSecret, User,
+    ExternalUser, Kick, KickProgress, Kicks, NewUser, PasswordHash, Store, StoreError, TotpSecret, User,
     UserImport,
 };
 
@@ -28,10 +28,10 @@ use super::message::{
     DeviceSummary, MAX_GROUP_BYTES, MAX_USERS, Opening, PART_BYTES, UserSecrets, UserSummary, UserToAdd,
 };
 use super::request::{
-    AddCertificate, AddUser, AskFleet, CopyPart, Devices, EndSessions, Export, Exported, ImportStaged,
-    Invite, MakeCopy, ModifyUser, OneUser, RecordDeed, RemoveDevice, RemoveToken, RemoveUser, Replace,
-    ReplacementPart, Replied, RevokeCertificates, Secrets, SetEnabled, SetPassword, StageUsers, StoreRequest,
-    TokenSummary, Tokens, Users, Whois,
+    AddCertificate, AddUser, AskFleet, CopyPart, Devices, Export, Exported, ImportStaged, Invite,
+    KickProgressQuery, LeaveKick, MakeCopy, ModifyUser, OneUser, RecordDeed, RemoveDevice, RemoveToken,
+    RemoveUser, Replace, ReplacementPart, Replied, RevokeCertificates, Secrets, SetEnabled, SetPassword,
+    StageUsers, StoreRequest, TokenSummary, Tokens, Users, Whois,
 };
 
 /// Messages that arrive or leave in several parts.
@@ -93,6 +93,8 @@ pub(super) enum Served {
     },
     /// The audit file alone.
     Audit(AuditFile, PathBuf),
+    /// The kicks on their way to the gateways of a fleet, alone.
+    Kicks(Kicks),
     /// Nothing: the store of this path and this database are to change places.
     Moving(PathBuf, Target),
 }
@@ -118,6 +120,7 @@ impl Served {
                 Self::Replacing { path: path.to_owned(), replacement: Some(Replacement::new(path)?) }
             }
             Opening::Inspect => Self::Inspected(Sqlite::inspect(path)?),
+            Opening::Kicks => Self::Kicks(Kicks::of_state_dir(vpnd_sys::secret_file::parent(path))),
             Opening::Audit => {
                 let path = audit_path(path);
                 Self::Audit(AuditFile::open(&path).map_err(|error| failed(&path, &error))?, path)
@@ -141,6 +144,14 @@ impl Served {
         }
     }
 
+    /// The kicks alone, for a request that needs them.
+    fn kicks(&self) -> Result<&Kicks, Fault> {
+        match self {
+            Self::Kicks(kicks) => Ok(kicks),
+            other => Err(other.otherwise_opened()),
+        }
+    }
+
     /// Both places, for a request that moves the store.
     pub(super) fn moving(&self) -> Result<(&Path, &Target), Fault> {
         match self {
@@ -156,6 +167,7 @@ impl Served {
             Self::Inspected(_) => "it was opened for a look only",
             Self::Replacing { .. } => "another store is to take its place",
             Self::Audit(..) => "the audit file was opened, not the store",
+            Self::Kicks(_) => "kicks were opened, not the store",
             Self::Moving(..) => "the store is to move",
         })
     }
@@ -218,18 +230,15 @@ impl Serve<SetEnabled> for Served {
     }
 }
 
-impl Serve<EndSessions> for Served {
-    fn serve(&mut self, EndSessions { name, now_s }: EndSessions) -> Replied<u64> {
-        let store = self.store()?.0;
-        let Some(user) = store.user(&name)? else { return Ok(0) };
-        let owners = store.session_owners(now_s)?;
-        let sessions = owners.iter().find(|owner| owner.user == user.name).map_or(0, |owner| owner.sessions);
-        // A device that was kicked stays out until it is renewed, wherever its session was.
-        for device in store.wireguard_devices_of(user.id)? {
-            store.wall_wireguard_device(device.id, now_s)?;
-        }
-        store.end_sessions(&LiveUser::of(&user), RevocationCause::Kicked, now_s)?;
-        Ok(sessions)
+impl Serve<LeaveKick> for Served {
+    fn serve(&mut self, LeaveKick { id, user, at_s }: LeaveKick) -> Replied<()> {
+        Ok(self.kicks()?.leave(&Kick { id: id.into(), user, at_s, ended: None })?)
+    }
+}
+
+impl Serve<KickProgressQuery> for Served {
+    fn serve(&mut self, KickProgressQuery(id): KickProgressQuery) -> Replied<Option<KickProgress>> {
+        Ok(self.kicks()?.progress(&id.into())?)
     }
 }
 

@@ -19,6 +19,7 @@ use vpnd_config::{ConfigError, ServerConfig};
 use vpnd_gateway::args::ServerArgs;
 use vpnd_ipc::admin::client::{Client, ClientError};
 use vpnd_ipc::admin::{Kicked, Status};
+use vpnd_store::KickProgress;
 use vpnd_store::audit::AuditEntry;
 use vpnd_sys::clock::wall_s;
 
@@ -27,6 +28,10 @@ const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// Fewest digits of a session's id that `vpnd kick` takes for one: fewer are more likely a user's
 /// name.
 const MIN_ID_DIGITS: usize = 8;
+/// Limits for the confirmations of other gateways, and for the store's word after them.
+const CONFIRMATION_TIMEOUT: Duration = Duration::from_secs(3);
+const STORE_TIMEOUT: Duration = Duration::from_secs(1);
+const CONFIRMATION_INTERVAL: Duration = Duration::from_millis(50);
 /// Cursor to the top left, and the screen empty from there.
 const CLEAR_SCREEN: &str = "\x1b[H\x1b[J";
 
@@ -44,6 +49,11 @@ pub enum CommandError {
         "sessions of this gateway were ended: {own}; the other gateways of the fleet were not told: {why}"
     )]
     NotElsewhere { own: usize, why: String },
+    #[error(
+        "sessions were ended: {ended}; but these have not confirmed that theirs have: {gateways}. They end theirs once \
+         this gateway or the database reaches them"
+    )]
+    NotConfirmed { ended: usize, gateways: String },
     #[error(
         "sessions were ended: {0}; but the user store does not keep that. Their devices stay out while the gateway \
          runs, which tries again until the store does; a restart or upgrade before that lets them in again. The gateway's \
@@ -90,7 +100,8 @@ pub fn status(args: &StatusArgs) -> Result<(), CommandError> {
 /// Ends sessions, those of a user at all gateways of the fleet, and prints how many there were.
 ///
 /// # Errors
-/// [`CommandError`], also if there was no such session.
+/// [`CommandError`], also if there was no such session, or a gateway has not confirmed that its own have
+/// ended.
 pub fn kick(args: &KickArgs, stores: &dyn Stores) -> Result<(), CommandError> {
     let mut client = Client::connect(&socket(&args.admin)?)?;
     let status = client.status()?;
@@ -99,32 +110,73 @@ pub fn kick(args: &KickArgs, stores: &dyn Stores) -> Result<(), CommandError> {
     // A session of this gateway's, by its id, is at no other one.
     let is_session = status.sessions.iter().any(|session| session.id == target);
     let is_everywhere = status.fleet.is_some() && !is_session;
-    let elsewhere = if is_everywhere { kick_elsewhere(&args.admin, stores, &target) } else { Ok(0) };
-    // The command itself has written it, too.
-    let is_kept = is_kept || is_everywhere && elsewhere.is_ok();
-    let ended = own + elsewhere.as_ref().copied().unwrap_or_default();
-    if ended > 0 {
+    let elsewhere = is_everywhere.then(|| kick_elsewhere(&args.admin, stores, &target));
+    // The kick itself is kept then, and is written once the store can be.
+    let is_kept = is_kept || matches!(elsewhere, Some(Ok(_)));
+    let progress = elsewhere.as_ref().and_then(|left| left.as_ref().ok());
+    let ended = own + progress.map_or(0, ended_elsewhere);
+    let missing = progress.filter(|progress| !is_confirmed(progress)).map(unconfirmed);
+    if ended > 0 || missing.is_some() {
         record(stores, &args.admin.config, &args.admin.socket, "kicked", &target);
     }
-    match (elsewhere, ended) {
-        (Err(why), _) => Err(CommandError::NotElsewhere { own, why }),
-        (Ok(_), 0) => Err(CommandError::NoSuchSession(args.target.clone())),
-        (Ok(_), n) if !is_kept => Err(CommandError::NotKept(n)),
-        (Ok(_), 1) => Ok(write_all(&mut io::stdout(), "1 session ended\n")?),
-        (Ok(_), n) => Ok(write_all(&mut io::stdout(), &format!("{n} sessions ended\n"))?),
+    match (elsewhere, missing, ended) {
+        (Some(Err(why)), ..) => Err(CommandError::NotElsewhere { own, why }),
+        (_, Some(gateways), ended) => Err(CommandError::NotConfirmed { ended, gateways }),
+        (.., 0) => Err(CommandError::NoSuchSession(args.target.clone())),
+        (.., n) if !is_kept => Err(CommandError::NotKept(n)),
+        (.., 1) => Ok(write_all(&mut io::stdout(), "1 session ended\n")?),
+        (.., n) => Ok(write_all(&mut io::stdout(), &format!("{n} sessions ended\n"))?),
     }
 }
 
-/// Ends the sessions that a user has at the other gateways of the fleet, which learn of it from the
-/// database within a second; how many these are.
-fn kick_elsewhere(args: &AdminArgs, stores: &dyn Stores, user: &str) -> Result<usize, String> {
+/// The sessions that a kick has ended at other gateways, as far as that is known: by them, or by the store,
+/// which also has those of clients that are away.
+fn ended_elsewhere(progress: &KickProgress) -> usize {
+    let confirmed: u64 = progress.gateways.iter().filter_map(|(_, ended)| *ended).sum();
+    usize::try_from(confirmed.max(progress.stored.unwrap_or_default())).unwrap_or(usize::MAX)
+}
+
+/// Whether each gateway has carried the kick out, and there is one or the store has the kick: the gateway
+/// may not have looked at it.
+fn is_confirmed(progress: &KickProgress) -> bool {
+    let KickProgress { stored, gateways } = progress;
+    (stored.is_some() || !gateways.is_empty()) && gateways.iter().all(|(_, ended)| ended.is_some())
+}
+
+/// The names of the gateways that have not confirmed a kick.
+fn unconfirmed(progress: &KickProgress) -> String {
+    let missing = progress.gateways.iter().filter(|(_, ended)| ended.is_none());
+    let names: Vec<&str> = missing.map(|(name, _)| name.as_str()).collect();
+    match &names[..] {
+        [] => "the other gateways of the fleet".to_owned(),
+        names => vpnd_sys::text::plain(&names.join(", ")),
+    }
+}
+
+/// Has the running gateway end the sessions that a user has at the other gateways of the fleet, which it
+/// does without the database, and waits for their confirmations.
+fn kick_elsewhere(args: &AdminArgs, stores: &dyn Stores, user: &str) -> Result<KickProgress, String> {
     if args.socket.is_some() {
-        return Err("give --config in place of --socket, and the database is found".to_owned());
+        return Err("give --config in place of --socket, and the state directory is found".to_owned());
     }
     let config = ServerConfig::load(&args.config).map_err(|error| error.to_string())?;
-    let mut store = stores.open(&config, Opening::Existing).map_err(|error| error.to_string())?;
-    let ended = store.end_sessions(user, wall_s()).map_err(|error| error.to_string())?;
-    Ok(usize::try_from(ended).unwrap_or(usize::MAX))
+    let mut store = stores.open(&config, Opening::Kicks).map_err(|error| error.to_string())?;
+    let id = rand::random();
+    store.leave_kick(id, user, wall_s()).map_err(|error| error.to_string())?;
+    let left = Instant::now();
+    loop {
+        std::thread::sleep(CONFIRMATION_INTERVAL);
+        let progress = store.kick_progress(id).map_err(|error| error.to_string())?.unwrap_or_default();
+        // The store has those sessions, too, whose clients are away.
+        let limit = match (is_confirmed(&progress), progress.stored) {
+            (true, Some(_)) => Duration::ZERO,
+            (true, None) => STORE_TIMEOUT,
+            (false, _) => CONFIRMATION_TIMEOUT,
+        };
+        if left.elapsed() >= limit {
+            return Ok(progress);
+        }
+    }
 }
 
 /// Has a running gateway end the sessions of users whom a source no longer shows, and prints how
@@ -297,6 +349,29 @@ mod tests {
         assert_eq!(socket(&args(None, &config)).unwrap(), dir.path().join("my.sock"));
         let implied = ServerConfig::parse(least, DEFAULT_CONFIG, Path::new("/etc/vpnd")).unwrap();
         assert_eq!(default_socket(), implied.admin.socket);
+    }
+
+    #[test]
+    fn a_kick_is_confirmed_by_each_gateway() {
+        let known = |stored: Option<u64>, ended: &[Option<u64>]| KickProgress {
+            stored,
+            gateways: (2..).zip(ended).map(|(number, ended)| (format!("gw{number}"), *ended)).collect(),
+        };
+        for (stored, ended, is_good, sessions) in [
+            (None, &[Some(1), Some(2)][..], true, 3),
+            (Some(1), &[Some(1), Some(2)], true, 3),
+            (Some(5), &[Some(0)], true, 5),
+            (Some(1), &[], true, 1),
+            (None, &[], false, 0),
+            (Some(0), &[Some(1), None], false, 1),
+            (None, &[None], false, 0),
+        ] {
+            let progress = known(stored, ended);
+            assert_eq!(is_confirmed(&progress), is_good, "{progress:?}");
+            assert_eq!(ended_elsewhere(&progress), sessions, "{progress:?}");
+        }
+        assert_eq!(unconfirmed(&known(None, &[None, Some(1), None])), "gw2, gw4");
+        assert!(unconfirmed(&known(None, &[])).contains("other gateways"), "the gateway is an older one");
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod bird;
 mod devices;
 mod faults;
 mod guide;
+mod kicks;
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;

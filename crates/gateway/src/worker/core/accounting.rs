@@ -121,6 +121,37 @@ impl CoreTask {
         let sessions = which.iter().flat_map(|to_end| self.gateway.selected(&to_end.which));
         let sessions: Vec<SessionId> = sessions.collect();
         let counts = which.into_iter().map(|to_end| self.end_with_batch(to_end)).collect();
+        self.reply_when_ended(sessions, counts, reply);
+    }
+
+    /// Ends those of the sessions that began until then, as [`Self::end_and_reply`] does.
+    pub(super) fn end_begun_and_reply(
+        &mut self,
+        which: Vec<(ToEnd, u64)>,
+        reply: oneshot::Sender<EndedCounts>,
+    ) {
+        let (mut sessions, mut counts) = (Vec::new(), Vec::new());
+        for (ToEnd { which, code, text }, until_s) in which {
+            let began = |id: &SessionId| {
+                self.registry.member(*id).is_none_or(|member| member.span.started_s <= until_s)
+            };
+            let meant: Vec<SessionId> = self.gateway.selected(&which).filter(began).collect();
+            counts.push(meant.len());
+            for session in &meant {
+                let (which, text) = (Selector::Session(*session), text.clone());
+                self.end_with_batch(ToEnd { which, code, text });
+            }
+            sessions.extend(meant);
+        }
+        self.reply_when_ended(sessions, counts, reply);
+    }
+
+    fn reply_when_ended(
+        &mut self,
+        sessions: Vec<SessionId>,
+        counts: Vec<usize>,
+        reply: oneshot::Sender<EndedCounts>,
+    ) {
         self.batch.replies.push(Box::new(move |unstored| {
             let is_stored = !sessions.iter().any(|session| unstored.contains(session));
             drop(reply.send(EndedCounts { counts, is_stored }));
@@ -186,7 +217,7 @@ mod tests {
         UserName::new(format!("user{number}")).unwrap()
     }
 
-    fn log_in(number: u8, gateway: &mut Gateway, registry: &mut Registry) {
+    fn log_in(number: u8, started_s: u64, gateway: &mut Gateway, registry: &mut Registry) {
         let session = SessionId([number; 16]);
         let addresses = Addresses { ipv4: Some([10, 86, 0, number].into()), ipv6: None };
         let member = Member {
@@ -195,7 +226,7 @@ mod tests {
             groups: Box::default(),
             addresses,
             factors: Factors::default(),
-            span: Span { started_s: u64::MAX, expires_s: u64::MAX },
+            span: Span { started_s, expires_s: u64::MAX },
             is_walled: false,
             generation: 0,
         };
@@ -229,7 +260,7 @@ mod tests {
         let config = vpnd_config::testing::smallest(RADIUS);
         let (mut gateway, mut registry) = (gateway(SESSIONS.into()), Registry::new(auth, &config).unwrap());
         for number in 1..=SESSIONS {
-            log_in(number, &mut gateway, &mut registry);
+            log_in(number, u64::MAX, &mut gateway, &mut registry);
             assert!(registry.is_accounted(SessionId([number; 16])));
         }
         let (shards, reports) = vpnd_shard::testing::answering(2);
@@ -250,5 +281,29 @@ mod tests {
         assert!(ended.iter().all(|ended| *ended.as_ref().unwrap() == expected), "{ended:?}");
         assert!(reports.load(Ordering::Relaxed) <= 2 * (1 + of_time), "{reports:?}");
         assert!(core.status().await.unwrap().sessions.is_empty());
+    }
+
+    #[tokio::test]
+    async fn an_order_ends_the_sessions_that_began_before_it_and_no_later_ones() {
+        let (ours, _) = pair().unwrap();
+        let auth = AuthClient::start(Channel::new(ours, MAX_FRAME).unwrap(), Arc::default());
+        let config = vpnd_config::testing::smallest(RADIUS);
+        let (mut gateway, mut registry) = (gateway(3), Registry::new(auth, &config).unwrap());
+        for (number, started_s) in [(1, 1_000), (2, 1_001), (3, 1_000)] {
+            log_in(number, started_s, &mut gateway, &mut registry);
+        }
+        let (shards, _) = vpnd_shard::testing::answering(2);
+        let (_events, no_events) = mpsc::channel(1);
+        let (core, _) = Core::start(gateway, shards, no_events, registry, RevocationList::default(), None);
+        let order = |number| {
+            let which = Selector::User(user(number));
+            (ToEnd { which, code: Code::Kicked, text: "".into() }, 1_000)
+        };
+        let ended = core.end_begun(vec![order(1), order(2), order(9)]).await.unwrap();
+        // There is no auth process that would keep it.
+        assert_eq!(ended, EndedCounts { counts: vec![1, 0, 0], is_stored: false });
+        let left: Vec<_> =
+            core.status().await.unwrap().sessions.iter().map(|status| status.id.0[0]).collect();
+        assert_eq!(left, [2, 3]);
     }
 }

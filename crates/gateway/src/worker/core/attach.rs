@@ -58,6 +58,7 @@ impl Changes {
     pub(super) fn note(&mut self, request: &CoreRequest) {
         let changes = match request {
             CoreRequest::End { .. }
+            | CoreRequest::EndBegun { .. }
             | CoreRequest::Regroup { .. }
             | CoreRequest::Revoke { .. }
             | CoreRequest::Settings { .. } => true,

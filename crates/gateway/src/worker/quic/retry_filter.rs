@@ -1,6 +1,6 @@
 //! The retry filter between the socket and QUIC: datagrams that would begin a connection are
-//! checked here, before anything is allocated or derived for them. Handshakes of WireGuard turn off
-//! to a separate queue.
+//! checked here, before anything is allocated or derived for them. Handshakes of WireGuard and
+//! datagrams of other gateways turn off to separate queues.
 //!
 //! INVARIANT: QUIC receives an Initial only from an address that has proved itself, so before that
 //! nothing is kept and what is sent, a Retry, is shorter than what came in. The rest, whatever its
@@ -22,8 +22,8 @@ use rand::Rng as _;
 use vpnd_proto::admission::RetryDecision;
 use vpnd_proto::plane::Endpoint;
 use vpnd_proto::wire::PacketClass;
-use vpnd_shard::handshake_queue::HandshakeQueue;
 
+use super::Diverted;
 use super::acceptor::AdmissionControl;
 use super::retry::{self, Initial, Kind};
 use vpnd_sys::clock::{now, wall_s};
@@ -39,8 +39,7 @@ pub(super) struct RetryFilter {
     tokens: Arc<dyn HandshakeTokenKey>,
     /// Set once another process reads the socket.
     paused: Arc<AtomicBool>,
-    /// Where messages of WireGuard's handshakes go, if its clients are served.
-    wireguard: Option<HandshakeQueue>,
+    diverted: Diverted,
 }
 
 impl RetryFilter {
@@ -49,9 +48,9 @@ impl RetryFilter {
         admission: AdmissionControl,
         tokens: Arc<dyn HandshakeTokenKey>,
         paused: Arc<AtomicBool>,
-        wireguard: Option<HandshakeQueue>,
+        diverted: Diverted,
     ) -> Self {
-        Self { socket, admission, tokens, paused, wireguard }
+        Self { socket, admission, tokens, paused, diverted }
     }
 
     /// Removes datagrams that are not for QUIC and compacts the rest. Returns the number of buffers
@@ -111,15 +110,17 @@ impl RetryFilter {
         }
     }
 
-    /// Passes on a message of a WireGuard handshake; all else is none of this port's.
+    /// Passes on a message of a WireGuard handshake or of another gateway; all else is none of this
+    /// port's.
     fn divert(&self, class: PacketClass, datagram: &[u8], meta: &RecvMeta) {
         let from = Endpoint { remote: meta.addr, local: meta.dst_ip };
-        match (class, &self.wireguard) {
-            (PacketClass::WireGuardHandshake, Some(queue)) => {
+        match (class, &self.diverted) {
+            (PacketClass::WireGuardHandshake, Diverted { wireguard: Some(queue), .. }) => {
                 if !queue.push(datagram, from) {
                     self.admission.count_wireguard_dropped();
                 }
             }
+            (PacketClass::Fleet, Diverted { fleet: Some(queue), .. }) if queue.push(datagram) => {}
             _ => self.admission.count_not_quic(),
         }
     }

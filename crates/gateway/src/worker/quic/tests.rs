@@ -56,7 +56,7 @@ impl Trusted {
         let tls = tls::server(self.presented(), &ClientCertificates::Ignored).unwrap();
         let socket = QuicMember::Own(UdpSocket::bind(address.into()).unwrap());
         let keys = Keys::load_or_create(state_dir).unwrap();
-        listen(socket_of(socket), tls, &keys, admission.clone(), Arc::default(), None).unwrap()
+        listen(socket_of(socket), tls, &keys, admission.clone(), Arc::default(), Diverted::default()).unwrap()
     }
 
     /// A client without a connection to any gateway before.
@@ -404,7 +404,7 @@ async fn quic_works_through_what_shards_hand_over() {
     let forwarder = forwarder.expect("QUIC has no member of its own");
     let tls = tls::server(trusted.presented(), &ClientCertificates::Ignored).unwrap();
     let keys = Keys::load_or_create(state.path()).unwrap();
-    let endpoint = listen(socket, tls, &keys, admission(256), Arc::default(), None).unwrap();
+    let endpoint = listen(socket, tls, &keys, admission(256), Arc::default(), Diverted::default()).unwrap();
     for shard in group.shards {
         let forwarder = forwarder.clone();
         tokio::spawn(async move {

@@ -71,3 +71,7 @@ impl TakenAway {
 /// [`super::MAX_WRITES`] at most.
 #[derive(Debug, Encode, Decode)]
 pub struct Dropped(#[n(0)] pub Vec<TakenAway>);
+
+/// Which of these sessions the store does not have.
+#[derive(Debug, Encode, Decode)]
+pub struct MissingQuery(#[n(0)] pub Vec<ByteArray<16>>);

@@ -21,8 +21,8 @@ use vpnd_store::postgres::testing::simulated::{AtGateway, Moment, Simulated, Una
 use vpnd_store::{NewUser, Sessions as _, Users as _};
 use vpnd_sys::clock::Clocks;
 
-use super::super::*;
 use crate::authenticator::Authenticated;
+use crate::service::fleet::*;
 use crate::service::tests::{access, service_on};
 
 const GATEWAYS: usize = 4;
@@ -64,7 +64,7 @@ struct Gateway {
     unheard_until: Duration,
     /// Its last report, and the number of steps before it.
     reported: (Duration, usize),
-    _directory: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 /// A device with its session.
@@ -120,7 +120,7 @@ impl Fleet {
                 cut_until: Duration::ZERO,
                 unheard_until: Duration::ZERO,
                 reported: (Duration::ZERO, 0),
-                _directory: directory,
+                directory,
             }
         };
         Self {

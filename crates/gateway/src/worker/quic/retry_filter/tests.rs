@@ -71,7 +71,7 @@ fn answered(found: usize, reads: usize) -> usize {
         admission,
         Arc::clone(&keys.tokens) as _,
         Arc::default(),
-        None,
+        Diverted::default(),
     );
     let mut buffers = vec![[0; 1_500]; BATCH];
     let mut metas = [RecvMeta::default(); BATCH];
@@ -107,7 +107,7 @@ fn merged_datagrams_are_sifted_one_by_one() {
         admission,
         Arc::clone(&keys.tokens) as _,
         Arc::default(),
-        None,
+        Diverted::default(),
     );
     // A stranger's first datagram between two of a connection that is up, and a shorter one at the
     // end.
@@ -126,8 +126,13 @@ fn a_first_byte_of_no_protocol_is_counted_and_goes_no_further() {
     let admission = AdmissionControl::new(Limits { places: 256, handshakes_per_s: 500 }, Relayed::default());
     let keys = super::super::Keys::load_or_create(tempfile::tempdir().unwrap().path()).unwrap();
     let tokens = Arc::clone(&keys.tokens) as _;
-    let retry_filter =
-        RetryFilter::new(Arc::clone(&flood) as _, admission.clone(), tokens, Arc::default(), None);
+    let retry_filter = RetryFilter::new(
+        Arc::clone(&flood) as _,
+        admission.clone(),
+        tokens,
+        Arc::default(),
+        Diverted::default(),
+    );
     let meta = RecvMeta {
         addr: SocketAddr::from((Ipv4Addr::new(192, 0, 2, 1), 4_000)),
         len: 40,
@@ -135,10 +140,16 @@ fn a_first_byte_of_no_protocol_is_counted_and_goes_no_further() {
         ecn: None,
         dst_ip: None,
     };
-    for (first, is_quic) in
-        [(0x00, false), (0x04, false), (0x3F, false), (0x80, false), (0xBF, false), (0x40, true)]
-    {
+    for (first, is_quic) in [
+        (0x00, false),
+        (0x04, false),
+        (0x05, false),
+        (0x3F, false),
+        (0x80, false),
+        (0xBF, false),
+        (0x40, true),
+    ] {
         assert_eq!(retry_filter.is_for_quic(&[first; 40], &meta, 0), is_quic, "{first:#x}");
     }
-    assert_eq!(admission.counts()["not_quic"], 5);
+    assert_eq!(admission.counts()["not_quic"], 6);
 }

@@ -1,7 +1,14 @@
 //! The database is away for an hour of virtual time.
 
-use super::*;
+use vpnd_ipc::gateway::auth::{FleetDatagram, OrderDone, OrdersTurn};
+use vpnd_proto::time::Time;
+use vpnd_store::{Kick, Kicks};
 
+use super::*;
+use crate::notices::{Notice, Subscriber as _};
+
+/// Interval of a worker's turns with orders.
+const TURN: Duration = Duration::from_millis(100);
 const MINUTE: Duration = Duration::from_secs(60);
 
 #[tokio::test]
@@ -45,4 +52,136 @@ async fn an_hour_without_the_database_ends_no_session_and_loses_no_token() {
     }
     assert!(fleet.moves >= devices.len(), "{}", fleet.moves);
     fleet.check_quiet();
+}
+
+/// The network between the gateways, which loses a third of all datagrams; those that are late come with
+/// the next turn.
+#[derive(Default)]
+struct Network {
+    on_their_way: Vec<FleetDatagram>,
+    /// All that were ever sent.
+    recorded: Vec<FleetDatagram>,
+}
+
+impl Fleet {
+    /// Gives all gateways their couriers, who know one another from when the database was there.
+    fn with_couriers(seed: u64) -> Self {
+        let fleet = Self::new(seed);
+        let clocks = Clocks { wall: now_s, steady: now_s };
+        let mut notices = Vec::new();
+        for (number, gateway) in fleet.gateways.iter().enumerate() {
+            let (name, port) = (format!("gw{number}"), u16::try_from(number).unwrap());
+            let courier = Courier::open(gateway.directory.path(), &name, port, clocks).unwrap();
+            gateway.service.carry_orders(courier);
+            let state = vpnd_store::GatewayState {
+                name,
+                is_here: true,
+                is_connected: true,
+                heard_s: Some(0),
+                address: Some([192, 0, 2, 1].into()),
+                addresses: Vec::new(),
+                version: String::new(),
+                sessions: 0,
+                held: 0,
+                load_percent: 0,
+                is_draining: false,
+            };
+            let courier = gateway.service.courier().unwrap();
+            courier.know(&[state]);
+            notices.extend(courier.made());
+        }
+        for gateway in &fleet.gateways {
+            notices.iter().for_each(|notice: &Notice| gateway.service.courier().unwrap().learn(notice));
+        }
+        fleet
+    }
+
+    /// A turn of all workers.
+    fn turn(&mut self, network: &mut Network) {
+        let now = Time::from_nanos(0) + self.elapsed;
+        let arrived = std::mem::take(&mut network.on_their_way);
+        for number in 0..GATEWAYS {
+            let is_for_it = |datagram: &&FleetDatagram| usize::from(datagram.to.port()) == number;
+            let received = arrived.iter().filter(is_for_it).map(|datagram| datagram.bytes.clone()).collect();
+            let service = Arc::clone(&self.gateways[number].service);
+            let courier = service.courier().unwrap();
+            let reply = courier.turn(OrdersTurn { received, done: Vec::new() }, now);
+            let done: Vec<OrderDone> = reply.orders.iter().map(|order| self.obey(number, order)).collect();
+            let confirmations = courier.turn(OrdersTurn { received: Vec::new(), done }, now);
+            for datagram in reply.to_send.into_iter().chain(confirmations.to_send) {
+                network.recorded.push(datagram.clone());
+                if self.random.random_bool(0.66) {
+                    network.on_their_way.push(datagram);
+                }
+            }
+        }
+        self.pass(TURN);
+    }
+
+    /// A worker ends the sessions that an order is about; all are of one user here.
+    fn obey(&mut self, number: usize, order: &vpnd_ipc::gateway::auth::OrderedEnd) -> OrderDone {
+        assert_eq!(&*order.revoked.name, "ann");
+        let gateway = &self.gateways[number];
+        let began = |session: &SessionId| {
+            let known = gateway.store.session(*session, now_s()).ok().flatten();
+            known.is_none_or(|known| known.started_s <= order.begun_until_s)
+        };
+        let meant: Vec<SessionId> =
+            gateway.members.keys().filter(|session| began(session)).copied().collect();
+        for session in &meant {
+            self.gateways[number].members.remove(session);
+            self.commit(number, vec![Write::End(id(*session))]);
+        }
+        OrderDone { id: order.id, ended: Some(meant.len() as u64) }
+    }
+
+    fn sessions(&self) -> usize {
+        self.gateways.iter().map(|gateway| gateway.members.len()).sum()
+    }
+}
+
+#[tokio::test]
+async fn a_kick_reaches_all_gateways_without_the_database_and_is_made_there_once_it_is_back() {
+    for seed in 0..6 {
+        println!("seed {seed}");
+        let mut fleet = Fleet::with_couriers(seed);
+        let mut network = Network::default();
+        (1..=6).for_each(|device| fleet.log_in(device));
+        fleet.pass(POLL);
+        let before = fleet.sessions();
+        assert!(before >= 5, "{before}");
+        let outage = fleet.elapsed + 2 * MINUTE;
+        for gateway in &mut fleet.gateways {
+            gateway.cut_until = outage;
+            gateway.store.cut(true);
+        }
+        fleet.pass(MINUTE);
+        let kicks = Kicks::of_state_dir(fleet.gateways[0].directory.path());
+        kicks.leave(&Kick { id: [7; 16], user: "ann".to_owned(), at_s: now_s(), ended: None }).unwrap();
+        // The command has the worker end those of this gateway.
+        fleet.gateways[0].members.clear();
+        // A second, in which each has several attempts.
+        (0..10).for_each(|_| fleet.turn(&mut network));
+        assert_eq!(fleet.sessions(), 0, "all are over within a second");
+        let known = kicks.progress(&[7; 16]).unwrap().unwrap();
+        assert_eq!(known.gateways.len(), GATEWAYS - 1);
+        fleet.clients.clear();
+
+        fleet.pass(2 * MINUTE);
+        (0..10).for_each(|_| fleet.turn(&mut network));
+        let first = Arc::clone(&fleet.gateways[0].service);
+        first.courier().unwrap().write(&*first.store).unwrap();
+        assert!(kicks.progress(&[7; 16]).unwrap().unwrap().stored.is_some());
+        fleet.pass(MINUTE);
+        fleet.log_in(1);
+        let again = fleet.sessions();
+        assert_eq!(again, 1, "the user may log in again");
+        // An attacker sends all again.
+        network.on_their_way.clone_from(&network.recorded);
+        (0..5).for_each(|_| fleet.turn(&mut network));
+        first.courier().unwrap().write(&*first.store).unwrap();
+        fleet.pass(2 * POLL);
+        assert_eq!(fleet.sessions(), again, "old orders change nothing");
+        fleet.check_quiet();
+    }
 }

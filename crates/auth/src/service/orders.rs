@@ -1,0 +1,225 @@
+//! Kicks that reach the fleet's other gateways without the database, as orders (PROTOCOL §19).
+//!
+//! INVARIANT: an order begins with a kick that a command has left in the state directory, so the worker
+//! can withhold one and make none. An order of another gateway ends sessions alone that began before it.
+
+use std::collections::{BTreeSet, HashMap};
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use minicbor::bytes::ByteArray;
+use vpnd_fleet::orders::{Confirmation, Order, OrderId, Orders};
+use vpnd_fleet::seal::{OwnKey, PublicKey};
+use vpnd_ipc::gateway::auth::{
+    FleetDatagram, MAX_FLEET_DATAGRAMS, OrderDone, OrderedEnd, OrdersReply, OrdersTurn, Reason, Revoked,
+};
+use vpnd_ipc::request::Answer;
+use vpnd_pki::key_file::{self, Content};
+use vpnd_proto::control::UserName;
+use vpnd_proto::time::Time;
+use vpnd_store::postgres::CLOCK_TOLERANCE_S;
+use vpnd_store::{GatewayState, Kick, Kicks, RevocationCause, Store, StoreError};
+use vpnd_sys::clock::{Clocks, now};
+use vpnd_sys::log_limit::LogLimit;
+
+use super::Service;
+use crate::notices::{Notice, Subscriber};
+
+/// The file with this gateway's key.
+const KEY_FILE: &str = "fleet.key";
+/// Interval at which a gateway lets the others know where it is; notices are kept for 40 minutes.
+const NOTICE_INTERVAL_S: u64 = 15 * 60;
+/// Time for the command that has left a kick to read what has become of it, seconds.
+const KEPT_S: u64 = 60;
+
+/// Limits the log's lines about kicks that can't be read or kept.
+static FAILURES: LogLimit = LogLimit::new(1, Duration::from_secs(60));
+
+/// Has other gateways carry kicks out.
+pub(crate) struct Courier {
+    /// This gateway's, in its fleet.
+    name: String,
+    port: u16,
+    clocks: Clocks,
+    kicks: Kicks,
+    state: Mutex<State>,
+}
+
+struct State {
+    orders: Orders,
+    /// The confirmations that are kept for the commands.
+    kept: HashMap<OrderId, Vec<Confirmation>>,
+    /// Where the others reach this gateway, once that is known.
+    place: Option<SocketAddr>,
+    /// The place that the others were let know last, and when.
+    said: Option<(SocketAddr, u64)>,
+}
+
+impl Courier {
+    /// The one of this state directory, where the gateway's key is made if there is none. A damaged one
+    /// is replaced: the others learn of the new one.
+    pub(crate) fn open(state_dir: &Path, name: &str, port: u16, clocks: Clocks) -> io::Result<Self> {
+        let path = state_dir.join(KEY_FILE);
+        let (mut file, content) = key_file::open_or_create(&path)?;
+        let key = match content {
+            Content::Key(key) => key,
+            Content::Nothing => key_file::make(&mut file, &path)?,
+            Content::Damaged => key_file::make_again(&mut file, &path)?,
+        };
+        let orders = Orders::new(OwnKey::new(key), vpnd_sys::random::random());
+        let state = State { orders, kept: HashMap::new(), place: None, said: None };
+        let (name, kicks) = (name.to_owned(), Kicks::of_state_dir(state_dir));
+        Ok(Self { name, port, clocks, kicks, state: Mutex::new(state) })
+    }
+
+    /// Takes what has come, and says what is to be sent and done. Waits for no database.
+    pub(super) fn turn(&self, turn: OrdersTurn, now: Time) -> OrdersReply {
+        let kicks = logged(self.kicks.all());
+        let mut state = self.state();
+        for kick in &kicks {
+            self.give(&mut state.orders, kick, now);
+        }
+        for OrderDone { id, ended } in turn.done {
+            state.orders.carried_out(id, ended);
+        }
+        let received = turn.received.into_iter().take(MAX_FLEET_DATAGRAMS);
+        let orders = received.filter_map(|datagram| state.orders.receive(&datagram));
+        let orders: Vec<Order> = orders.collect();
+        let to_send = state.orders.poll(now).into_iter();
+        let filter = state.orders.filter().0.into();
+        let confirmed: Vec<(OrderId, Vec<Confirmation>)> =
+            kicks.iter().map(|kick| (kick.id, state.orders.confirmations(&kick.id))).collect();
+        let is_new = |(id, confirmed): &(OrderId, Vec<_>)| state.kept.get(id) != Some(confirmed);
+        let news: Vec<_> = confirmed.into_iter().filter(is_new).collect();
+        // Before a kick counts as given.
+        for (id, confirmed) in news {
+            let confirmations: Vec<_> =
+                confirmed.iter().map(|at| (at.gateway.clone(), at.sessions)).collect();
+            logged(self.kicks.confirm(&id, &confirmations));
+            state.kept.insert(id, confirmed);
+        }
+        drop(state);
+        OrdersReply {
+            filter,
+            to_send: to_send.map(|sent| FleetDatagram { to: sent.to, bytes: sent.datagram.into() }).collect(),
+            orders: orders.into_iter().map(|order| self.ordered(order)).collect(),
+        }
+    }
+
+    fn give(&self, orders: &mut Orders, kick: &Kick, now: Time) {
+        let Ok(user) = UserName::new(kick.user.as_str()) else { return };
+        if !orders.is_given(&kick.id) {
+            let (id, cause, at_s) = (kick.id.into(), RevocationCause::Kicked, kick.steady_s(self.clocks));
+            orders.give(now, Order { id, user, device: None, cause, at_s });
+        }
+    }
+
+    fn ordered(&self, order: Order) -> OrderedEnd {
+        let Order { id, user, device, cause, at_s } = order;
+        tracing::info!(user = &*user, ?cause, "another gateway orders the end of sessions");
+        // Another gateway's clock may be ahead; none is so by more.
+        let at_s = at_s.min((self.clocks.steady)());
+        OrderedEnd {
+            id,
+            revoked: Revoked { name: user, cause, device, groups: None },
+            begun_until_s: at_s.saturating_add(2 * CLOCK_TOLERANCE_S),
+        }
+    }
+
+    /// Writes kicks to the store, after they were given to the other gateways: a command that reads that
+    /// the store has one waits for those that are named then.
+    pub(super) fn write(&self, store: &dyn Store) -> Result<(), StoreError> {
+        let mut kicks = self.kicks.all()?;
+        {
+            let state = self.state();
+            kicks.retain(|kick| state.kept.contains_key(&kick.id));
+        }
+        let written = self.kicks.write(store, &kicks, self.clocks)?;
+        if written > 0 {
+            tracing::info!(kicks = written, "kicks are in the user database now");
+        }
+        Ok(())
+    }
+
+    /// Goes by the fleet as the store has it: other gateways give no more orders, and kicks are forgotten
+    /// that each gateway has carried out or reads in the store.
+    pub(super) fn know(&self, gateways: &[GatewayState]) {
+        let names: BTreeSet<&str> = gateways.iter().map(|gateway| &*gateway.name).collect();
+        let reads = |name: &str| gateways.iter().any(|known| known.name == name && known.is_alive());
+        let own = gateways.iter().find(|gateway| gateway.is_here);
+        let host = own.and_then(|own| own.address.or(own.addresses.first().copied()));
+        let kicks = logged(self.kicks.all());
+        let mut state = self.state();
+        state.place = host.map(|host| SocketAddr::new(host.to_canonical(), self.port)).or(state.place);
+        state.orders.keep_only(&names);
+        for kick in kicks.iter().filter(|kick| kick.ended.is_some()) {
+            let confirmations = state.orders.confirmations(&kick.id);
+            let is_known = |at: &Confirmation| at.sessions.is_some() || reads(&at.gateway);
+            let is_old = (self.clocks.wall)().abs_diff(kick.at_s) > KEPT_S;
+            if is_old && confirmations.iter().all(is_known) {
+                logged(self.kicks.forget(&kick.id));
+                state.orders.forget(&kick.id);
+                state.kept.remove(&kick.id);
+            }
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Subscriber for Courier {
+    fn learn(&self, notice: &Notice) {
+        if let Notice::Gateway(name, key, at) = notice
+            && *name != self.name
+            && self.state().orders.learn(name, PublicKey((*key).into()), *at)
+        {
+            tracing::info!("orders go to {} at {at}", vpnd_sys::text::plain(name));
+        }
+    }
+
+    fn made(&self) -> Vec<Notice> {
+        let (mut state, now_s) = (self.state(), (self.clocks.steady)());
+        let Some(place) = state.place else { return Vec::new() };
+        let is_known =
+            |(said, at_s): (SocketAddr, u64)| said == place && now_s.saturating_sub(at_s) < NOTICE_INTERVAL_S;
+        if state.said.is_some_and(is_known) {
+            return Vec::new();
+        }
+        state.said = Some((place, now_s));
+        let key = ByteArray::from(state.orders.public_key().0);
+        vec![Notice::Gateway(self.name.clone(), key, place)]
+    }
+
+    /// Then others have missed this gateway's, too.
+    fn has_missed(&self) {
+        self.state().said = None;
+    }
+}
+
+impl Answer<OrdersTurn> for Service {
+    async fn answer(self: &Arc<Self>, turn: OrdersTurn) -> Result<OrdersReply, Reason> {
+        self.blocking(move |service| {
+            let courier = service.courier().ok_or_else(|| Reason::cut("this gateway is of no fleet"))?;
+            Ok(courier.turn(turn, now()))
+        })
+        .await
+    }
+}
+
+/// The result, or nothing after an error of the disk: orders of others are carried out meanwhile.
+fn logged<T: Default>(done: Result<T, StoreError>) -> T {
+    done.unwrap_or_else(|error| {
+        if FAILURES.admits() {
+            tracing::error!(%error, "kicks on their way to other gateways can't be read or kept");
+        }
+        T::default()
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,166 @@
+use vpnd_ipc::gateway::auth::{FleetDatagram, OrderDone};
+
+use super::*;
+
+const NOW: Time = Time::from_nanos(1_000_000_000);
+
+/// A gateway's courier and its state directory.
+struct Gateway {
+    courier: Courier,
+    directory: tempfile::TempDir,
+}
+
+fn address(number: u8) -> SocketAddr {
+    ([192, 0, 2, number], 4_433).into()
+}
+
+fn known(number: u8, here: u8, is_alive: bool) -> GatewayState {
+    GatewayState {
+        name: format!("gw{number}"),
+        is_here: number == here,
+        is_connected: is_alive,
+        heard_s: Some(1),
+        address: Some(address(number).ip()),
+        addresses: Vec::new(),
+        version: String::new(),
+        sessions: 0,
+        held: 0,
+        load_percent: 0,
+        is_draining: false,
+    }
+}
+
+/// The gateways 1 to `count`, which know one another by their notices.
+fn fleet(count: u8, clocks: Clocks) -> Vec<Gateway> {
+    let gateway = |number: u8| {
+        let directory = tempfile::tempdir().unwrap();
+        let courier = Courier::open(directory.path(), &format!("gw{number}"), 4_433, clocks).unwrap();
+        let all: Vec<_> = (1..=count).map(|other| known(other, number, true)).collect();
+        assert!(courier.made().is_empty(), "it does not know where it is");
+        courier.know(&all);
+        Gateway { courier, directory }
+    };
+    let gateways: Vec<Gateway> = (1..=count).map(gateway).collect();
+    let notices: Vec<Notice> = gateways.iter().flat_map(|gateway| gateway.courier.made()).collect();
+    assert_eq!(notices.len(), usize::from(count));
+    for gateway in &gateways {
+        notices.iter().for_each(|notice| gateway.courier.learn(notice));
+        assert!(gateway.courier.made().is_empty(), "they know it by now");
+    }
+    gateways
+}
+
+impl Gateway {
+    fn kick(&self, id: u8, at_s: u64) {
+        let kick = Kick { id: [id; 16], user: "ann".to_owned(), at_s, ended: None };
+        Kicks::of_state_dir(self.directory.path()).leave(&kick).unwrap();
+    }
+
+    fn turn(&self, received: Vec<FleetDatagram>, done: &[OrderDone]) -> OrdersReply {
+        let received = received.into_iter().map(|datagram| datagram.bytes).collect();
+        self.courier.turn(OrdersTurn { received, done: done.to_vec() }, NOW)
+    }
+
+    fn ended(&self, id: u8) -> Vec<Option<u64>> {
+        let progress = Kicks::of_state_dir(self.directory.path()).progress(&[id; 16]).unwrap().unwrap();
+        progress.gateways.into_iter().map(|(_, ended)| ended).collect()
+    }
+}
+
+#[test]
+fn a_kick_in_the_state_directory_is_carried_out_and_confirmed_without_a_store() {
+    let clocks = Clocks { wall: || 5_000, steady: || 4_000 };
+    let fleet = fleet(2, clocks);
+    assert!(fleet[0].turn(Vec::new(), &[]).to_send.is_empty(), "a worker makes no order");
+    fleet[0].kick(1, 4_990);
+    let sent = fleet[0].turn(Vec::new(), &[]).to_send;
+    assert_eq!(sent.iter().map(|datagram| datagram.to).collect::<Vec<_>>(), [address(2)]);
+    assert_eq!(fleet[0].ended(1), [None]);
+    let reply = fleet[1].turn(sent, &[]);
+    assert!(reply.to_send.is_empty(), "it is not carried out yet");
+    let [order] = &reply.orders[..] else { panic!("{:?}", reply.orders) };
+    assert_eq!((&*order.revoked.name, order.revoked.cause), ("ann", RevocationCause::Kicked));
+    assert_eq!(order.begun_until_s, 3_990 + 2 * CLOCK_TOLERANCE_S, "by the clock of sessions");
+    let done = OrderDone { id: order.id, ended: Some(2) };
+    let confirmation = fleet[1].turn(Vec::new(), &[done]).to_send;
+    fleet[0].turn(confirmation, &[]);
+    assert_eq!(fleet[0].ended(1), [Some(2)]);
+}
+
+#[test]
+fn an_order_ends_no_sessions_of_the_future() {
+    let ahead = fleet(2, Clocks { wall: || 90_000, steady: || 90_000 });
+    ahead[0].kick(1, 90_000);
+    let sent = ahead[0].turn(Vec::new(), &[]).to_send;
+    let behind = Clocks { wall: || 4_000, steady: || 4_000 };
+    let receiver =
+        Courier::open(ahead[1].directory.path(), "gw2", 4_433, behind).expect("it has the same key");
+    let key = ahead[0].courier.state().orders.public_key().0.into();
+    receiver.learn(&Notice::Gateway("gw1".to_owned(), key, address(1)));
+    let received = sent.into_iter().map(|datagram| datagram.bytes).collect();
+    let orders = receiver.turn(OrdersTurn { received, done: Vec::new() }, NOW).orders;
+    assert_eq!(orders[0].begun_until_s, 4_000 + 2 * CLOCK_TOLERANCE_S);
+}
+
+#[test]
+fn a_kick_stays_until_the_store_and_each_gateway_have_it() {
+    let clocks = Clocks { wall: || 5_000, steady: || 5_000 };
+    let fleet = fleet(3, clocks);
+    let first = &fleet[0];
+    let kicks = Kicks::of_state_dir(first.directory.path());
+    let store = vpnd_store::sqlite::Sqlite::open_or_create(&first.directory.path().join("vpnd.db")).unwrap();
+    first.kick(1, 1_000);
+    first.courier.write(&store).unwrap();
+    assert_eq!(kicks.all().unwrap()[0].ended, None, "the others were not told");
+    let sent = first.turn(Vec::new(), &[]).to_send;
+    let look = |is_third_alive| {
+        first.courier.know(&[known(1, 1, true), known(2, 1, false), known(3, 1, is_third_alive)]);
+        kicks.all().unwrap().len()
+    };
+    assert_eq!(look(true), 1, "the store does not have it");
+    first.courier.write(&store).unwrap();
+    assert_eq!(kicks.all().unwrap()[0].ended, Some(0));
+    assert_eq!(look(true), 1, "the second gateway neither has it nor reads the store");
+    for datagram in sent {
+        let other = &fleet[usize::from(datagram.to == address(3)) + 1];
+        if datagram.to == address(2) {
+            let id = other.turn(vec![datagram], &[]).orders[0].id;
+            let confirmation = other.turn(Vec::new(), &[OrderDone { id, ended: Some(0) }]).to_send;
+            first.turn(confirmation, &[]);
+        }
+    }
+    assert_eq!(look(false), 1, "the third gateway neither has it nor reads the store");
+    assert_eq!(look(true), 0);
+    assert!(
+        first
+            .courier
+            .turn(OrdersTurn { received: Vec::new(), done: Vec::new() }, NOW + HOUR)
+            .to_send
+            .is_empty()
+    );
+}
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+#[test]
+fn a_gateway_that_has_left_the_fleet_gives_no_orders() {
+    let fleet = fleet(2, Clocks::default());
+    fleet[0].kick(1, vpnd_sys::clock::wall_s());
+    let sent = fleet[0].turn(Vec::new(), &[]).to_send;
+    fleet[1].courier.know(&[known(2, 2, true)]);
+    assert!(fleet[1].turn(sent, &[]).orders.is_empty());
+}
+
+#[test]
+fn a_key_stays_and_a_damaged_one_is_replaced() {
+    let directory = tempfile::tempdir().unwrap();
+    let key = || {
+        let courier = Courier::open(directory.path(), "gw1", 1, Clocks::default()).unwrap();
+        courier.state().orders.public_key()
+    };
+    let first = key();
+    assert_eq!(key(), first);
+    std::fs::write(directory.path().join(KEY_FILE), "no key").unwrap();
+    let second = key();
+    assert!(second != first && key() == second);
+}

@@ -1,0 +1,230 @@
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use vpnd_crypto::Secret;
+
+use super::*;
+
+const NOW: Time = Time::from_nanos(1_000_000_000);
+
+fn counting() -> Random {
+    let mut number = 0_u8;
+    Box::new(move |bytes| {
+        number = number.wrapping_add(1);
+        bytes.fill(number);
+    })
+}
+
+fn address(number: u8) -> SocketAddr {
+    ([192, 0, 2, number], 4_433).into()
+}
+
+fn name(number: u8) -> String {
+    format!("gw{number}")
+}
+
+/// The gateways 1 to `count`, which know one another.
+fn fleet(count: u8) -> Vec<Orders> {
+    let own = |number| Orders::new(OwnKey::new(Secret::new([number; 32])), counting());
+    let mut fleet: Vec<Orders> = (1..=count).map(own).collect();
+    let keys: Vec<PublicKey> = fleet.iter().map(Orders::public_key).collect();
+    for gateway in &mut fleet {
+        for (number, key) in (1..).zip(&keys) {
+            gateway.learn(&name(number), *key, address(number));
+        }
+    }
+    fleet
+}
+
+fn order(id: u8) -> Order {
+    Order {
+        id: [id; 16].into(),
+        user: UserName::new("ann").unwrap(),
+        device: None,
+        cause: RevocationCause::Kicked,
+        at_s: 1_000,
+    }
+}
+
+/// The only datagram that is due.
+fn due(gateway: &mut Orders, now: Time) -> Vec<u8> {
+    let mut outgoing = gateway.poll(now);
+    assert_eq!(outgoing.len(), 1, "{outgoing:?}");
+    outgoing.remove(0).datagram
+}
+
+fn confirmed(gateway: &Orders, id: u8) -> Vec<Option<u64>> {
+    gateway.confirmations(&[id; 16]).into_iter().map(|confirmation| confirmation.sessions).collect()
+}
+
+#[test]
+fn an_order_is_sent_to_all_others_until_they_confirm_it() {
+    let mut fleet = fleet(3);
+    assert!(fleet[0].give(NOW, order(1)));
+    let sent = fleet[0].poll(NOW);
+    assert_eq!(sent.iter().map(|outgoing| outgoing.to).collect::<Vec<_>>(), [address(2), address(3)]);
+    assert!(fleet[0].poll(NOW).is_empty(), "not twice at once");
+    assert_eq!(fleet[1].receive(&sent[0].datagram), Some(order(1)));
+    assert!(fleet[1].poll(NOW).is_empty(), "not before it is carried out");
+    fleet[1].carried_out([1; 16].into(), Some(2));
+    let confirmation = due(&mut fleet[1], NOW);
+    assert_eq!(fleet[0].receive(&confirmation), None);
+    assert_eq!(confirmed(&fleet[0], 1), [Some(2), None]);
+
+    let again = fleet[0].poll(NOW + FAST);
+    assert_eq!(again.iter().map(|outgoing| outgoing.to).collect::<Vec<_>>(), [address(3)]);
+    let later = NOW + FAST_FOR;
+    assert_eq!(fleet[0].poll(later).len(), 1);
+    assert!(fleet[0].poll(later + FAST).is_empty(), "by now there is time");
+    assert_eq!(fleet[0].poll(later + SLOW).len(), 1);
+    fleet[0].forget(&[1; 16]);
+    assert!(fleet[0].poll(later + 2 * SLOW).is_empty());
+}
+
+#[test]
+fn a_replayed_order_is_confirmed_again_and_not_carried_out_again() {
+    let mut fleet = fleet(2);
+    fleet[0].give(NOW, order(1));
+    let sent = due(&mut fleet[0], NOW);
+    assert_eq!(fleet[1].receive(&sent), Some(order(1)));
+    assert_eq!(fleet[1].receive(&sent), None, "it is under way");
+    assert!(fleet[1].poll(NOW).is_empty());
+    fleet[1].carried_out([1; 16].into(), Some(1));
+    fleet[1].poll(NOW);
+    let repeated = due(&mut fleet[0], NOW + FAST);
+    for datagram in [&sent, &repeated] {
+        assert_eq!(fleet[1].receive(datagram), None);
+        let confirmation = due(&mut fleet[1], NOW);
+        fleet[0].receive(&confirmation);
+    }
+    assert_eq!(confirmed(&fleet[0], 1), [Some(1)]);
+}
+
+#[test]
+fn an_order_that_could_not_be_carried_out_is_when_it_is_repeated() {
+    let mut fleet = fleet(2);
+    fleet[0].give(NOW, order(1));
+    let sent = due(&mut fleet[0], NOW);
+    assert!(fleet[1].receive(&sent).is_some());
+    fleet[1].carried_out([1; 16].into(), None);
+    assert!(fleet[1].poll(NOW).is_empty());
+    assert_eq!(fleet[1].receive(&sent), Some(order(1)));
+}
+
+#[test]
+fn orders_of_strangers_and_of_gateways_that_have_left_change_nothing() {
+    let mut fleet = fleet(3);
+    fleet[2].give(NOW, order(1));
+    let sent = fleet[2].poll(NOW).remove(1).datagram;
+    let mut stranger = Orders::new(OwnKey::new(Secret::new([9; 32])), counting());
+    stranger.learn("gw2", fleet[1].public_key(), address(2));
+    stranger.give(NOW, order(2));
+    assert_eq!(fleet[1].receive(&due(&mut stranger, NOW)), None, "its key is none of the fleet's");
+    fleet[1].keep_only(&BTreeSet::from(["gw1", "gw2"]));
+    assert_eq!(fleet[1].receive(&sent), None, "it is of the fleet no more");
+}
+
+#[test]
+fn a_confirmation_counts_for_its_sender_alone() {
+    let mut fleet = fleet(3);
+    fleet[0].give(NOW, order(1));
+    fleet[0].poll(NOW);
+    fleet[2].give(NOW, order(1));
+    fleet[2].poll(NOW);
+    // The second has the order of the third with the same name.
+    let sent = fleet[2].poll(NOW + FAST).remove(1).datagram;
+    assert!(fleet[1].receive(&sent).is_some());
+    fleet[1].carried_out([1; 16].into(), Some(7));
+    let confirmation = fleet[1].poll(NOW).remove(0);
+    assert_eq!(confirmation.to, address(3));
+    fleet[0].receive(&confirmation.datagram);
+    assert_eq!(confirmed(&fleet[0], 1), [None, None], "it is for another gateway");
+}
+
+#[test]
+fn a_gateway_that_comes_later_or_with_another_key_gets_the_orders_under_way() {
+    let mut fleet = fleet(2);
+    fleet[0].give(NOW, order(1));
+    let sent = due(&mut fleet[0], NOW);
+    fleet[1].receive(&sent);
+    fleet[1].carried_out([1; 16].into(), Some(0));
+    let confirmation = due(&mut fleet[1], NOW);
+    fleet[0].receive(&confirmation);
+    assert!(fleet[0].poll(NOW + SLOW).is_empty());
+    fleet[0].learn("gw2", OwnKey::new(Secret::new([8; 32])).public(), address(8));
+    fleet[0].learn("gw7", OwnKey::new(Secret::new([7; 32])).public(), address(7));
+    let sent = fleet[0].poll(NOW + SLOW);
+    assert_eq!(sent.iter().map(|outgoing| outgoing.to).collect::<Vec<_>>(), [address(8), address(7)]);
+}
+
+#[test]
+fn numbers_have_limits() {
+    let mut fleet = fleet(2);
+    let numbered = |number: usize| {
+        let mut id = [0; 16];
+        id[..8].copy_from_slice(&number.to_be_bytes());
+        let (user, device) = (UserName::new("n".repeat(128)).unwrap(), Some([number as u8; 16].into()));
+        Order { id: id.into(), user, device, at_s: u64::MAX, ..order(0) }
+    };
+    assert!((0..MAX_GIVEN).all(|number| fleet[0].give(NOW, numbered(number))));
+    assert!(!fleet[0].give(NOW, numbered(MAX_GIVEN)));
+    assert_eq!(fleet[0].poll(NOW).len(), MAX_AT_ONCE);
+    assert_eq!(fleet[0].poll(NOW).len(), MAX_GIVEN - MAX_AT_ONCE, "the others have their turn");
+    for number in 0..2 * MAX_TAKEN {
+        let order = numbered(number);
+        assert_eq!(fleet[1].take("gw1".to_owned(), order.clone()), Some(order));
+    }
+    assert_eq!(fleet[1].taken.len(), MAX_TAKEN);
+    for number in 0..=MAX_GATEWAYS {
+        let key = OwnKey::new(Secret::new([number as u8; 32])).public();
+        fleet[1].learn(&format!("other{number}"), key, address(1));
+    }
+    assert_eq!(fleet[1].gateways.len(), MAX_GATEWAYS);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    #[test]
+    fn any_bytes_are_taken_or_ignored(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+        let mut fleet = fleet(2);
+        prop_assert_eq!(fleet[1].receive(&bytes), None);
+    }
+
+    /// Whatever is lost, doubled or late: each order is carried out once, and all are confirmed in the end.
+    #[test]
+    fn orders_arrive_once_on_a_bad_network(fates in proptest::collection::vec(0..4_u8, 1..60)) {
+        let mut fleet = fleet(3);
+        let mut fates = fates.into_iter();
+        let (mut now, mut late, mut carried_out) = (NOW, Vec::new(), BTreeMap::new());
+        fleet[0].give(now, order(1));
+        fleet[1].give(now, order(2));
+        for _ in 0..200 {
+            let mut on_their_way: Vec<Outgoing> = std::mem::take(&mut late);
+            on_their_way.extend(fleet.iter_mut().flat_map(|gateway| gateway.poll(now)));
+            for outgoing in on_their_way {
+                let to = (1..=3).find(|number| address(*number) == outgoing.to).unwrap();
+                let copies = match fates.next() {
+                    Some(0) => 0,
+                    Some(1) => 2,
+                    Some(2) => {
+                        late.push(outgoing);
+                        continue;
+                    }
+                    _ => 1,
+                };
+                for _ in 0..copies {
+                    let receiver = &mut fleet[usize::from(to) - 1];
+                    if let Some(order) = receiver.receive(&outgoing.datagram) {
+                        *carried_out.entry((to, order.id)).or_insert(0) += 1;
+                        receiver.carried_out(order.id, Some(1));
+                    }
+                }
+            }
+            now = now + FAST;
+        }
+        prop_assert_eq!(carried_out.into_values().collect::<Vec<_>>(), vec![1; 4]);
+        prop_assert_eq!(confirmed(&fleet[0], 1), vec![Some(1); 2]);
+        prop_assert_eq!(confirmed(&fleet[1], 2), vec![Some(1); 2]);
+    }
+}
