@@ -49,7 +49,7 @@ use vpnd_store::audit::SessionStart;
 use vpnd_store::audit::recorder::Recorder;
 use vpnd_store::password::Password;
 use vpnd_store::{LeaseOwner, Revocation, SessionChange, SessionRecord, Store, StoreError, User, UserId};
-use vpnd_sys::clock::Clocks;
+use vpnd_sys::clock::{Clocks, now};
 
 /// Logins that were granted and whose sessions are not kept yet, at most.
 const MAX_GRANTS: usize = 16_384;
@@ -390,7 +390,7 @@ impl Service {
         if expired > 0 {
             tracing::info!(users = expired, "accounts have expired");
         }
-        let history = self.store.history();
+        let (history, begun) = (self.store.history(), now());
         let last = self.store.last_revocation()?;
         let all = Revocations { seen: last, found: Vec::new(), history, went_back: false };
         let Some(seen) = query.seen else { return Ok(all) };
@@ -410,14 +410,19 @@ impl Service {
         }
         self.store.forget_revocations(seen);
         let (mut seen, mut found, mut group_bytes) = (seen, Vec::new(), 0);
-        for revocation in self.store.revocations_since(seen)?.into_iter().take(MAX_REVOCATIONS) {
-            let revoked = self.revoked(&revocation)?;
+        let mut read = self.store.revocations_since(seen)?;
+        read.truncate(MAX_REVOCATIONS);
+        for revocation in &read {
+            let revoked = self.revoked(revocation)?;
             group_bytes += revoked.groups.iter().flatten().map(|group| group.len() + 8).sum::<usize>();
             seen = revocation.seq;
             found.push(revoked);
             if group_bytes >= MAX_GROUP_BYTES {
                 break;
             }
+        }
+        if let Some(courier) = self.courier() {
+            courier.has_read(&read[..found.len()], begun);
         }
         Ok(Revocations { seen, found, ..all })
     }

@@ -20,8 +20,11 @@ use crate::seal::{FilterKey, OwnKey, Pair, PublicKey, SenderId};
 
 /// Other gateways, at most.
 pub const MAX_GATEWAYS: usize = 256;
-/// Orders under way, at most; the owner gives others later.
+/// Orders under way to all gateways, at most; the owner gives others later.
 pub const MAX_GIVEN: usize = 256;
+/// Orders under way to some gateways, at most: the oldest are forgotten, and so are old ones.
+const MAX_PASSED_ON: usize = 256;
+const PASSED_ON_FOR: Duration = Duration::from_secs(600);
 /// Orders of others that are known again when they are repeated.
 const MAX_TAKEN: usize = 4_096;
 /// Datagrams of one call.
@@ -53,6 +56,9 @@ pub struct Order {
     /// When it was given, in seconds since 1970: later sessions are not meant.
     #[n(4)]
     pub at_s: u64,
+    /// Whether the database has it, too: it is for gateways that can't read that.
+    #[n(5)]
+    pub is_stored: bool,
 }
 
 /// A message in a datagram.
@@ -96,6 +102,8 @@ struct Gateway {
 struct Given {
     order: Order,
     since: Time,
+    /// The gateways that it is for, if not for all.
+    to: Option<BTreeSet<String>>,
     /// By the names of the gateways that it was sent to.
     sent: BTreeMap<String, Sent>,
 }
@@ -180,15 +188,33 @@ impl Orders {
         self.gateways.retain(|name, _| names.contains(&**name));
     }
 
+    /// The names of the other gateways, sorted.
+    pub fn gateways(&self) -> impl Iterator<Item = &str> {
+        self.gateways.keys().map(String::as_str)
+    }
+
     /// Gives an order to all other gateways, those included that become known later. `false` if too
     /// many are under way.
     pub fn give(&mut self, now: Time, order: Order) -> bool {
-        if self.given.len() >= MAX_GIVEN {
+        if self.given.values().filter(|given| given.to.is_none()).count() >= MAX_GIVEN {
             return false;
         }
-        let given = Given { order, since: now, sent: BTreeMap::new() };
+        let given = Given { order, since: now, to: None, sent: BTreeMap::new() };
         self.given.entry(given.order.id.into()).or_insert(given);
         true
+    }
+
+    /// Gives an order to these gateways, for some time at most. An earlier one may be forgotten for it.
+    pub fn pass_on(&mut self, now: Time, order: Order, to: BTreeSet<String>) {
+        self.given.retain(|_, given| given.to.is_none() || !given.is_over(now));
+        let passed_on = self.given.iter().filter(|(_, given)| given.to.is_some());
+        if passed_on.clone().count() >= MAX_PASSED_ON
+            && let Some(oldest) = passed_on.min_by_key(|(_, given)| given.since).map(|(id, _)| *id)
+        {
+            self.given.remove(&oldest);
+        }
+        let given = Given { order, since: now, to: Some(to), sent: BTreeMap::new() };
+        self.given.entry(given.order.id.into()).or_insert(given);
     }
 
     /// Whether this order is under way.
@@ -277,9 +303,10 @@ impl Orders {
                 return outgoing;
             }
         }
-        for Given { order, since, sent } in given.values_mut() {
+        for Given { order, since, to, sent } in given.values_mut() {
             let interval = if now.since(*since) < FAST_FOR { FAST } else { SLOW };
-            for (name, gateway) in &*gateways {
+            let is_meant = |name: &String| to.as_ref().is_none_or(|to| to.contains(name));
+            for (name, gateway) in gateways.iter().filter(|(name, _)| is_meant(name)) {
                 let sent = sent.entry(name.clone()).or_insert(Sent { next: now, confirmed: None });
                 if sent.confirmed.is_some() || sent.next > now {
                     continue;
@@ -292,6 +319,14 @@ impl Orders {
             }
         }
         outgoing
+    }
+}
+
+impl Given {
+    /// Whether one that was passed on needs no more repetitions.
+    fn is_over(&self, now: Time) -> bool {
+        let confirmed = |name: &String| self.sent.get(name).is_some_and(|sent| sent.confirmed.is_some());
+        now.since(self.since) > PASSED_ON_FOR || self.to.iter().flatten().all(confirmed)
     }
 }
 

@@ -1,7 +1,9 @@
-//! Kicks that reach the fleet's other gateways without the database, as orders (PROTOCOL §19).
+//! Kicks that reach the fleet's other gateways without the database, and revocations that reach those
+//! which alone are without it, as orders (PROTOCOL §19).
 //!
-//! INVARIANT: an order begins with a kick that a command has left in the state directory, so the worker
-//! can withhold one and make none. An order of another gateway ends sessions alone that began before it.
+//! INVARIANT: an order begins with a kick that a command has left in the state directory, or with a
+//! revocation of the store, so the worker can withhold one and make none. An order of another gateway ends
+//! sessions alone that began before it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -21,7 +23,7 @@ use vpnd_pki::key_file::{self, Content};
 use vpnd_proto::control::UserName;
 use vpnd_proto::time::Time;
 use vpnd_store::postgres::CLOCK_TOLERANCE_S;
-use vpnd_store::{GatewayState, Kick, Kicks, RevocationCause, Store, StoreError};
+use vpnd_store::{GatewayState, Kick, Kicks, Revocation, RevocationCause, Store, StoreError};
 use vpnd_sys::clock::{Clocks, now};
 use vpnd_sys::log_limit::LogLimit;
 
@@ -34,6 +36,17 @@ const KEY_FILE: &str = "fleet.key";
 const NOTICE_INTERVAL_S: u64 = 15 * 60;
 /// Time for the command that has left a kick to read what has become of it, seconds.
 const KEPT_S: u64 = 60;
+
+/// Gateways, the next ones by name, to which each passes what it reads of revocations: that each has
+/// several that do is enough.
+const PASSED_TO: usize = 2;
+/// Revocations are as old as they look if those before them were read within this time.
+const CURRENT: Duration = Duration::from_secs(2);
+/// Time for this gateway to read in the store what another one has passed on; longer than the worker's
+/// interval.
+const HOLD: Duration = Duration::from_millis(450);
+/// Orders that wait for that, at most.
+const MAX_HELD: usize = 512;
 
 /// Limits the log's lines about kicks that can't be read or kept.
 static FAILURES: LogLimit = LogLimit::new(1, Duration::from_secs(60));
@@ -56,6 +69,34 @@ struct State {
     place: Option<SocketAddr>,
     /// The place that the others were let know last, and when.
     said: Option<(SocketAddr, u64)>,
+    /// The gateways that read the store by their last reports.
+    readers: BTreeSet<String>,
+    /// When revocations were read last: the beginning of that.
+    read: Option<Time>,
+    /// Orders that were passed on, and when they came.
+    held: Vec<(Order, Time)>,
+}
+
+impl State {
+    /// Holds orders that this gateway may read in the store; those that are to be carried out.
+    fn sift(&mut self, orders: Vec<Order>, now: Time) -> Vec<Order> {
+        let (passed_on, mut due): (Vec<Order>, Vec<Order>) =
+            orders.into_iter().partition(|order| order.is_stored);
+        self.held.extend(passed_on.into_iter().map(|order| (order, now)));
+        for (order, since) in std::mem::take(&mut self.held) {
+            if self.read.is_some_and(|read| read > since) {
+                self.orders.carried_out(order.id, Some(0));
+            } else if now.since(since) > HOLD {
+                due.push(order);
+            } else if self.held.len() < MAX_HELD {
+                self.held.push((order, since));
+            } else {
+                // It is sent again.
+                self.orders.carried_out(order.id, None);
+            }
+        }
+        due
+    }
 }
 
 impl Courier {
@@ -70,7 +111,15 @@ impl Courier {
             Content::Damaged => key_file::make_again(&mut file, &path)?,
         };
         let orders = Orders::new(OwnKey::new(key), vpnd_sys::random::random());
-        let state = State { orders, kept: HashMap::new(), place: None, said: None };
+        let state = State {
+            orders,
+            kept: HashMap::new(),
+            place: None,
+            said: None,
+            readers: BTreeSet::new(),
+            read: None,
+            held: Vec::new(),
+        };
         let (name, kicks) = (name.to_owned(), Kicks::of_state_dir(state_dir));
         Ok(Self { name, port, clocks, kicks, state: Mutex::new(state) })
     }
@@ -88,6 +137,7 @@ impl Courier {
         let received = turn.received.into_iter().take(MAX_FLEET_DATAGRAMS);
         let orders = received.filter_map(|datagram| state.orders.receive(&datagram));
         let orders: Vec<Order> = orders.collect();
+        let orders = state.sift(orders, now);
         let to_send = state.orders.poll(now).into_iter();
         let filter = state.orders.filter().0.into();
         let confirmed: Vec<(OrderId, Vec<Confirmation>)> =
@@ -113,12 +163,12 @@ impl Courier {
         let Ok(user) = UserName::new(kick.user.as_str()) else { return };
         if !orders.is_given(&kick.id) {
             let (id, cause, at_s) = (kick.id.into(), RevocationCause::Kicked, kick.steady_s(self.clocks));
-            orders.give(now, Order { id, user, device: None, cause, at_s });
+            orders.give(now, Order { id, user, device: None, cause, at_s, is_stored: false });
         }
     }
 
     fn ordered(&self, order: Order) -> OrderedEnd {
-        let Order { id, user, device, cause, at_s } = order;
+        let Order { id, user, device, cause, at_s, .. } = order;
         tracing::info!(user = &*user, ?cause, "another gateway orders the end of sessions");
         // Another gateway's clock may be ahead; none is so by more.
         let at_s = at_s.min((self.clocks.steady)());
@@ -127,6 +177,38 @@ impl Courier {
             revoked: Revoked { name: user, cause, device, groups: None },
             begun_until_s: at_s.saturating_add(2 * CLOCK_TOLERANCE_S),
         }
+    }
+
+    /// Passes revocations on that were just read, to the gateways that may be without the store; the read
+    /// began at that time.
+    pub(super) fn has_read(&self, found: &[Revocation], begun: Time) {
+        let mut state = self.state();
+        let before = state.read.replace(begun);
+        let is_current = before.is_some_and(|before| begun.since(before) < CURRENT);
+        let to = self.receivers(&state);
+        if !is_current || to.is_empty() {
+            return;
+        }
+        for Revocation { name, cause, device, .. } in found {
+            let Ok(user) = UserName::new(name.as_str()) else { continue };
+            if *cause == RevocationCause::Groups {
+                continue;
+            }
+            let (id, device) = (ByteArray::from(rand::random::<[u8; 16]>()), device.map(|id| id.0.into()));
+            let at_s = (self.clocks.steady)();
+            let order = Order { id, user, device, cause: *cause, at_s, is_stored: true };
+            state.orders.pass_on(begun, order, to.clone());
+        }
+    }
+
+    /// The gateways to which this one passes revocations on: the next ones, and all that may not read
+    /// them.
+    fn receivers(&self, state: &State) -> BTreeSet<String> {
+        let names: Vec<&str> = state.orders.gateways().collect();
+        let at = names.partition_point(|name| *name < &*self.name);
+        let next = names[at..].iter().chain(&names[..at]).take(PASSED_TO);
+        let silent = names.iter().filter(|name| !state.readers.contains(**name));
+        next.chain(silent).map(|name| (*name).to_owned()).collect()
     }
 
     /// Writes kicks to the store, after they were given to the other gateways: a command that reads that
@@ -155,6 +237,7 @@ impl Courier {
         let mut state = self.state();
         state.place = host.map(|host| SocketAddr::new(host.to_canonical(), self.port)).or(state.place);
         state.orders.keep_only(&names);
+        state.readers = names.iter().filter(|name| reads(name)).map(|name| (*name).to_owned()).collect();
         for kick in kicks.iter().filter(|kick| kick.ended.is_some()) {
             let confirmations = state.orders.confirmations(&kick.id);
             let is_known = |at: &Confirmation| at.sessions.is_some() || reads(&at.gateway);

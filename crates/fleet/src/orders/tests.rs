@@ -43,6 +43,7 @@ fn order(id: u8) -> Order {
         device: None,
         cause: RevocationCause::Kicked,
         at_s: 1_000,
+        is_stored: false,
     }
 }
 
@@ -155,6 +156,28 @@ fn a_gateway_that_comes_later_or_with_another_key_gets_the_orders_under_way() {
     fleet[0].learn("gw7", OwnKey::new(Secret::new([7; 32])).public(), address(7));
     let sent = fleet[0].poll(NOW + SLOW);
     assert_eq!(sent.iter().map(|outgoing| outgoing.to).collect::<Vec<_>>(), [address(8), address(7)]);
+}
+
+#[test]
+fn an_order_that_is_passed_on_is_for_some_gateways_and_for_some_time() {
+    let mut fleet = fleet(4);
+    let numbered = |number: u16| {
+        let mut id = [0; 16];
+        id[..2].copy_from_slice(&number.to_be_bytes());
+        Order { id: id.into(), ..order(0) }
+    };
+    let to = || BTreeSet::from([name(3)]);
+    fleet[0].pass_on(NOW, numbered(0), to());
+    let sent = fleet[0].poll(NOW);
+    assert_eq!(sent.iter().map(|outgoing| outgoing.to).collect::<Vec<_>>(), [address(3)]);
+    for number in 1..=MAX_PASSED_ON {
+        fleet[0].pass_on(NOW + FAST, numbered(number as u16), to());
+    }
+    assert_eq!(fleet[0].given.len(), MAX_PASSED_ON);
+    assert!(!fleet[0].is_given(&[0; 16]), "the oldest has made room");
+    assert!(fleet[0].give(NOW + FAST, order(9)), "there is room for others");
+    fleet[0].pass_on(NOW + PASSED_ON_FOR + 2 * FAST, numbered(1_000), to());
+    assert_eq!(fleet[0].given.len(), 2, "old ones are forgotten, but not the one for all");
 }
 
 #[test]

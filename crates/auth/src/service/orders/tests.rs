@@ -164,3 +164,79 @@ fn a_key_stays_and_a_damaged_one_is_replaced() {
     let second = key();
     assert!(second != first && key() == second);
 }
+
+fn disabled(seq: u64) -> Revocation {
+    let cause = RevocationCause::Disabled;
+    Revocation { seq, user: vpnd_store::UserId([1; 16]), name: "ann".to_owned(), cause, device: None }
+}
+
+/// The time after which the second gateway does something about a revocation that the first one has
+/// read, and whether it carries that out; `reads_after`: when it reads the store itself.
+fn passed_on(reads_after: Option<Duration>) -> (Duration, bool) {
+    let fleet = fleet(2, Clocks { wall: || 5_000, steady: || 5_000 });
+    let begun = NOW + HOLD;
+    fleet[0].courier.has_read(&[], NOW);
+    fleet[0].courier.has_read(&[disabled(1)], begun);
+    let turn = |at: usize, received: Vec<FleetDatagram>, now| {
+        let received = received.into_iter().map(|datagram| datagram.bytes).collect();
+        fleet[at].courier.turn(OrdersTurn { received, done: Vec::new() }, now)
+    };
+    let mut received = turn(0, Vec::new(), begun).to_send;
+    assert_eq!(received.len(), 1);
+    for after in (0..10).map(|number| number * TURN) {
+        if reads_after.is_some_and(|reads_after| after >= reads_after) {
+            fleet[1].courier.has_read(&[], begun + after);
+        }
+        let reply = turn(1, std::mem::take(&mut received), begun + after);
+        if let [order] = &reply.orders[..] {
+            assert_eq!((&*order.revoked.name, order.revoked.cause), ("ann", RevocationCause::Disabled));
+            return (after, true);
+        }
+        if !reply.to_send.is_empty() {
+            turn(0, reply.to_send, begun + after);
+            assert!(turn(0, Vec::new(), begun + HOUR).to_send.is_empty(), "it is confirmed");
+            return (after, false);
+        }
+    }
+    panic!("neither carried out nor confirmed");
+}
+
+const TURN: Duration = Duration::from_millis(100);
+
+#[test]
+fn what_one_gateway_reads_is_carried_out_by_another_that_can_not() {
+    assert_eq!(passed_on(None), (5 * TURN, true));
+    assert_eq!(passed_on(Some(2 * TURN)), (2 * TURN, false), "it reads it by itself");
+}
+
+#[test]
+fn only_what_was_revoked_a_moment_ago_is_passed_on() {
+    let fleet = fleet(2, Clocks::default());
+    let sent =
+        |now| fleet[0].courier.turn(OrdersTurn { received: Vec::new(), done: Vec::new() }, now).to_send;
+    fleet[0].courier.has_read(&[disabled(1)], NOW);
+    assert!(sent(NOW).is_empty(), "it is of any age");
+    fleet[0].courier.has_read(&[disabled(2)], NOW + CURRENT);
+    assert!(sent(NOW + CURRENT).is_empty(), "this gateway was without the store itself");
+    let groups = Revocation { cause: RevocationCause::Groups, ..disabled(3) };
+    fleet[0].courier.has_read(&[groups, disabled(4)], NOW + CURRENT + HOLD);
+    assert_eq!(sent(NOW + CURRENT + HOLD).len(), 1);
+}
+
+#[test]
+fn each_gateway_passes_on_to_the_next_ones_and_to_those_that_may_not_read() {
+    let fleet = fleet(5, Clocks::default());
+    let receivers = |number: u8, silent: &[u8]| -> Vec<String> {
+        let courier = &fleet[usize::from(number) - 1].courier;
+        let all: Vec<_> = (1..=5).map(|other| known(other, number, !silent.contains(&other))).collect();
+        courier.know(&all);
+        courier.receivers(&courier.state()).into_iter().collect()
+    };
+    assert_eq!(receivers(1, &[]), ["gw2", "gw3"]);
+    assert_eq!(receivers(4, &[]), ["gw1", "gw5"]);
+    assert_eq!(receivers(5, &[]), ["gw1", "gw2"]);
+    assert_eq!(receivers(1, &[4]), ["gw2", "gw3", "gw4"]);
+    let courier = &fleet[0].courier;
+    courier.know(&[known(1, 1, true)]);
+    assert!(courier.receivers(&courier.state()).is_empty(), "the others have left the fleet");
+}

@@ -1,5 +1,6 @@
 //! Behaviour: a kick reaches the sessions at every gateway of a fleet also while the database is away;
-//! orders that are forged or sent again change nothing, and a gateway that does not answer is named.
+//! orders that are forged or sent again change nothing, and a gateway that does not answer is named. One
+//! that is cut off alone learns from the others who was disabled.
 
 use std::net::Ipv4Addr;
 
@@ -116,4 +117,31 @@ fn a_kick_reaches_the_other_gateway_without_the_database_and_no_forger_or_replay
     });
     client.process().assert_running();
     assert_eq!(session(&fleet.second), before, "and change nothing");
+}
+
+#[test]
+fn a_gateway_that_is_cut_off_from_the_database_ends_the_sessions_of_a_user_who_is_disabled_elsewhere() {
+    let Some(lab) = Lab::new(2) else { return };
+    let Some(mut fleet) = Fleet::new(&lab) else { return };
+    edit_toml(&fleet.ann.profile, |profile| {
+        profile["server"]["addresses"].as_array_mut().unwrap().remove(0);
+    });
+    fleet.start();
+    let mut client = Client::connect(&lab, 1, &fleet.ann);
+    eventually("the second gateway has the session", LIMIT, at(&fleet.second));
+    for (gateway, other) in [(&mut fleet.first, "gw2"), (&mut fleet.second, "gw1")] {
+        said(gateway, &format!("orders go to {other}"), 1);
+    }
+    let port = fleet.cluster.port;
+    lab.net.nft(&format!(
+        "add table ip cut\n\
+         add chain ip cut in {{ type filter hook input priority 0; }}\n\
+         add rule ip cut in ip saddr {SECOND_GATEWAY} tcp dport {port} drop\n"
+    ));
+    must(process::run(fleet.first.user(&["disable", "ann"])));
+    let disabled = Instant::now();
+    let status = client.process().wait(LIMIT);
+    println!("disabled while its gateway is cut off: out after {:.2?}", disabled.elapsed());
+    assert!(!status.success() && client.process().output().contains("disabled"), "{status}");
+    said(&mut fleet.second, "ended by another gateway's order", 1);
 }
