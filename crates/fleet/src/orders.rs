@@ -223,9 +223,9 @@ impl Orders {
         self.given.contains_key(id)
     }
 
-    /// Sends an order no more.
-    pub fn forget(&mut self, id: &OrderId) {
-        self.given.remove(id);
+    /// Sends orders to all gateways no more but for these.
+    pub fn keep_given(&mut self, ids: &BTreeSet<OrderId>) {
+        self.given.retain(|id, given| given.to.is_some() || ids.contains(id));
     }
 
     /// The confirmations of an order of this gateway, by name.
@@ -272,18 +272,23 @@ impl Orders {
         Some(order)
     }
 
-    /// An order of another gateway is carried out; `None` if it could not be, and is to be carried out
-    /// when it is repeated.
+    /// An order of another gateway is carried out. `None`: sessions have ended and that could not be
+    /// stored. It is never confirmed then, for one that is repeated finds no session to end.
     pub fn carried_out(&mut self, id: ByteArray<16>, ended: Option<u64>) {
-        let Some(at) = self.taken.iter().position(|taken| taken.id == id && taken.ended.is_none()) else {
-            return;
-        };
-        let Some(ended) = ended else {
-            self.taken.remove(at);
-            return;
-        };
+        let (Some(at), Some(ended)) = (self.under_way(id), ended) else { return };
         self.taken[at].ended = Some(ended);
         self.confirm(self.taken[at].from.clone(), id, ended);
+    }
+
+    /// An order of another gateway is put off until it is repeated.
+    pub fn put_off(&mut self, id: ByteArray<16>) {
+        if let Some(at) = self.under_way(id) {
+            self.taken.remove(at);
+        }
+    }
+
+    fn under_way(&self, id: ByteArray<16>) -> Option<usize> {
+        self.taken.iter().position(|taken| taken.id == id && taken.ended.is_none())
     }
 
     fn confirm(&mut self, to: String, id: ByteArray<16>, ended: u64) {

@@ -54,7 +54,7 @@ pub use fleet::{
     Notices, TakenAway,
 };
 pub use invitations::{Accepted, INVITATION_LIFETIME_S, InvitationHash, InvitationToken, Invitations};
-pub use kicks::{Kick, KickProgress, Kicks};
+pub use kicks::{Kick, KickProgress, Kicks, SeenKick};
 pub use known_devices::{KnownDevice, KnownDevices, Sighting, client_network};
 pub use leases::{Family, KEPT_LEASES, Lease, LeaseOwner, Leases};
 pub use live_user::LiveUser;

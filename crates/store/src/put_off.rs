@@ -362,19 +362,11 @@ impl PutOff {
                     "changes of sessions and kicks that waited for the user store are lost: the sessions that it has \
                      end, and WireGuard devices that had one have to be renewed, for they may have been kicked"
                 );
-                self.set_aside().map_err(|error| self.failed(&error))?;
+                set_aside(&self.path, &self.damaged).map_err(|error| self.failed(&error))?;
                 prepare(&self.path, SCHEMA)
             }
             opened => opened,
         }
-    }
-
-    fn set_aside(&self) -> io::Result<()> {
-        match fs::remove_file(self.path.with_extension("put-off-journal")) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => fs::rename(&self.path, &self.damaged)?,
-        }
-        File::open(secret_file::parent(&self.path))?.sync_all()
     }
 
     fn failed(&self, error: &io::Error) -> StoreError {
@@ -399,6 +391,17 @@ pub(crate) fn prepare(path: &Path, schema: &str) -> Result<Connection, StoreErro
         (connection, found) if found == "ok" => Ok(connection),
         (_, damage) => Err(StoreError::corrupted(path.to_owned(), damage)),
     }
+}
+
+/// Moves a damaged database of this kind to another name, without its journal.
+pub(crate) fn set_aside(path: &Path, damaged: &Path) -> io::Result<()> {
+    let mut journal = path.as_os_str().to_owned();
+    journal.push("-journal");
+    match fs::remove_file(journal) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => fs::rename(path, damaged)?,
+    }
+    File::open(secret_file::parent(path))?.sync_all()
 }
 
 /// Makes changes in the store; which of them were made.

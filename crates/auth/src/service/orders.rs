@@ -23,7 +23,7 @@ use vpnd_pki::key_file::{self, Content};
 use vpnd_proto::control::UserName;
 use vpnd_proto::time::Time;
 use vpnd_store::postgres::CLOCK_TOLERANCE_S;
-use vpnd_store::{GatewayState, Kick, Kicks, Revocation, RevocationCause, Store, StoreError};
+use vpnd_store::{GatewayState, Kicks, Revocation, RevocationCause, SeenKick, Store, StoreError};
 use vpnd_sys::clock::{Clocks, now};
 use vpnd_sys::log_limit::LogLimit;
 
@@ -36,6 +36,11 @@ const KEY_FILE: &str = "fleet.key";
 const NOTICE_INTERVAL_S: u64 = 15 * 60;
 /// Time for the command that has left a kick to read what has become of it, seconds.
 const KEPT_S: u64 = 60;
+/// A kick that the store has is forgotten then, whoever has not confirmed it: a gateway that starts reads
+/// the store.
+const KEPT_AT_MOST_S: u64 = 3_600;
+/// Time for a kick that was sent to be written, or to wait for the store by its age.
+const SENT_FOR: Duration = Duration::from_secs(10);
 
 /// Gateways, the next ones by name, to which each passes what it reads of revocations: that each has
 /// several that do is enough.
@@ -51,6 +56,9 @@ const MAX_HELD: usize = 512;
 /// Limits the log's lines about kicks that can't be read or kept.
 static FAILURES: LogLimit = LogLimit::new(1, Duration::from_secs(60));
 
+/// Confirmations of kicks.
+type Confirmed = Vec<(OrderId, Vec<Confirmation>)>;
+
 /// Has other gateways carry kicks out.
 pub(crate) struct Courier {
     /// This gateway's, in its fleet.
@@ -63,8 +71,8 @@ pub(crate) struct Courier {
 
 struct State {
     orders: Orders,
-    /// The confirmations that are kept for the commands.
-    kept: HashMap<OrderId, Vec<Confirmation>>,
+    /// The confirmations that are kept for the commands, and since when.
+    kept: HashMap<OrderId, (Vec<Confirmation>, Time)>,
     /// Where the others reach this gateway, once that is known.
     place: Option<SocketAddr>,
     /// The place that the others were let know last, and when.
@@ -92,7 +100,7 @@ impl State {
                 self.held.push((order, since));
             } else {
                 // It is sent again.
-                self.orders.carried_out(order.id, None);
+                self.orders.put_off(order.id);
             }
         }
         due
@@ -124,47 +132,60 @@ impl Courier {
         Ok(Self { name, port, clocks, kicks, state: Mutex::new(state) })
     }
 
-    /// Takes what has come, and says what is to be sent and done. Waits for no database.
+    /// Takes what has come, and says what is to be sent and done. Waits for no database but the kicks'
+    /// own, and for that without the lock: notices are made under one of the whole fleet.
     pub(super) fn turn(&self, turn: OrdersTurn, now: Time) -> OrdersReply {
-        let kicks = logged(self.kicks.all());
+        let kicks = logged(self.kicks.see(self.clocks).and_then(|()| self.kicks.unconfirmed()));
+        let (mut reply, orders, news) = self.take_turn(turn, kicks.as_deref(), now);
+        // Before a kick counts as given.
+        for (id, confirmed) in news {
+            let confirmations: Vec<_> =
+                confirmed.iter().map(|at| (at.gateway.clone(), at.sessions)).collect();
+            if logged(self.kicks.confirm(&id, &confirmations)).is_some() {
+                self.state().kept.insert(id, (confirmed, now));
+            }
+        }
+        reply.orders = orders.into_iter().map(|order| self.ordered(order)).collect();
+        reply
+    }
+
+    /// The part of a turn under the lock: also the orders of others, and the confirmations that are new.
+    /// `kicks` are those that some gateway has not confirmed, if they could be read.
+    fn take_turn(
+        &self,
+        turn: OrdersTurn,
+        kicks: Option<&[SeenKick]>,
+        now: Time,
+    ) -> (OrdersReply, Vec<Order>, Confirmed) {
         let mut state = self.state();
-        for kick in &kicks {
-            self.give(&mut state.orders, kick, now);
+        if let Some(kicks) = kicks {
+            let ids: BTreeSet<OrderId> = kicks.iter().map(|seen| seen.kick.id).collect();
+            state.orders.keep_given(&ids);
+            state.kept.retain(|id, (_, since)| ids.contains(id) || now.since(*since) < SENT_FOR);
+            for seen in kicks {
+                give(&mut state.orders, seen, now);
+            }
         }
         for OrderDone { id, ended } in turn.done {
             state.orders.carried_out(id, ended);
         }
         let received = turn.received.into_iter().take(MAX_FLEET_DATAGRAMS);
-        let orders = received.filter_map(|datagram| state.orders.receive(&datagram));
-        let orders: Vec<Order> = orders.collect();
+        let orders: Vec<Order> = received.filter_map(|datagram| state.orders.receive(&datagram)).collect();
         let orders = state.sift(orders, now);
         let to_send = state.orders.poll(now).into_iter();
-        let filter = state.orders.filter().0.into();
-        let confirmed: Vec<(OrderId, Vec<Confirmation>)> =
-            kicks.iter().map(|kick| (kick.id, state.orders.confirmations(&kick.id))).collect();
-        let is_new = |(id, confirmed): &(OrderId, Vec<_>)| state.kept.get(id) != Some(confirmed);
-        let news: Vec<_> = confirmed.into_iter().filter(is_new).collect();
-        // Before a kick counts as given.
-        for (id, confirmed) in news {
-            let confirmations: Vec<_> =
-                confirmed.iter().map(|at| (at.gateway.clone(), at.sessions)).collect();
-            logged(self.kicks.confirm(&id, &confirmations));
-            state.kept.insert(id, confirmed);
-        }
-        drop(state);
-        OrdersReply {
-            filter,
-            to_send: to_send.map(|sent| FleetDatagram { to: sent.to, bytes: sent.datagram.into() }).collect(),
-            orders: orders.into_iter().map(|order| self.ordered(order)).collect(),
-        }
-    }
-
-    fn give(&self, orders: &mut Orders, kick: &Kick, now: Time) {
-        let Ok(user) = UserName::new(kick.user.as_str()) else { return };
-        if !orders.is_given(&kick.id) {
-            let (id, cause, at_s) = (kick.id.into(), RevocationCause::Kicked, kick.steady_s(self.clocks));
-            orders.give(now, Order { id, user, device: None, cause, at_s, is_stored: false });
-        }
+        let to_send = to_send.map(|sent| FleetDatagram { to: sent.to, bytes: sent.datagram.into() });
+        let reply = OrdersReply {
+            filter: state.orders.filter().0.into(),
+            to_send: to_send.collect(),
+            orders: Vec::new(),
+        };
+        let ids = kicks.into_iter().flatten().map(|seen| seen.kick.id);
+        let confirmed = ids.map(|id| (id, state.orders.confirmations(&id)));
+        let is_new = |(id, confirmed): &(OrderId, Vec<_>)| {
+            state.kept.get(id).is_none_or(|(kept, _)| kept != confirmed)
+        };
+        let news = confirmed.filter(is_new).collect();
+        (reply, orders, news)
     }
 
     fn ordered(&self, order: Order) -> OrderedEnd {
@@ -212,14 +233,12 @@ impl Courier {
     }
 
     /// Writes kicks to the store, after they were given to the other gateways: a command that reads that
-    /// the store has one waits for those that are named then.
+    /// the store has one waits for those that are named then. A worker that withholds them holds a kick
+    /// back for a second.
     pub(super) fn write(&self, store: &dyn Store) -> Result<(), StoreError> {
-        let mut kicks = self.kicks.all()?;
-        {
-            let state = self.state();
-            kicks.retain(|kick| state.kept.contains_key(&kick.id));
-        }
-        let written = self.kicks.write(store, &kicks, self.clocks)?;
+        self.kicks.see(self.clocks)?;
+        let is_sent = |id: &OrderId| self.state().kept.contains_key(id);
+        let written = self.kicks.write(store, is_sent, self.clocks)?;
         if written > 0 {
             tracing::info!(kicks = written, "kicks are in the user database now");
         }
@@ -227,25 +246,28 @@ impl Courier {
     }
 
     /// Goes by the fleet as the store has it: other gateways give no more orders, and kicks are forgotten
-    /// that each gateway has carried out or reads in the store.
+    /// that each gateway has carried out or reads in the store, and old ones.
     pub(super) fn know(&self, gateways: &[GatewayState]) {
         let names: BTreeSet<&str> = gateways.iter().map(|gateway| &*gateway.name).collect();
         let reads = |name: &str| gateways.iter().any(|known| known.name == name && known.is_alive());
         let own = gateways.iter().find(|gateway| gateway.is_here);
         let host = own.and_then(|own| own.address.or(own.addresses.first().copied()));
-        let kicks = logged(self.kicks.all());
-        let mut state = self.state();
-        state.place = host.map(|host| SocketAddr::new(host.to_canonical(), self.port)).or(state.place);
-        state.orders.keep_only(&names);
-        state.readers = names.iter().filter(|name| reads(name)).map(|name| (*name).to_owned()).collect();
-        for kick in kicks.iter().filter(|kick| kick.ended.is_some()) {
-            let confirmations = state.orders.confirmations(&kick.id);
-            let is_known = |at: &Confirmation| at.sessions.is_some() || reads(&at.gateway);
-            let is_old = (self.clocks.wall)().abs_diff(kick.at_s) > KEPT_S;
-            if is_old && confirmations.iter().all(is_known) {
-                logged(self.kicks.forget(&kick.id));
-                state.orders.forget(&kick.id);
-                state.kept.remove(&kick.id);
+        let silent: Vec<String> = {
+            let mut state = self.state();
+            state.place = host.map(|host| SocketAddr::new(host.to_canonical(), self.port)).or(state.place);
+            state.orders.keep_only(&names);
+            state.readers = names.iter().filter(|name| reads(name)).map(|name| (*name).to_owned()).collect();
+            state.orders.gateways().filter(|name| !reads(name)).map(str::to_owned).collect()
+        };
+        for seen in logged(self.kicks.stored(KEPT_S, self.clocks)).unwrap_or_default() {
+            let id = &seen.kick.id;
+            let is_over = || {
+                let known = logged(self.kicks.progress(id))?.unwrap_or_default().gateways;
+                let confirmed = |name: &String| known.iter().any(|(at, ended)| at == name && ended.is_some());
+                Some(silent.iter().all(confirmed))
+            };
+            if (self.clocks.steady)().abs_diff(seen.steady_s) > KEPT_AT_MOST_S || is_over() == Some(true) {
+                logged(self.kicks.forget(id));
             }
         }
     }
@@ -294,14 +316,22 @@ impl Answer<OrdersTurn> for Service {
     }
 }
 
+fn give(orders: &mut Orders, seen: &SeenKick, now: Time) {
+    let Ok(user) = UserName::new(seen.kick.user.as_str()) else { return };
+    if !orders.is_given(&seen.kick.id) {
+        let (id, cause, at_s) = (seen.kick.id.into(), RevocationCause::Kicked, seen.steady_s);
+        orders.give(now, Order { id, user, device: None, cause, at_s, is_stored: false });
+    }
+}
+
 /// The result, or nothing after an error of the disk: orders of others are carried out meanwhile.
-fn logged<T: Default>(done: Result<T, StoreError>) -> T {
-    done.unwrap_or_else(|error| {
+fn logged<T>(done: Result<T, StoreError>) -> Option<T> {
+    let log = |error: &StoreError| {
         if FAILURES.admits() {
             tracing::error!(%error, "kicks on their way to other gateways can't be read or kept");
         }
-        T::default()
-    })
+    };
+    done.inspect_err(log).ok()
 }
 
 #[cfg(test)]

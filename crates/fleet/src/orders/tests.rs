@@ -78,7 +78,7 @@ fn an_order_is_sent_to_all_others_until_they_confirm_it() {
     assert_eq!(fleet[0].poll(later).len(), 1);
     assert!(fleet[0].poll(later + FAST).is_empty(), "by now there is time");
     assert_eq!(fleet[0].poll(later + SLOW).len(), 1);
-    fleet[0].forget(&[1; 16]);
+    fleet[0].keep_given(&BTreeSet::new());
     assert!(fleet[0].poll(later + 2 * SLOW).is_empty());
 }
 
@@ -102,14 +102,25 @@ fn a_replayed_order_is_confirmed_again_and_not_carried_out_again() {
 }
 
 #[test]
-fn an_order_that_could_not_be_carried_out_is_when_it_is_repeated() {
+fn an_order_that_was_put_off_is_carried_out_when_it_is_repeated() {
+    let mut fleet = fleet(2);
+    fleet[0].give(NOW, order(1));
+    let sent = due(&mut fleet[0], NOW);
+    assert!(fleet[1].receive(&sent).is_some());
+    fleet[1].put_off([1; 16].into());
+    assert!(fleet[1].poll(NOW).is_empty());
+    assert_eq!(fleet[1].receive(&sent), Some(order(1)));
+}
+
+#[test]
+fn an_order_whose_end_was_not_stored_is_not_confirmed_on_its_repetition() {
     let mut fleet = fleet(2);
     fleet[0].give(NOW, order(1));
     let sent = due(&mut fleet[0], NOW);
     assert!(fleet[1].receive(&sent).is_some());
     fleet[1].carried_out([1; 16].into(), None);
+    assert_eq!(fleet[1].receive(&sent), None, "there is no session left that it could end");
     assert!(fleet[1].poll(NOW).is_empty());
-    assert_eq!(fleet[1].receive(&sent), Some(order(1)));
 }
 
 #[test]
@@ -178,6 +189,8 @@ fn an_order_that_is_passed_on_is_for_some_gateways_and_for_some_time() {
     assert!(fleet[0].give(NOW + FAST, order(9)), "there is room for others");
     fleet[0].pass_on(NOW + PASSED_ON_FOR + 2 * FAST, numbered(1_000), to());
     assert_eq!(fleet[0].given.len(), 2, "old ones are forgotten, but not the one for all");
+    fleet[0].keep_given(&BTreeSet::new());
+    assert!(!fleet[0].is_given(&[9; 16]) && fleet[0].given.len() == 1);
 }
 
 #[test]

@@ -232,7 +232,7 @@ impl Serve<SetEnabled> for Served {
 
 impl Serve<LeaveKick> for Served {
     fn serve(&mut self, LeaveKick { id, user, at_s }: LeaveKick) -> Replied<()> {
-        Ok(self.kicks()?.leave(&Kick { id: id.into(), user, at_s, ended: None })?)
+        Ok(self.kicks()?.leave(&Kick { id: id.into(), user, at_s })?)
     }
 }
 

@@ -1,4 +1,6 @@
+use vpnd_fleet::orders::MAX_GIVEN;
 use vpnd_ipc::gateway::auth::{FleetDatagram, OrderDone};
+use vpnd_store::Kick;
 
 use super::*;
 
@@ -52,7 +54,7 @@ fn fleet(count: u8, clocks: Clocks) -> Vec<Gateway> {
 
 impl Gateway {
     fn kick(&self, id: u8, at_s: u64) {
-        let kick = Kick { id: [id; 16], user: "ann".to_owned(), at_s, ended: None };
+        let kick = Kick { id: [id; 16], user: "ann".to_owned(), at_s };
         Kicks::of_state_dir(self.directory.path()).leave(&kick).unwrap();
     }
 
@@ -102,42 +104,160 @@ fn an_order_ends_no_sessions_of_the_future() {
     assert_eq!(orders[0].begun_until_s, 4_000 + 2 * CLOCK_TOLERANCE_S);
 }
 
+/// A gateway's store.
+fn store(gateway: &Gateway) -> vpnd_store::sqlite::Sqlite {
+    vpnd_store::sqlite::Sqlite::open_or_create(&gateway.directory.path().join("vpnd.db")).unwrap()
+}
+
+fn set_steady(courier: &mut Courier, steady: fn() -> u64) {
+    courier.clocks.steady = steady;
+}
+
 #[test]
 fn a_kick_stays_until_the_store_and_each_gateway_have_it() {
-    let clocks = Clocks { wall: || 5_000, steady: || 5_000 };
-    let fleet = fleet(3, clocks);
-    let first = &fleet[0];
-    let kicks = Kicks::of_state_dir(first.directory.path());
-    let store = vpnd_store::sqlite::Sqlite::open_or_create(&first.directory.path().join("vpnd.db")).unwrap();
-    first.kick(1, 1_000);
-    first.courier.write(&store).unwrap();
-    assert_eq!(kicks.all().unwrap()[0].ended, None, "the others were not told");
-    let sent = first.turn(Vec::new(), &[]).to_send;
-    let look = |is_third_alive| {
+    let mut fleet = fleet(3, Clocks { wall: || 5_000, steady: || 5_000 });
+    let kicks = Kicks::of_state_dir(fleet[0].directory.path());
+    let store = store(&fleet[0]);
+    let stored = || kicks.progress(&[1; 16]).unwrap().map(|known| known.stored);
+    fleet[0].kick(1, 5_000);
+    fleet[0].courier.write(&store).unwrap();
+    assert_eq!(stored(), Some(None), "the others were not told");
+    let sent = fleet[0].turn(Vec::new(), &[]).to_send;
+    set_steady(&mut fleet[0].courier, || 5_001 + KEPT_S);
+    let look = |first: &Gateway, is_third_alive| {
         first.courier.know(&[known(1, 1, true), known(2, 1, false), known(3, 1, is_third_alive)]);
-        kicks.all().unwrap().len()
+        stored().is_some()
     };
-    assert_eq!(look(true), 1, "the store does not have it");
-    first.courier.write(&store).unwrap();
-    assert_eq!(kicks.all().unwrap()[0].ended, Some(0));
-    assert_eq!(look(true), 1, "the second gateway neither has it nor reads the store");
-    for datagram in sent {
-        let other = &fleet[usize::from(datagram.to == address(3)) + 1];
-        if datagram.to == address(2) {
-            let id = other.turn(vec![datagram], &[]).orders[0].id;
-            let confirmation = other.turn(Vec::new(), &[OrderDone { id, ended: Some(0) }]).to_send;
-            first.turn(confirmation, &[]);
+    assert!(look(&fleet[0], true), "the store does not have it");
+    fleet[0].courier.write(&store).unwrap();
+    assert_eq!(stored(), Some(Some(0)));
+    assert!(look(&fleet[0], true), "the second gateway neither has it nor reads the store");
+    let datagram = sent.into_iter().find(|datagram| datagram.to == address(2)).unwrap();
+    let id = fleet[1].turn(vec![datagram], &[]).orders[0].id;
+    let confirmation = fleet[1].turn(Vec::new(), &[OrderDone { id, ended: Some(0) }]).to_send;
+    fleet[0].turn(confirmation, &[]);
+    assert!(look(&fleet[0], false), "the third gateway neither has it nor reads the store");
+    assert!(!look(&fleet[0], true));
+    let idle = OrdersTurn { received: Vec::new(), done: Vec::new() };
+    assert!(fleet[0].courier.turn(idle, NOW + HOUR).to_send.is_empty());
+}
+
+#[test]
+fn notices_are_made_while_the_disk_keeps_a_turn_waiting() {
+    let fleet = fleet(2, Clocks { wall: || 5_000, steady: || 5_000 });
+    let first = &fleet[0];
+    first.kick(1, 5_000);
+    first.courier.kicks.see(first.courier.clocks).unwrap();
+    let disk = rusqlite::Connection::open(first.directory.path().join("kicks.db")).unwrap();
+    disk.execute_batch("BEGIN IMMEDIATE").unwrap();
+    std::thread::scope(|scope| {
+        let turn = scope.spawn(|| first.turn(Vec::new(), &[]));
+        while !first.courier.state().orders.is_given(&[1; 16]) {
+            std::thread::yield_now();
         }
+        first.courier.has_missed();
+        assert_eq!(first.courier.made().len(), 1);
+        assert!(!turn.is_finished(), "it has to keep to whom the kick goes");
+        disk.execute_batch("ROLLBACK").unwrap();
+        assert_eq!(turn.join().unwrap().to_send.len(), 1);
+    });
+    assert_eq!(first.ended(1), [None]);
+}
+
+#[test]
+fn a_gateway_that_is_off_for_good_pins_no_kick() {
+    let mut fleet = fleet(2, Clocks { wall: || 5_000, steady: || 5_000 });
+    let kicks = Kicks::of_state_dir(fleet[0].directory.path());
+    fleet[0].kick(1, 5_000);
+    fleet[0].turn(Vec::new(), &[]);
+    fleet[0].courier.write(&store(&fleet[0])).unwrap();
+    let mut is_left_after = |steady| {
+        set_steady(&mut fleet[0].courier, steady);
+        fleet[0].courier.know(&[known(1, 1, true), known(2, 1, false)]);
+        kicks.progress(&[1; 16]).unwrap().is_some()
+    };
+    assert!(is_left_after(|| 5_000 + KEPT_AT_MOST_S));
+    assert!(!is_left_after(|| 5_001 + KEPT_AT_MOST_S));
+}
+
+#[test]
+fn the_newest_kicks_are_sent_however_many_wait_for_a_gateway_that_is_off() {
+    let fleet = fleet(2, Clocks { wall: || 5_000, steady: || 5_000 });
+    let seen = |number: usize| {
+        let mut id = [0; 16];
+        id[..8].copy_from_slice(&number.to_be_bytes());
+        SeenKick { kick: Kick { id, user: "ann".to_owned(), at_s: 1 }, steady_s: 1, ended: None }
+    };
+    let idle = || OrdersTurn { received: Vec::new(), done: Vec::new() };
+    let courier = &fleet[0].courier;
+    let full: Vec<SeenKick> = (1..=MAX_GIVEN).map(seen).collect();
+    courier.take_turn(idle(), Some(&full), NOW);
+    let newer: Vec<SeenKick> = (2..=MAX_GIVEN + 1).map(seen).collect();
+    courier.take_turn(idle(), Some(&newer), NOW);
+    let is_given = |number| courier.state().orders.is_given(&seen(number).kick.id);
+    assert!(is_given(MAX_GIVEN + 1) && !is_given(1));
+    courier.take_turn(idle(), None, NOW);
+    assert!(is_given(MAX_GIVEN + 1), "nothing is known of kicks that could not be read");
+}
+
+#[test]
+fn a_worker_that_withholds_kicks_keeps_none_from_the_store() {
+    let mut fleet = fleet(2, Clocks { wall: || 5_000, steady: || 5_000 });
+    let (kicks, store) = (Kicks::of_state_dir(fleet[0].directory.path()), store(&fleet[0]));
+    fleet[0].kick(1, 5_000);
+    let mut stored_after = |steady| {
+        set_steady(&mut fleet[0].courier, steady);
+        fleet[0].courier.write(&store).unwrap();
+        kicks.progress(&[1; 16]).unwrap().unwrap().stored
+    };
+    assert_eq!(stored_after(|| 5_000), None);
+    assert_eq!(stored_after(|| 5_002), Some(0));
+}
+
+#[test]
+fn a_step_of_the_systems_clock_widens_no_order() {
+    let mut fleet = fleet(2, Clocks { wall: || 5_000, steady: || 4_000 });
+    fleet[0].kick(1, 4_990);
+    fleet[0].turn(Vec::new(), &[]);
+    for wall in [|| 1_000, || 9_000_u64] {
+        // It has started again: nothing but the disk knows the order.
+        let (first, key) = (&fleet[0], fleet[1].courier.state().orders.public_key().0.into());
+        let clocks = Clocks { wall, steady: || 4_500 };
+        let courier = Courier::open(first.directory.path(), "gw1", 4_433, clocks).unwrap();
+        courier.learn(&Notice::Gateway("gw2".to_owned(), key, address(2)));
+        fleet[0].courier = courier;
+        let sent = fleet[0].turn(Vec::new(), &[]).to_send;
+        let receiver = restarted(&fleet, Clocks { wall: || 5_000, steady: || 4_500 });
+        assert_eq!(order_in(&receiver, &sent).begun_until_s, 3_990 + 2 * CLOCK_TOLERANCE_S);
     }
-    assert_eq!(look(false), 1, "the third gateway neither has it nor reads the store");
-    assert_eq!(look(true), 0);
-    assert!(
-        first
-            .courier
-            .turn(OrdersTurn { received: Vec::new(), done: Vec::new() }, NOW + HOUR)
-            .to_send
-            .is_empty()
-    );
+}
+
+/// The second gateway after a start: it knows the first one, and no order that it had.
+fn restarted(fleet: &[Gateway], clocks: Clocks) -> Courier {
+    let receiver = Courier::open(fleet[1].directory.path(), "gw2", 4_433, clocks).unwrap();
+    let key = fleet[0].courier.state().orders.public_key().0.into();
+    receiver.learn(&Notice::Gateway("gw1".to_owned(), key, address(1)));
+    receiver
+}
+
+fn order_in(receiver: &Courier, sent: &[FleetDatagram]) -> OrderedEnd {
+    let received = sent.iter().map(|datagram| datagram.bytes.clone()).collect();
+    let mut orders = receiver.turn(OrdersTurn { received, done: Vec::new() }, NOW).orders;
+    assert_eq!(orders.len(), 1);
+    orders.remove(0)
+}
+
+/// The worker goes by that time (`core::accounting` of the gateway).
+#[test]
+fn an_order_that_is_replayed_after_a_restart_is_about_sessions_of_its_time() {
+    let fleet = fleet(2, Clocks { wall: || 5_000, steady: || 5_000 });
+    fleet[0].kick(1, 5_000);
+    let sent = fleet[0].turn(Vec::new(), &[]).to_send;
+    let first = fleet[1].turn(sent.clone(), &[]).orders.remove(0);
+    assert!(fleet[1].turn(sent.clone(), &[]).orders.is_empty(), "it is known");
+    let receiver = restarted(&fleet, Clocks { wall: || 90_000, steady: || 90_000 });
+    let replayed = order_in(&receiver, &sent);
+    assert_eq!((replayed.id, replayed.begun_until_s), (first.id, 5_000 + 2 * CLOCK_TOLERANCE_S));
 }
 
 const HOUR: Duration = Duration::from_secs(3_600);

@@ -157,7 +157,7 @@ async fn a_kick_reaches_all_gateways_without_the_database_and_is_made_there_once
         }
         fleet.pass(MINUTE);
         let kicks = Kicks::of_state_dir(fleet.gateways[0].directory.path());
-        kicks.leave(&Kick { id: [7; 16], user: "ann".to_owned(), at_s: now_s(), ended: None }).unwrap();
+        kicks.leave(&Kick { id: [7; 16], user: "ann".to_owned(), at_s: now_s() }).unwrap();
         // The command has the worker end those of this gateway.
         fleet.gateways[0].members.clear();
         // A second, in which each has several attempts.
