@@ -55,7 +55,7 @@ pub struct Kick {
 /// A kick that the auth process has seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SeenKick {
-    /// As the command has left it.
+    /// The kick that the command has left.
     pub kick: Kick,
     /// Its time by the clock of sessions, as it was when it was seen: the other clock may be set
     /// meanwhile.

@@ -282,7 +282,7 @@ fn what_takes_a_right_is_used_where_that_right_is() {
     }
 }
 
-/// The client service starts clients as processes of their own.
+/// The client service starts clients as separate processes.
 #[test]
 fn the_client_service_runs_no_clients_code() {
     for (file, code) in sources("client-service") {

@@ -36,7 +36,7 @@ const KEY_FILE: &str = "fleet.key";
 const NOTICE_INTERVAL_S: u64 = 15 * 60;
 /// Time for the command that has left a kick to read what has become of it, seconds.
 const KEPT_S: u64 = 60;
-/// A kick that the store has is forgotten then, whoever has not confirmed it: a gateway that starts reads
+/// A kick that the store has is forgotten then, also without all confirmations: a gateway that starts reads
 /// the store.
 const KEPT_AT_MOST_S: u64 = 3_600;
 /// Time for a kick that was sent to be written, or to wait for the store by its age.

@@ -41,7 +41,7 @@ impl Pauses {
 pub(super) struct Turn {
     /// It may begin, where nothing else keeps it down.
     may_begin: Notify,
-    /// What it failed by may be over.
+    /// The cause of its failure may be over.
     change: Notify,
 }
 
@@ -123,7 +123,7 @@ fn start(service: &Arc<Service>) -> Option<Handle> {
         id,
         uid: 0,
         is_machines: true,
-        // As for a client that root starts.
+        // The same as that of a client that root starts.
         place: service.args.state_dir.clone(),
         profile: path,
         interface: format!("{INTERFACE}{number}"),
