@@ -45,7 +45,7 @@ use vpnd_ipc::gateway as messages;
 use vpnd_ipc::gateway::{AuthLaunch, ClientEndpoint, FromAuth, ToAuth};
 use vpnd_ipc::messages::Prepared;
 use vpnd_ipc::signing::{self, SigningError};
-use vpnd_pki::tls;
+use vpnd_pki::{tls, wireguard_key};
 use vpnd_store::Store;
 use vpnd_store::audit::recorder::{LiveSessions, Recorder, RunEnd};
 use vpnd_store::audit::whois::Recording;
@@ -203,10 +203,10 @@ fn wireguard(
         return Ok(None);
     }
     let devices = store.wireguard_devices()?.len();
-    let key = wireguard::key_file::open_or_create(&config.server.state_dir, devices)?;
+    let key = wireguard_key::open_or_create(&config.server.state_dir, devices)?;
     if config.fleet.is_some() && !store.agree_on_wireguard_key(&key.public().0)? {
-        let path = config.server.state_dir.join(wireguard::key_file::FILE_NAME);
-        let error = wireguard::key_file::KeyFileError::OfNoOther { path };
+        let path = config.server.state_dir.join(wireguard_key::FILE_NAME);
+        let error = wireguard_key::KeyFileError::OfNoOther { path };
         return Err(error.into());
     }
     Ok(Some(WireGuard::start(Arc::clone(store), Arc::clone(access), key)?))

@@ -7,7 +7,6 @@
 //! decided when it asks for a session, which takes a handshake: no word of the worker stands for one.
 
 pub mod configuration;
-pub mod key_file;
 pub mod new_device;
 
 use std::collections::{BTreeMap, HashSet};

@@ -14,3 +14,4 @@ pub mod key_file;
 pub mod leaf;
 pub mod revocation_list;
 pub mod tls;
+pub mod wireguard_key;

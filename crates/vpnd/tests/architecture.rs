@@ -98,7 +98,7 @@ fn dependencies_point_one_way() {
         ("relay", vec![]),
         ("sys", vec!["vpnd-packet", "vpnd-proto"]),
         ("journal", vec!["vpnd-sys"]),
-        ("pki", below.to_vec()),
+        ("pki", [&below[..], &["vpnd-wireguard"]].concat()),
         ("shard", vec!["vpnd-crypto", "vpnd-packet", "vpnd-proto", "vpnd-sys"]),
         ("config", [&below[..], &["vpnd-pki"]].concat()),
         ("store", [&below[..], &["vpnd-config", "vpnd-pki"]].concat()),

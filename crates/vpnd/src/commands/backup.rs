@@ -23,9 +23,9 @@ use crate::backup::{
 use crate::cli::{BackupArgs, RestoreArgs};
 use passphrase::PassphraseError;
 use places::{PlaceError, Places};
-use vpnd_auth::wireguard::key_file;
 use vpnd_config::{ConfigError, Invalid, ServerConfig};
 use vpnd_ipc::admin::client::Client;
+use vpnd_pki::wireguard_key;
 use vpnd_store::StoreError;
 use vpnd_store::audit::AuditEntry;
 use vpnd_sys::secret_file::{self, Existing, PUBLIC_MODE, SECRET_MODE, Staged, WriteError};
@@ -149,8 +149,8 @@ pub fn restore(
     let config = ServerConfig::parse(&String::from_utf8_lossy(text), &name, base)?;
     refuse_database(&config)?;
     let targets = targets(&config, &contents, config_path)?;
-    if contents.get(WIREGUARD_KEY).is_some_and(|key| !key_file::is_key(key)) {
-        let path = config.server.state_dir.join(key_file::FILE_NAME);
+    if contents.get(WIREGUARD_KEY).is_some_and(|key| !wireguard_key::is_key(key)) {
+        let path = config.server.state_dir.join(wireguard_key::FILE_NAME);
         return Err(BackupError::Content { entry: WIREGUARD_KEY.to_owned(), path });
     }
     let store_path = config.server.store_path();

@@ -119,7 +119,7 @@ fn started(directory: &tempfile::TempDir, extra: &str) -> (Arc<Service>, PublicK
     let access = access(profiles(extra));
     let service = service_for(directory.path(), Clocks::default(), Arc::clone(&access));
     let devices = service.store.wireguard_devices().unwrap().len();
-    let key = crate::wireguard::key_file::open_or_create(directory.path(), devices).unwrap();
+    let key = vpnd_pki::wireguard_key::open_or_create(directory.path(), devices).unwrap();
     let own = key.public();
     let wireguard = WireGuard::start(Arc::clone(&service.store), access, key).unwrap();
     let service = Arc::into_inner(service).expect("nobody else has it").with_wireguard(wireguard);
@@ -156,7 +156,7 @@ async fn a_handshake_is_answered_once_also_after_a_restart() {
 #[tokio::test]
 async fn a_handshake_that_another_gateway_has_answered_is_a_replay() {
     let mut bench = Bench::new("");
-    let key = crate::wireguard::key_file::open_or_create(bench.directory.path(), 1).unwrap();
+    let key = vpnd_pki::wireguard_key::open_or_create(bench.directory.path(), 1).unwrap();
     let other = WireGuard::start(Arc::clone(&bench.service.store), access(profiles("")), key).unwrap();
     let (first, second) = (bench.initiation(), bench.initiation());
     assert!(matches!(bench.make(&first).await, Reply::Responded(_)));
@@ -171,7 +171,7 @@ async fn a_handshake_that_another_gateway_has_answered_is_a_replay() {
 #[tokio::test]
 async fn the_devices_that_talk_to_an_address_are_found_wherever_they_were_heard() {
     let bench = Bench::new("");
-    let key = crate::wireguard::key_file::open_or_create(bench.directory.path(), 1).unwrap();
+    let key = vpnd_pki::wireguard_key::open_or_create(bench.directory.path(), 1).unwrap();
     let other = WireGuard::start(Arc::clone(&bench.service.store), access(profiles("")), key).unwrap();
     let public = [198, 51, 100, 1].into();
     let outer = Endpoint { remote: (OUTER, 51_820).into(), local: Some(public) };

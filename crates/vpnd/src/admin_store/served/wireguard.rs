@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use minicbor::bytes::ByteArray;
-use vpnd_auth::wireguard::key_file::{self, KeyFileError};
 use vpnd_auth::wireguard::new_device;
 use vpnd_ipc::messages::SecretBytes;
+use vpnd_pki::wireguard_key::{self, KeyFileError};
 use vpnd_proto::session::DeviceId;
 use vpnd_store::{NewWireGuardDevice, PresharedKey, Store, StoreError, User, UserId};
 
@@ -22,7 +22,7 @@ impl Serve<WireGuardKey> for Served {
     fn serve(&mut self, _: WireGuardKey) -> Replied<ByteArray<32>> {
         let (store, parts) = self.store()?;
         let devices = store.wireguard_devices()?.len();
-        let key = key_file::open_or_create(parts.state_dir(), devices).map_err(key_fault)?;
+        let key = wireguard_key::open_or_create(parts.state_dir(), devices).map_err(key_fault)?;
         Ok(key.public().0.into())
     }
 }
@@ -54,14 +54,14 @@ impl Serve<RenewWireGuardDevice> for Served {
 
 impl Serve<BackUpWireGuardKey> for Served {
     fn serve(&mut self, _: BackUpWireGuardKey) -> Replied<Option<SecretBytes>> {
-        let bytes = key_file::back_up(self.store()?.1.state_dir()).map_err(key_fault)?;
+        let bytes = wireguard_key::back_up(self.store()?.1.state_dir()).map_err(key_fault)?;
         Ok(bytes.map(SecretBytes))
     }
 }
 
 impl Serve<RestoreWireGuardKey> for Served {
     fn serve(&mut self, RestoreWireGuardKey(bytes): RestoreWireGuardKey) -> Replied<()> {
-        key_file::restore(self.store()?.1.state_dir(), &bytes.0).map_err(key_fault)
+        wireguard_key::restore(self.store()?.1.state_dir(), &bytes.0).map_err(key_fault)
     }
 }
 

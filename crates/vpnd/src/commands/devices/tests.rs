@@ -139,7 +139,7 @@ fn a_configuration_has_all_that_a_client_needs() {
     assert_eq!(StaticKey::new(Secret::new(private)).public().0, stored.public_key);
     let preshared = STANDARD.encode(stored.preshared.expect("it was asked for").expose());
     assert_eq!(peer["PresharedKey"], preshared);
-    let gateway = vpnd_auth::wireguard::key_file::open_or_create(&bench.path("state"), 1).unwrap();
+    let gateway = vpnd_pki::wireguard_key::open_or_create(&bench.path("state"), 1).unwrap();
     assert_eq!(peer["PublicKey"], gateway.public().to_string());
     let user = bench.store().user("ann").unwrap().unwrap();
     let fixed: Vec<_> =
@@ -185,7 +185,7 @@ fn what_is_refused_changes_nothing() {
     assert!(bench.refused(&with("short")).contains("44 characters"));
     let low_order = PublicKey([0; 32]).to_string();
     assert!(bench.refused(&with(&low_order)).contains("low order"));
-    let own = vpnd_auth::wireguard::key_file::open_or_create(&bench.path("state"), 0).unwrap().public();
+    let own = vpnd_pki::wireguard_key::open_or_create(&bench.path("state"), 0).unwrap().public();
     assert!(bench.refused(&with(&own.to_string())).contains("gateway's own key"));
     bench.device(&with(KEY)).unwrap();
     let taken = bench.refused(&format!("add --user bob --wireguard --public-key {KEY}"));

@@ -7,10 +7,11 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use vpnd_pki::key_file::{self, Content, MAX_BYTES, parse};
 use vpnd_sys::own_file;
 use vpnd_wireguard::key::StaticKey;
 use zeroize::Zeroizing;
+
+use crate::key_file::{self, Content, MAX_BYTES, parse};
 
 /// Its name.
 pub const FILE_NAME: &str = "wireguard.key";
