@@ -319,11 +319,13 @@ impl Service {
             Write::Ended { session, code, .. } => {
                 let session = SessionId(session.into());
                 self.note_reason(session, code.name());
-                // A session that a revocation has ended is not in the store any more.
-                if code == Code::Kicked
-                    && let Ok(Some((user, _))) = self.owner_of(session, now_s)
-                {
-                    self.portal.kicked(user);
+                // A session that a revocation has ended, as of a device, is not in the store any more.
+                if code == Code::Kicked {
+                    let user = match self.store.session(session, now_s) {
+                        Ok(record) => record.map(|record| record.user),
+                        Err(_) => self.portal.heard().owner(session).map(|(user, _)| user),
+                    };
+                    user.into_iter().for_each(|user| self.portal.kicked(user));
                 }
                 return None;
             }

@@ -25,7 +25,7 @@ const QUEUE: usize = 16_384;
 const BATCH: usize = 512;
 /// Events of this time share a transaction: each costs a trip to the disk, and writes pages that many
 /// events change.
-const GATHERED: Duration = Duration::from_millis(50);
+const GATHERED: Duration = Duration::from_millis(10);
 const HEARTBEAT: Duration = Duration::from_secs(HEARTBEAT_S);
 /// Limit for the wait at the end.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(4);
