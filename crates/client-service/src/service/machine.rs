@@ -123,7 +123,7 @@ fn start(service: &Arc<Service>) -> Option<Handle> {
         id,
         uid: 0,
         is_machines: true,
-        // The same as that of a client that root starts.
+        // A client that root starts has its keys there, too.
         place: service.args.state_dir.clone(),
         profile: path,
         interface: format!("{INTERFACE}{number}"),

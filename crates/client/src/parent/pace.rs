@@ -99,7 +99,7 @@ impl RunningClient {
                 interface != self.interface_index
             }
             NetworkChange::RouteRemoved | NetworkChange::RuleRemoved => false,
-            // Those that vpnd makes are left out; others into the tunnel may be in the way of its own datagrams.
+            // Those that vpnd makes are left out; others into the tunnel may be in the way of the tunnel's datagrams.
             NetworkChange::Route { .. } | NetworkChange::Rule | NetworkChange::Unknown => true,
         }
     }

@@ -58,7 +58,7 @@ fn a_machine_is_connected_while_no_user_is() {
     must(machine.run_as_root(&["import", kiosk.to_str().unwrap()]));
     is_connected(&gateway, "kiosk");
     let _talk = Talk::start(machine.place());
-    // As after a start of the machine.
+    // The machine starts again.
     machine.restart_service(Signal::KILL);
     is_connected(&gateway, "kiosk");
     ping_until(machine.place(), CAMPUS_V4.into(), TIMEOUT);

@@ -54,7 +54,7 @@ fn start_and_restart<'l>(
     daemon
 }
 
-/// Ends it in order, or not: dhcpcd 9.4 may wait for a process of its own for good.
+/// Ends it in order, or not: dhcpcd 9.4 may wait for one of its processes for good.
 fn end(mut daemon: Process) {
     daemon.signal(Signal::TERM);
     let patience = Instant::now() + 10 * SECOND;
