@@ -7,6 +7,7 @@
 
 mod access;
 mod engine;
+mod format;
 mod history;
 mod holder;
 mod identity;

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// All that may stand in the text of a statement, and what each is.
-const PARTS: [(&str, &str); 22] = [
+const PARTS: [(&str, &str); 23] = [
     ("COLUMNS", "a list of columns"),
     ("CONNECTIONS_LEFT", "a query"),
     ("COUNTS", "a condition"),
@@ -21,6 +21,7 @@ const PARTS: [(&str, &str); 22] = [
     ("free_since", "an expression"),
     ("gateway", "hexadecimal digits"),
     ("limit", "a setting of the server"),
+    ("made_by", "the version of this program"),
     ("others", "a condition, with numbers of parameters"),
     ("parameter", "the number of a parameter"),
     ("session", "a column"),
@@ -87,8 +88,9 @@ fn nothing_but_names_of_our_own_is_put_into_a_statement() {
             statements += 1;
             for part in parts(&text) {
                 // There it is an integer, the schema, or the configured name of the gateway in quotation marks.
-                let is_of_holder = part.is_empty() && file.ends_with("postgres/holder.rs");
-                let known = is_of_holder || PARTS.iter().any(|(name, _)| *name == part);
+                let is_of_tables = part.is_empty()
+                    && (file.ends_with("postgres/holder.rs") || file.ends_with("postgres/format.rs"));
+                let known = is_of_tables || PARTS.iter().any(|(name, _)| *name == part);
                 assert!(
                     known,
                     "{}: {{{part}}} in {text:?}: is it a value? Make it a parameter",

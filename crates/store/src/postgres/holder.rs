@@ -19,15 +19,14 @@ use std::time::Duration;
 use tokio_postgres::{Client, Row};
 
 use super::engine::Session;
+use super::format;
 use super::history::Mark;
 use super::trouble::{Fault, Trouble};
 use crate::sql::{Engine as _, SqlError, Value};
 use zeroize::Zeroizing;
 
 /// The first number of vpnd's advisory locks.
-const LOCK_CLASS: i32 = i32::from_be_bytes(*b"vpnd");
-/// The format of the tables.
-pub(super) const FORMAT: u64 = 6;
+pub(super) const LOCK_CLASS: i32 = i32::from_be_bytes(*b"vpnd");
 /// Begins a change, whatever the server's defaults are: each statement sees what was committed
 /// before it, so that after the lock of the row nothing older is seen.
 pub(super) const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
@@ -188,30 +187,26 @@ impl Holder {
 
     /// Makes an empty database this gateway's, with its tables; one that has them stays as it is.
     pub(super) async fn create(&self, client: &Client) -> Result<(), Fault> {
-        match check_format(client).await {
+        match format::check(client).await {
             Err(Fault::Trouble(Trouble::Empty)) => {}
-            found => return found,
+            found => return found.map(drop),
         }
         let mut gateway = String::new();
         for byte in &self.gateway {
             let _ = write!(gateway, "{byte:02x}");
         }
-        let lock = format!("{BEGIN}; SELECT pg_advisory_xact_lock({LOCK_CLASS}, 0)");
-        client.batch_execute(&lock).await?;
+        client.batch_execute(&format::begin_alone()).await?;
         // A start before this one was killed, and the server has finished meanwhile what that one wanted.
-        match check_format(client).await {
+        match format::check(client).await {
             Err(Fault::Trouble(Trouble::Empty)) => {}
             found => {
                 client.batch_execute("ROLLBACK").await?;
-                return found;
+                return found.map(drop);
             }
         }
         let sql = format!(
-            "CREATE SCHEMA IF NOT EXISTS vpnd; {}
-             INSERT INTO format (number, made_by) VALUES ({FORMAT}, '{}');
-             INSERT INTO holder (gateway, name) VALUES ('\\x{gateway}', {}); COMMIT",
-            include_str!("schema.sql"),
-            env!("CARGO_PKG_VERSION"),
+            "{}; INSERT INTO holder (gateway, name) VALUES ('\\x{gateway}', {}); COMMIT",
+            format::tables(),
             quoted(&self.name),
         );
         client.batch_execute(&sql).await?;
@@ -221,7 +216,7 @@ impl Holder {
     /// Makes a database this gateway's that was the one's of this name, which must not run: it waits
     /// until that one could have come back from an outage.
     pub(super) async fn adopt(&self, client: &Client, from: &str) -> Result<(), Fault> {
-        check_format(client).await?;
+        format::check(client).await?;
         loop {
             client.batch_execute(BEGIN).await?;
             lock(client).await?;
@@ -297,7 +292,7 @@ impl Holder {
 
 /// The name of a gateway that works on the database, if one does.
 pub(super) async fn running(client: &Client) -> Result<Option<String>, Fault> {
-    check_format(client).await?;
+    format::check(client).await?;
     for known in members(client).await? {
         if known.is_alive(client).await? {
             return Ok(Some(known.name));
@@ -327,22 +322,6 @@ fn foreign(members: &[Holder]) -> Trouble {
 
 fn unexpected(table: &str) -> Trouble {
     Trouble::OutOfOrder(format!("the table '{table}' is not as vpnd made it"))
-}
-
-/// Refuses a database without tables of vpnd, or of another format.
-pub(super) async fn check_format(client: &Client) -> Result<(), Fault> {
-    let sql = "SELECT to_regclass('vpnd.format') IS NOT NULL";
-    if !client.query_one(sql, &[]).await?.try_get::<_, bool>(0)? {
-        return Err(Trouble::Empty.into());
-    }
-    let row = client.query_one("SELECT max(number) FROM format", &[]).await?;
-    let found = row.try_get::<_, Option<i64>>(0)?.and_then(|found| u64::try_from(found).ok()).unwrap_or(0);
-    Err(match found {
-        FORMAT => return Ok(()),
-        found if found < FORMAT => Trouble::Older { found, known: FORMAT },
-        found => Trouble::Newer { found, known: FORMAT },
-    }
-    .into())
 }
 
 /// Whether a change was committed of which no transaction is left. INVARIANT: the connection was

@@ -15,8 +15,9 @@ use tokio::sync::Notify;
 
 use super::access::{Access, Dial};
 use super::engine::Session;
+use super::format;
 use super::history::{Histories, History};
-use super::holder::{self, Holder};
+use super::holder::Holder;
 use super::link::{self, ServerFacts};
 use super::trouble::Trouble;
 
@@ -266,11 +267,15 @@ impl Kept {
             if self.holder.is_some() {
                 self.histories.check(history)?;
             }
-            holder::check_format(&link.client).await?;
+            format::check(&link.client).await?;
             match &self.holder {
                 Some(holder) => {
                     let last = self.histories.last();
                     let has_lost = holder.admit(&link.client, last).await?;
+                    // A command that only looks leaves the tables as they are.
+                    if holder.instance.is_some() || holder.fleet.is_none() {
+                        format::bring_up(&link.client, format::STEPS).await?;
+                    }
                     self.histories.go_on_with(history, has_lost, Instant::now());
                     if let Some(last) = last.filter(|_| has_lost) {
                         tracing::error!(

@@ -74,6 +74,7 @@ macro_rules! some {
     };
 }
 
+mod additions;
 mod fleet;
 mod outages;
 mod scale;
