@@ -31,18 +31,16 @@ use crate::authenticator::token_seal::TokenSeal;
 use crate::authenticator::{Authenticator, QUEUE_TIMEOUT, Settings};
 use crate::idp_client::IdpClient;
 use crate::portal::desk::Desk;
-use crate::portal::devices::Offer;
 use crate::service::{Courier, Service};
 use crate::store::OpenStore;
 use crate::whois::Answers;
 use crate::wireguard::WireGuard;
-use vpnd_config::endpoint::Endpoint;
 use vpnd_config::source::{Source, SourceKind};
-use vpnd_config::{OuterAddresses, ServerConfig, Timeouts, Tunnel};
+use vpnd_config::{OuterAddresses, ServerConfig, Timeouts};
 use vpnd_ipc::channel::Channel;
 use vpnd_ipc::child::{self, ChildRole, Preparation, Started};
 use vpnd_ipc::gateway as messages;
-use vpnd_ipc::gateway::{AuthLaunch, ClientEndpoint, FromAuth, ToAuth};
+use vpnd_ipc::gateway::{AuthLaunch, FromAuth, ToAuth};
 use vpnd_ipc::messages::Prepared;
 use vpnd_ipc::signing::{self, SigningError};
 use vpnd_pki::{tls, wireguard_key};
@@ -117,8 +115,8 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
     carry_orders(&service, &config)?;
     switch_portal(&service, &config);
     service.portal().hand_out(started.launch.message.client_profile.as_deref());
-    let endpoint = started.launch.message.endpoint.and_then(ClientEndpoint::parsed);
-    let service = with_wireguard(service, wireguard(&config, &store, &access)?, endpoint, &config.tunnel);
+    let service = Arc::new(service.with_wireguard(wireguard(&config, &store, &access)?));
+    service.offer_devices(started.launch.message.endpoint, &config.tunnel);
     let signing =
         signing::serve(signatures, keys.clone()).context("there is no thread to sign handshakes")?;
     let is_start = started.launch.message.is_start;
@@ -129,7 +127,7 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
     let farewell = OnceLock::new();
     let ended = tokio::select! {
         // This process waits for the end of its channel.
-        ended = follow_parent(&parent, &keys, &idp, &access, &service, &audit, &farewell) => ended,
+        ended = follow_parent(&parent, config, &keys, &idp, &service, &audit, &farewell) => ended,
         ended = Arc::clone(&service).run(worker) => match ended {
             Ok(()) => without_worker(&parent, &farewell).await,
             Err(error) => Err(error).context("the worker has sent what no worker sends"),
@@ -174,23 +172,9 @@ fn switch_portal(service: &Service, config: &ServerConfig) {
     service.portal().heard().keep_networks(config.audit.outer != OuterAddresses::None);
     service.portal().set_desk(Desk::of(config));
     service.portal().give_codes(config.portal.as_ref().is_some_and(|portal| portal.short_codes));
-    if let Some(url) = config.portal.as_ref().and_then(|portal| portal.url.as_ref()) {
+    if let Some(url) = config.pages() {
         service.portal().serve_at(url.as_str());
     }
-}
-
-/// Serves WireGuard devices, on the web pages too if clients can be told where the gateway is.
-fn with_wireguard(
-    service: Service,
-    wireguard: Option<Arc<WireGuard>>,
-    endpoint: Option<Endpoint>,
-    tunnel: &Tunnel,
-) -> Arc<Service> {
-    let Some(wireguard) = wireguard else { return Arc::new(service) };
-    if let Some(endpoint) = endpoint {
-        service.portal().offer(Offer { wireguard: Arc::clone(&wireguard), endpoint, tunnel: tunnel.clone() });
-    }
-    Arc::new(service.with_wireguard(wireguard))
 }
 
 /// The WireGuard devices, if they are served.
@@ -275,9 +259,9 @@ fn accounting(
 /// parent sends, until that has ended.
 async fn follow_parent(
     parent: &Channel,
+    mut config: ServerConfig,
     keys: &signing::Keys,
     idp: &IdpClient,
-    access: &Access,
     service: &Arc<Service>,
     audit: &Recorder,
     farewell: &OnceLock<Farewell>,
@@ -292,15 +276,15 @@ async fn follow_parent(
             (ToAuth::Portal, Some(channel)) => service.portal().connect(channel)?,
             (ToAuth::PortalCertificate(expires_s), None) => service.portal().set_certificate(expires_s),
             (ToAuth::ClientProfile(text), None) => service.portal().hand_out(text.as_deref()),
+            (ToAuth::Endpoint(endpoint), None) => service.offer_devices(endpoint, &config.tunnel),
             (ToAuth::Stop, None) => _ = farewell.set(Farewell::GatewayStops),
             (ToAuth::Replaced, None) => _ = farewell.set(Farewell::Replaced),
             (ToAuth::Configuration(configuration), None) => {
-                let config = configuration.parse()?;
+                config = configuration.parse()?.reloaded(&config);
                 audit.set_policy(config.audit);
                 switch_portal(service, &config);
-                access.replace(config.profiles);
-                let service = Arc::clone(service);
-                tokio::task::spawn_blocking(move || service.profiles_changed()).await?;
+                let (service, profiles) = (Arc::clone(service), config.profiles.clone());
+                tokio::task::spawn_blocking(move || service.profiles_changed(profiles)).await?;
                 parent.send(&FromAuth::ConfigurationTaken, &[]).await?;
             }
             _ => bail!("the parent has sent another number of descriptors than belong to a message"),

@@ -95,6 +95,8 @@ pub(crate) struct Portal {
     certificate_expires_s: Mutex<Option<u64>>,
     at_provider: Mutex<AtProvider>,
     desk: Mutex<Option<Arc<Desk>>>,
+    /// They outlive the rules: a reload grants no request.
+    desk_rates: Mutex<desk::Rates>,
     connects: Mutex<Connects>,
     logouts: Mutex<logout::Seen>,
     /// Lines about what is refused: anybody can cause those.
@@ -127,6 +129,7 @@ impl Portal {
             certificate_expires_s: Mutex::default(),
             at_provider: Mutex::default(),
             desk: Mutex::default(),
+            desk_rates: Mutex::default(),
             connects: Mutex::default(),
             logouts: Mutex::default(),
             store,

@@ -12,7 +12,7 @@ use std::path::Path;
 use toml::Value;
 
 use crate::read::DEFAULT_LOG_LEVEL;
-use crate::{Places, ServerConfig};
+use crate::{Places, Server, ServerConfig};
 
 /// Keys that take effect when the gateway starts, by section. A section without keys is one as a
 /// whole.
@@ -130,6 +130,21 @@ impl Settings {
     }
 }
 
+impl ServerConfig {
+    /// The configuration of a gateway that goes by `before` and has read this one again. What waits
+    /// for its next start is as it was, if anything looks it up after the start.
+    #[must_use]
+    pub fn reloaded(mut self, before: &Self) -> Self {
+        // Providers send browsers back to the address that they began with.
+        if let (Some(portal), Some(pages)) = (&mut self.portal, before.pages()) {
+            portal.url = Some(pages.clone());
+        }
+        let server = Server { addresses: self.server.addresses, ..before.server.clone() };
+        let (tunnel, nat, sources) = (before.tunnel.clone(), before.nat.clone(), before.sources.clone());
+        Self { server, tunnel, nat, sources, ..self }
+    }
+}
+
 /// All that a configuration says, to be compared; `None` if it is none.
 fn meaning(document: &toml::Table) -> Option<String> {
     let config = ServerConfig::parse(&document.to_string(), "", Path::new("/")).ok()?;
@@ -209,6 +224,31 @@ mod tests {
         assert_eq!(upgraded.differences(&other).0, ["'level' in [log]"]);
         upgraded.keep_log_level("debug");
         assert_eq!(upgraded, other);
+    }
+
+    #[test]
+    fn what_waits_is_as_it_was_until_the_next_start() {
+        let config = |port: u16, pool: &str, pages: &str| {
+            let text = format!(
+                "[server]\nlisten = '[::]:{port}'\nstate_dir = '/{port}'\naddresses = ['{port}.example:4433']\n\
+                 [tls]\ncertificate = 'a'\nkey = 'b'\n[tunnel]\npool_v4 = '{pool}'\n[push]\nroutes = []\n{pages}"
+            );
+            ServerConfig::parse(&text, "server.toml", Path::new("/")).unwrap()
+        };
+        let portal = "[portal]\nenabled = true\ncertificate = 'p'\nkey = 'k'\n";
+        let at = |url: &str| format!("{portal}name = '{url}'\nurl = 'https://{url}'\n");
+        let started = config(4433, "10.86.0.0/16", &at("one.example"));
+        let read = config(4434, "10.96.0.0/16", &at("two.example"));
+        let in_force = read.clone().reloaded(&started);
+        assert_eq!(in_force.server.addresses, read.server.addresses);
+        assert_eq!(in_force.portal.as_ref().unwrap().name, "two.example");
+        assert_eq!(in_force.pages(), started.pages());
+        assert_eq!((&in_force.server.listen, &in_force.tunnel), (&started.server.listen, &started.tunnel));
+        assert_eq!(in_force.server.state_dir, started.server.state_dir);
+        let without = config(4433, "10.86.0.0/16", portal).reloaded(&started);
+        assert_eq!(without.pages(), started.pages());
+        let first = read.clone().reloaded(&config(4433, "10.86.0.0/16", ""));
+        assert_eq!(first.pages(), read.pages(), "the first address of all waits for nothing");
     }
 
     #[test]

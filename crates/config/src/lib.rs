@@ -397,6 +397,11 @@ impl ServerConfig {
         all.into_iter().next()
     }
 
+    /// Where browsers reach the pages, if that is known.
+    pub fn pages(&self) -> Option<&https_url::HttpsUrl> {
+        self.portal.as_ref()?.url.as_ref()
+    }
+
     /// Reads and parses the file at `path`. Its relative paths are relative to the directory it is
     /// in.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {

@@ -41,8 +41,7 @@ pub fn compile(config: &ServerConfig, names: &mut Names) -> Result<Compiled, Pol
         sets.push((ProfileId::WALLED, walled(config, portal, names)?));
     }
     let policy = Policy::of_profiles(sets).with_pools(pools(&config.tunnel));
-    let pages = config.portal.as_ref().and_then(|portal| portal.url.as_ref());
-    let policy = match pages {
+    let policy = match config.pages() {
         Some(pages) => policy.with_redirect(redirect(pages).as_bytes()),
         None => policy,
     };

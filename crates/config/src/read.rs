@@ -76,8 +76,8 @@ pub(super) fn server_config(text: &str, file: &str, base: &Path) -> Result<Serve
     let (mtu, requires) = (config.tunnel.mtu, config.tls.require_client_certificate);
     config.wireguard = document.section("wireguard", |s, p| super::wireguard::wireguard(s, p, mtu, requires));
     config.portal = document.section("portal", |s, p| super::portal::portal(s, p, base, &config, has_acme));
-    if let Some(pages) = config.portal.as_ref().and_then(|portal| portal.url.as_ref()) {
-        super::source::send_back(&mut config.sources, pages);
+    if let Some(pages) = config.pages().cloned() {
+        super::source::send_back(&mut config.sources, &pages);
     }
     config.profiles = document.top(|s, p| super::access_profile::profiles(s, p, &config));
     let (problems, places) = document.finish();

@@ -285,7 +285,7 @@ impl RunningWorker {
             parent: ParentClient::start(channel.clone()),
             certificate: prepared.certificate,
             before,
-            tunnel: config.tunnel.clone(),
+            config: Mutex::new(config.clone()),
             in_force: Mutex::new(in_force(&prepared.launch)),
             machine: MachineState::default(),
         });

@@ -373,6 +373,9 @@ pub enum ToAuth {
     /// everybody. It is no secret.
     #[n(13)]
     ClientProfile(#[n(0)] Option<String>),
+    /// Where clients with a single address find the gateway now, if that is known.
+    #[n(14)]
+    Endpoint(#[n(0)] Option<ClientEndpoint>),
 }
 
 /// Auth process → parent, once it is prepared.

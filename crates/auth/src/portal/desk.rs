@@ -19,10 +19,11 @@ mod watch;
 use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use super::{Portal, now};
-use authority::{Act, Rates, admit, is_near, permit};
+pub(super) use authority::Rates;
+use authority::{Act, admit, is_near, permit};
 use views::Sought;
 use vpnd_config::ServerConfig;
 use vpnd_config::https_url::HttpsUrl;
@@ -38,7 +39,7 @@ use vpnd_store::audit::{self, AuditEntry, AuditFile, Event};
 use vpnd_store::{ApiToken, StoreError, User};
 use watch::{Enough, Watch};
 
-/// The rules in force, and what has been asked for under them.
+/// The rules in force, and what the worker has reported.
 pub(crate) struct Desk {
     rules: vpnd_config::desk::Desk,
     recording: Recording,
@@ -48,7 +49,6 @@ pub(crate) struct Desk {
     audit: PathBuf,
     /// Whether it is written.
     records: bool,
-    rates: Mutex<Rates>,
     watch: Watch,
 }
 
@@ -75,13 +75,8 @@ impl Desk {
             recording: Recording::of(config),
             audit: config.server.state_dir.join(audit::FILE_NAME),
             records: config.audit.enabled,
-            rates: Mutex::default(),
             watch: Watch::default(),
         })
-    }
-
-    fn rates(&self) -> std::sync::MutexGuard<'_, Rates> {
-        self.rates.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -146,6 +141,10 @@ impl Portal {
         self.desk.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    fn desk_rates(&self) -> MutexGuard<'_, Rates> {
+        self.desk_rates.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The caller, if they may do this now.
     fn actor(&self, caller: &Caller, act: Act) -> Result<Replied<Actor>, StoreError> {
         let actor = match caller {
@@ -174,7 +173,7 @@ impl Portal {
             Ok(role) => role,
             Err(refusal) => return Ok(Err(refusal)),
         };
-        if !desk.rates().take(user.id, act, now()) {
+        if !self.desk_rates().take(user.id, act, now()) {
             return Ok(Err(DeskRefusal::TooOften));
         }
         Ok(Ok(Actor { who: Who::Person(Box::new(user)), role, address: browser.address, desk }))
@@ -198,7 +197,7 @@ impl Portal {
         if let Err(refusal) = permit(&desk.rules, role, address, true, act) {
             return Ok(Err(refusal));
         }
-        if !desk.rates().take_of_program(hash, now()) {
+        if !self.desk_rates().take_of_program(hash, now()) {
             return Ok(Err(DeskRefusal::TooOften));
         }
         Ok(Ok(Actor { who: Who::Program(name), role, address, desk }))

@@ -48,9 +48,9 @@ pub(crate) struct Offer {
 }
 
 impl Portal {
-    /// Users may add WireGuard devices from now on.
-    pub(crate) fn offer(&self, offer: Offer) {
-        *self.offered.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(offer));
+    /// Users may add WireGuard devices from now on, with this in their files, or none.
+    pub(crate) fn offer(&self, offer: Option<Offer>) {
+        *self.offered.lock().unwrap_or_else(PoisonError::into_inner) = offer.map(Arc::new);
     }
 
     fn changes(&self) -> MutexGuard<'_, Allowances> {

@@ -21,6 +21,7 @@ use vpnd_proto::control::Code;
 use vpnd_proto::session::{DeviceId, SessionId};
 
 use super::{GRANT_LIFETIME_S, Service};
+use vpnd_config::AccessProfiles;
 use vpnd_ipc::gateway::auth::{MAX_WRITES, Traffic, Write, id};
 use vpnd_store::StoreError;
 
@@ -106,8 +107,9 @@ impl Service {
         }
     }
 
-    /// Other access profiles are in force.
-    pub(crate) fn profiles_changed(&self) {
+    /// These access profiles are in force from now on.
+    pub(crate) fn profiles_changed(&self, profiles: AccessProfiles) {
+        self.access.replace(profiles);
         if let Some(wireguard) = &self.wireguard {
             wireguard.profiles_changed();
         }

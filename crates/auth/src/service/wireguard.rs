@@ -12,8 +12,11 @@ use vpnd_proto::session::{DeviceId, SessionId};
 use super::{Service, latest_end_s};
 use crate::authenticator::{Authenticated, DeviceOutcome};
 use crate::lease::Addresses;
+use crate::portal::devices::Offer;
 use crate::wireguard::WireGuard;
+use vpnd_config::Tunnel;
 use vpnd_config::factor::Factors;
+use vpnd_ipc::gateway::ClientEndpoint;
 use vpnd_ipc::gateway::auth::{Granted, Leased, LoginReply, ProfileName, Reason, Write, id};
 use vpnd_ipc::gateway::refusal::Refusal;
 use vpnd_ipc::gateway::wireguard::{
@@ -114,10 +117,16 @@ impl Answer<DevicesQuery> for Service {
 }
 
 impl Service {
-    /// Sets the WireGuard devices.
-    pub(crate) fn with_wireguard(mut self, wireguard: Arc<WireGuard>) -> Self {
-        self.wireguard = Some(wireguard);
-        self
+    /// Sets the WireGuard devices, if they are served.
+    pub(crate) fn with_wireguard(self, wireguard: Option<Arc<WireGuard>>) -> Self {
+        Self { wireguard, ..self }
+    }
+
+    /// Has pages and API make files for WireGuard clients, which find the gateway there.
+    pub(crate) fn offer_devices(&self, endpoint: Option<ClientEndpoint>, tunnel: &Tunnel) {
+        let known = self.wireguard.clone().zip(endpoint.and_then(ClientEndpoint::parsed));
+        let offer = known.map(|(wireguard, endpoint)| Offer { wireguard, endpoint, tunnel: tunnel.clone() });
+        self.portal.offer(offer);
     }
 
     /// Has the peers read again, whatever the number of their version is.

@@ -211,8 +211,8 @@ impl Gateway {
         }
         self.worker.send(&ToWorker::Certificate(certificate.clone()), &[]).await?;
         tracing::info!(expires_s = certificate.expires_s, "another certificate is presented");
-        // It may be another authority's.
-        self.send_client_profile().await
+        // It may be another authority's, or have other names.
+        self.send_client_files().await
     }
 
     /// Has the worker let in no certificate that the lists of a configuration name; the inner error

@@ -69,7 +69,7 @@ pub(super) struct Portal {
 impl Portal {
     /// Prepares it at the gateway's start, which matters more than web pages.
     pub(super) fn prepare_first(program: &Path, config: &ServerConfig, common: &Common) -> Option<Self> {
-        Self::prepare(program, config, &config.sources, common, None).unwrap_or_else(|error| {
+        Self::prepare(program, config, common, None).unwrap_or_else(|error| {
             let error = vpnd_sys::text::format_chain(&error);
             tracing::error!(%error, "no web pages until that is mended and 'vpnd reload' was run");
             None
@@ -77,11 +77,9 @@ impl Portal {
     }
 
     /// Reads its files and opens its socket, where it is switched on. The process is not started.
-    /// `sources` are those of the processes that it leads users to.
     pub(super) fn prepare(
         program: &Path,
         config: &ServerConfig,
-        sources: &[Source],
         common: &Common,
         before: Option<&Self>,
     ) -> anyhow::Result<Option<Self>> {
@@ -110,7 +108,7 @@ impl Portal {
             key: None,
             name: Text::cut(&portal.name),
             logo: portal.logo.as_ref().map(read_logo).transpose()?,
-            providers: providers(sources),
+            providers: providers(&config.sources),
             relays: portal.relays,
             proofs: Proofs::default(),
         }

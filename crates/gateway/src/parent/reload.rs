@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::portal::Portal;
 use super::{Gateway, client_profile};
+use vpnd_config::endpoint::Endpoint;
 use vpnd_config::{Invalid, ServerConfig};
 use vpnd_ipc::child::ChildRole;
 use vpnd_ipc::gateway::{Configuration, FromAuth, ReloadedConfiguration, ToAuth, ToWorker};
@@ -57,9 +58,8 @@ impl Gateway {
         if let Err(invalid) = self.check_files(config) {
             return Ok(Err(format!("{invalid}\nnothing was changed")));
         }
-        // Other sources wait for a restart.
-        let sources = &self.config.sources;
-        let portal = Portal::prepare(&self.program, config, sources, &self.common, self.portal.as_ref());
+        let config = &config.clone().reloaded(&self.config);
+        let portal = Portal::prepare(&self.program, config, &self.common, self.portal.as_ref());
         let portal = match portal {
             Ok(portal) => portal,
             Err(error) => {
@@ -75,9 +75,9 @@ impl Gateway {
             return Ok(Err(vpnd_sys::text::format_chain(&error)));
         }
         // Before the worker: a login by new profiles is nothing to a policy that does not know them
-        // yet.
+        // yet. The auth process answers once all of this is in force.
+        self.send_client_files().await?;
         self.configure_auth(configuration).await?;
-        self.send_client_profile().await?;
         self.replace_portal(portal).await?;
         self.report_firewall().await?;
         Ok(Ok(()))
@@ -92,9 +92,11 @@ impl Gateway {
         if config.sources == self.config.sources { Ok(()) } else { config.check_sources() }
     }
 
-    /// Has the pages hand out the profile of clients as it is now.
-    pub(super) async fn send_client_profile(&mut self) -> Result<(), ChildError> {
-        self.auth.send(&ToAuth::ClientProfile(client_profile(&self.config)), &[]).await
+    /// Has pages and API hand out profiles and WireGuard files for the gateway as clients reach it now.
+    pub(super) async fn send_client_files(&mut self) -> Result<(), ChildError> {
+        self.auth.send(&ToAuth::ClientProfile(client_profile(&self.config)), &[]).await?;
+        let endpoint = Endpoint::of(&self.config).ok().map(Into::into);
+        self.auth.send(&ToAuth::Endpoint(endpoint), &[]).await
     }
 
     /// Has the auth process go by the access profiles of a configuration.

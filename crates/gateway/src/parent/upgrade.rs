@@ -118,8 +118,7 @@ impl Gateway {
             start_auth(&self.program, &configuration, &self.common, key, false).await?;
         let idp = Idp::start(&self.program, &configuration, &config, &self.common, &auth, self.idp.as_ref())
             .await?;
-        let portal =
-            Portal::prepare(&self.program, &config, &config.sources, &self.common, self.portal.as_ref())?;
+        let portal = Portal::prepare(&self.program, &config, &self.common, self.portal.as_ref())?;
         let certificate_in_use = CurrentCertificate::new(certificate.clone(), &config.tls);
         let common = self.common.clone();
         let launch = worker_launch(&self.args, &config, configuration, common, certificate, protections)?;

@@ -24,7 +24,7 @@ use crate::worker::connection::Logins;
 use crate::worker::core::drain::{DrainRequest, DrainState};
 use crate::worker::core::{Core, Ended, ToEnd, fleet};
 use crate::worker::quic::acceptor::AdmissionControl;
-use vpnd_config as config;
+use vpnd_config::ServerConfig;
 use vpnd_config::in_force::Settings;
 use vpnd_ipc::admin::status::{
     Audit, Counters, Drain, Firewall, FleetMember, Offloads, Pool, Portal, Process, Session, Source,
@@ -81,9 +81,7 @@ pub(super) struct Administration {
     pub(super) certificate: Arc<WorkerCertificate>,
     /// Counters of the gateway's earlier processes.
     pub(super) before: Counters,
-    /// The configuration at the start, which stays until a restart: device, addresses and firewall
-    /// are made for it.
-    pub(super) tunnel: config::Tunnel,
+    pub(super) config: Mutex<ServerConfig>,
     pub(super) in_force: Mutex<Settings>,
     pub(super) machine: MachineState,
 }
@@ -132,10 +130,11 @@ impl Administration {
     /// The settings of a configuration that need no restart hold from now on. Names those that do,
     /// in words.
     pub(super) async fn apply(&self, configuration: &Configuration) -> Result<String, String> {
-        let mut config = configuration.parse().map_err(|error| error.to_string())?;
-        config.tunnel = self.tunnel.clone();
-        let applied = self.core.apply(config).await;
+        let read = configuration.parse().map_err(|error| error.to_string())?;
+        let config = read.reloaded(&self.config.lock().unwrap_or_else(PoisonError::into_inner));
+        let applied = self.core.apply(config.clone()).await;
         applied.map_err(|error| format!("{error:#}"))?;
+        *self.config.lock().unwrap_or_else(PoisonError::into_inner) = config;
         // Comparing each key with its default reads the configuration once for each.
         let read = configuration.clone();
         let file = tokio::task::spawn_blocking(move || read.settings()).await;

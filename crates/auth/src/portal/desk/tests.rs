@@ -46,6 +46,7 @@ pub(in crate::portal) struct Bench {
     pub(in crate::portal) store: Arc<Sqlite>,
     pub(in crate::portal) portal: Arc<Portal>,
     pub(in crate::portal) audit: Recorded,
+    config: ServerConfig,
 }
 
 impl Bench {
@@ -82,7 +83,7 @@ impl Bench {
         portal.set_desk(Desk::of(&config));
         AuditFile::open_or_create(&directory.path().join(audit::FILE_NAME)).unwrap();
         let portal = Arc::new(portal.with_audit(audit.recorder()));
-        Self { _directory: directory, store, portal, audit }
+        Self { _directory: directory, store, portal, audit, config }
     }
 
     pub(in crate::portal) async fn ask<R: Request>(&self, request: R) -> R::Reply
@@ -168,6 +169,20 @@ async fn each_role_does_what_it_may_and_says_why() {
     let change = UserChange { groups: Some(vec!["viewers".to_owned()]), ..UserChange::default() };
     bench.store.modify_user("ann", &change, 9).unwrap();
     assert!(disable(&ann, "gus", "because").await.is_err());
+}
+
+#[tokio::test]
+async fn a_reload_gives_a_person_no_more_requests() {
+    let bench = Bench::new();
+    let dora = bench.browser("dora", INSIDE).await;
+    let change = || bench.change(&dora, "gus", Deed::Enable, "call 4711");
+    let mut done = 0;
+    while done < 100 && change().await == Ok(()) {
+        done += 1;
+    }
+    assert!((20..100).contains(&done), "{done}");
+    bench.portal.set_desk(Desk::of(&bench.config));
+    assert_eq!(change().await, Err(DeskRefusal::TooOften));
 }
 
 #[tokio::test]

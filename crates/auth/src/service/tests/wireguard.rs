@@ -122,7 +122,7 @@ fn started(directory: &tempfile::TempDir, extra: &str) -> (Arc<Service>, PublicK
     let key = vpnd_pki::wireguard_key::open_or_create(directory.path(), devices).unwrap();
     let own = key.public();
     let wireguard = WireGuard::start(Arc::clone(&service.store), access, key).unwrap();
-    let service = Arc::into_inner(service).expect("nobody else has it").with_wireguard(wireguard);
+    let service = Arc::into_inner(service).expect("nobody else has it").with_wireguard(Some(wireguard));
     service.begin(false).unwrap();
     (Arc::new(service), own)
 }

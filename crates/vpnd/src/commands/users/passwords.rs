@@ -41,8 +41,7 @@ pub(super) fn passwd(
 
 /// Where the link of an invitation leads.
 pub(super) fn pages(config: &ServerConfig) -> Result<&HttpsUrl, UserError> {
-    let pages = config.portal.as_ref().and_then(|portal| portal.url.as_ref());
-    pages.ok_or_else(|| UserError::NoPages { config: config.file.clone() })
+    config.pages().ok_or_else(|| UserError::NoPages { config: config.file.clone() })
 }
 
 /// Makes the invitation of a user as it is recorded, and prints its link.

@@ -287,4 +287,10 @@ fn a_local_user_logs_in_with_a_second_factor_that_the_profile_requires() {
     assert_eq!(gateway.sessions()[0]["user"], "ann");
     must(gateway.ask(&["kick", "ann"]));
     assert!(!client.wait(SOON).success(), "{}", client.output());
+
+    // Another address of the pages waits for a start, and the pages are at the one before.
+    gateway.configure("portal.url", "https://vpn.uni.example");
+    let said = process::text(&must(gateway.ask(&["reload"])));
+    assert!(said.contains("'url' in [portal]"), "{said}");
+    page_of(&mut Process::start(&lab, "client1", in_browser(&lab, 1, &gateway)));
 }

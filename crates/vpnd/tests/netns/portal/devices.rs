@@ -134,4 +134,13 @@ fn a_user_adds_ends_renews_and_removes_a_wireguard_device() {
     assert_eq!(post(&ann, &form, "remove"), 303);
     eventually("it is gone", SOON, || gateway.sessions().is_empty().then_some(()));
     assert!(ann.get("/devices?removed").body.contains("You have no devices yet"));
+
+    // Files lead where clients find the gateway now, and have what its profiles say now.
+    assert!(!text.contains("vpn.uni.example"), "{text}");
+    gateway.configure("server.addresses", vec!["vpn.uni.example:4433"]);
+    gateway.configure("wireguard.mtu", 1300);
+    must(gateway.ask(&["reload"]));
+    let public = StaticKey::new(Secret::new([8; 32])).public().to_string();
+    let text = configuration(&add(&ann, &form, &public, "laptop"));
+    assert!(text.contains("Endpoint = vpn.uni.example:4433\n") && text.contains("MTU = 1300\n"), "{text}");
 }
