@@ -6,6 +6,7 @@ use super::Frame;
 use crate::browser::hex;
 use vpnd_ipc::gateway::portal::Provider;
 use vpnd_ipc::gateway::portal::devices::{OwnDevice, OwnDevices};
+use vpnd_ipc::gateway::portal::visits::System;
 
 #[derive(Template)]
 #[template(path = "devices.html")]
@@ -45,8 +46,27 @@ pub(crate) struct AddDevicePage<'p> {
     pub(crate) wireguard: bool,
     /// Whether there is a profile for vpnd's own client.
     pub(crate) profile: bool,
-    /// Whether that client comes first.
-    pub(crate) is_linux: bool,
+    /// The browser's.
+    pub(crate) system: System,
+}
+
+impl AddDevicePage<'_> {
+    /// Whether vpnd's own client comes first.
+    fn is_linux(&self) -> bool {
+        self.system == System::Linux
+    }
+
+    /// The steps with WireGuard on this system, if it is known.
+    fn steps(&self) -> Option<&'static str> {
+        let apps = &self.frame.texts.devices.apps;
+        apps.iter().find(|(system, ..)| *system == self.system).map(|(.., steps)| *steps)
+    }
+
+    /// Names of all other systems, and the steps there.
+    fn other_steps(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
+        let others = self.frame.texts.devices.apps.iter().filter(|(system, ..)| *system != self.system);
+        others.map(|(_, name, steps)| (*name, *steps))
+    }
 }
 
 /// The way to a login page that a device whose session is over may not reach.

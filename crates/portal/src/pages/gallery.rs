@@ -232,6 +232,11 @@ fn overview() -> Overview {
     }
 }
 
+/// The page with all its parts unfolded.
+fn open(page: Result<String, askama::Error>) -> Result<String, askama::Error> {
+    page.map(|page| page.replace("<details>", "<details open>"))
+}
+
 /// All pages, by name.
 fn gallery(texts: &'static Texts) -> Vec<(&'static str, String)> {
     let form = || "f".repeat(64);
@@ -255,14 +260,14 @@ fn gallery(texts: &'static Texts) -> Vec<(&'static str, String)> {
         user: "ann",
         source: "local",
     };
-    let add_device = |is_linux, problem| AddDevicePage {
+    let add_device = |system, problem| AddDevicePage {
         frame: frame(),
         form: form(),
         name: "",
         problem,
         wireguard: true,
-        profile: is_linux,
-        is_linux,
+        profile: system == System::Linux,
+        system,
     };
     let by_code = ByCodePage {
         frame: frame(),
@@ -289,8 +294,8 @@ fn gallery(texts: &'static Texts) -> Vec<(&'static str, String)> {
         ("invitation-app", invitation(false).render()),
         ("overview", OverviewPage::new(frame(), form(), &overview, Some(texts.session_ended)).render()),
         ("devices", DevicesPage::new(frame(), form(), &devices, Some(texts.devices.removed)).render()),
-        ("add", add_device(false, Some(texts.devices.full)).render()),
-        ("add-linux", add_device(true, None).render()),
+        ("add", open(add_device(System::Android, Some(texts.devices.full)).render())),
+        ("add-linux", add_device(System::Linux, None).render()),
         ("added", AddedDevicePage { frame: frame(), configuration }.render()),
         (
             "walled",
@@ -308,15 +313,13 @@ fn desk_pages(frame: &dyn Fn() -> Frame<'static>) -> [(&'static str, Result<Stri
     let names = names.into_iter().map(|name| user(name, UserState::Disabled)).collect();
     let found = FoundUsers { users: list(names), more: 12 };
     let (whois, sessions) = (whois(), sessions());
-    let (open, locked) = (shown(None), shown(Some(DeskRefusal::Senior)));
+    let (unlocked, locked) = (shown(None), shown(Some(DeskRefusal::Senior)));
     let link = format!("https://vpn.uni.example/invitation/{}", "0123456789abcdef".repeat(4));
-    let user = UserPage::new(frame(), form(), &open, true).render().unwrap();
-    let desk = DeskPage::new(frame(), form(), &state()).render().unwrap();
     [
-        ("desk", Ok(desk.replace("<details>", "<details open>"))),
+        ("desk", open(DeskPage::new(frame(), form(), &state()).render())),
         ("sessions", SessionsPage::new(frame(), &Order::ByUser(None), &sessions, 1_790_000_000).render()),
         ("search", SearchPage::new(frame(), "an", &found).render()),
-        ("user", Ok(user.replace("<details>", "<details open>"))),
+        ("user", open(UserPage::new(frame(), form(), &unlocked, true).render())),
         ("locked", UserPage::new(frame(), form(), &locked, false).render()),
         ("whois", WhoisPage::new(frame(), "10.86.1.2:443", &whois).render()),
         ("link", LinkPage { frame: frame(), name: "gus", link: &link }.render()),
@@ -383,6 +386,19 @@ fn a_browser_on_linux_sees_the_own_client_first_and_others_the_wireguard_way() {
         let own = place(ENGLISH.devices.own_client);
         assert_eq!(own < place("action=\"/devices/add\""), is_linux, "{name}");
         assert_eq!(pages[name].contains("href=\"/profile\""), is_linux, "{name}: where there is one");
+    }
+}
+
+#[test]
+fn a_browser_sees_the_steps_of_its_own_system_first() {
+    let pages: std::collections::BTreeMap<_, _> = gallery(&ENGLISH).into_iter().collect();
+    for (page, own) in [("add", System::Android), ("add-linux", System::Linux)] {
+        let folded = pages[page].find("<details").expect("the others are folded");
+        for (system, _, steps) in ENGLISH.devices.apps {
+            let at: Vec<_> = pages[page].match_indices(&steps.replace('\'', "&#39;")).collect();
+            assert_eq!(at.len(), 1, "{page}: {steps}");
+            assert_eq!(at[0].0 < folded, system == own, "{page}: {steps}");
+        }
     }
 }
 

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{Path, RawQuery, State};
-use axum::http::header::{AUTHORIZATION, CONTENT_TYPE};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{MethodRouter, get, post};
 use serde::Deserialize;
@@ -145,7 +145,15 @@ fn answer(status: StatusCode, value: &Value) -> Response {
 }
 
 fn refused(refusal: DeskRefusal) -> Response {
-    answer(status(refusal), &json!({ "error": shown::name(refusal) }))
+    let mut response = answer(status(refusal), &json!({ "error": shown::name(refusal) }));
+    let header = match refusal {
+        DeskRefusal::NoVisit => Some((WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))),
+        // A program has ten each second.
+        DeskRefusal::TooOften => Some((RETRY_AFTER, HeaderValue::from_static("1"))),
+        _ => None,
+    };
+    response.headers_mut().extend(header);
+    response
 }
 
 fn malformed() -> Response {
@@ -314,6 +322,7 @@ mod tests {
     use crate::pages::gallery;
     use std::collections::BTreeSet;
     use vpnd_ipc::gateway::portal::desk::{ExportedPart, FoundUsers, Made};
+    use vpnd_ipc::request::Reason;
 
     #[test]
     fn the_description_has_what_there_is() {
@@ -387,6 +396,49 @@ mod tests {
             let described = &all["paths"][path][method]["responses"]["200"];
             compare(&answer, &described["content"]["application/json"]["schema"], &all, path);
         }
+    }
+
+    #[test]
+    fn refusals_are_as_the_description_says() {
+        let all: Value = serde_json::from_str(OPENAPI).unwrap();
+        let refusals = &all["components"]["responses"]["Refused"];
+        let (mut described, mut status) = (BTreeSet::new(), 0);
+        for word in refusals["description"].as_str().unwrap().split([' ', ',']) {
+            match word.parse() {
+                Ok(number) => status = number,
+                Err(_) if word.is_empty() || word == "or" => {}
+                Err(_) => assert!(described.insert((status, word)), "{word}"),
+            }
+        }
+        let replies = [
+            DeskRefusal::NoVisit,
+            DeskRefusal::NoRole,
+            DeskRefusal::Elsewhere,
+            DeskRefusal::NoReason,
+            DeskRefusal::NotThere,
+            DeskRefusal::TooOften,
+            DeskRefusal::Senior,
+            DeskRefusal::Unusable,
+            DeskRefusal::NotRecorded,
+            DeskRefusal::Taken,
+            DeskRefusal::NoGuest,
+            DeskRefusal::NoWireGuard,
+            DeskRefusal::Full,
+        ];
+        let gone: Result<Replied<Value>, _> = Err(NoReply::Failed(Reason::cut("the store is gone")));
+        let mut answers: Vec<_> = replies.map(|refusal| (shown::name(refusal), refused(refusal))).into();
+        answers.extend([("malformed", malformed()), ("unavailable", shown(gone, |value| value))]);
+        for (name, answer) in &answers {
+            let header = |name| answer.headers().get(name).map(|value| value.to_str().unwrap());
+            assert_eq!(header(WWW_AUTHENTICATE), (*name == "no-token").then_some("Bearer"), "{name}");
+            assert_eq!(header(RETRY_AFTER), (*name == "too-often").then_some("1"), "{name}");
+        }
+        let given = answers.iter().map(|(name, answer)| (answer.status().as_u16(), *name)).collect();
+        assert_eq!(described, given);
+        let schema = &refusals["content"]["application/json"]["schema"]["properties"]["error"];
+        let names: BTreeSet<&str> = described.iter().map(|(_, name)| *name).collect();
+        let named = schema["enum"].as_array().unwrap().iter().map(|name| name.as_str().unwrap());
+        assert_eq!(named.collect::<BTreeSet<_>>(), names);
     }
 
     #[test]

@@ -18,7 +18,6 @@ use vpnd_ipc::gateway::portal::Change;
 use vpnd_ipc::gateway::portal::devices::{
     AddDevice, DeviceChange, DevicesQuery, OwnProfile, ProfileQuery, RemoveDevice, RenewDevice,
 };
-use vpnd_ipc::gateway::portal::visits::System;
 use vpnd_proto::control::Text;
 
 /// The device that is to be added.
@@ -113,7 +112,7 @@ async fn add_form(
                     problem,
                     wireguard: devices.wireguard,
                     profile: devices.profile,
-                    is_linux: visitor.kind.system == System::Linux,
+                    system: visitor.kind.system,
                 },
             );
             if devices.wireguard { scripted(shown) } else { shown }

@@ -1,6 +1,7 @@
 //! Texts of the pages about devices, in each language.
 
 use super::count;
+use vpnd_ipc::gateway::portal::visits::System;
 
 /// The texts of a language.
 pub(crate) struct DeviceTexts {
@@ -29,6 +30,9 @@ pub(crate) struct DeviceTexts {
     pub(crate) add_device_text: &'static str,
     pub(crate) add: &'static str,
     pub(crate) add_text: &'static str,
+    /// The steps to a tunnel on each system, and its name.
+    pub(crate) apps: [(System, &'static str, &'static str); 5],
+    pub(crate) other_systems: &'static str,
     pub(crate) own_client: &'static str,
     pub(crate) own_client_text: &'static str,
     pub(crate) own_client_steps: &'static str,
@@ -87,6 +91,34 @@ pub(super) const ENGLISH: DeviceTexts = DeviceTexts {
     add_device_text: "Phones, tablets and computers.",
     add: "Add a WireGuard device",
     add_text: "For phones, tablets, Windows and macOS, with the WireGuard app. Each device needs a separate configuration.",
+    apps: [
+        (
+            System::Android,
+            "Android",
+            "Install WireGuard from Google Play or F-Droid. With its plus button, scan the QR code of the next page from another screen, or import the configuration that you save there.",
+        ),
+        (
+            System::Ios,
+            "iPhone, iPad",
+            "Install WireGuard from the App Store. With its plus button, scan the QR code of the next page from another screen, or import the configuration that you save there.",
+        ),
+        (
+            System::Windows,
+            "Windows",
+            "Install WireGuard from wireguard.com/install, and import the configuration that you save from the next page.",
+        ),
+        (
+            System::MacOs,
+            "macOS",
+            "Install WireGuard from the App Store, and import the configuration that you save from the next page.",
+        ),
+        (
+            System::Linux,
+            "Linux",
+            "Install the package 'wireguard-tools'. Save the configuration from the next page as /etc/wireguard/vpn.conf, for root alone. 'sudo wg-quick up vpn' connects.",
+        ),
+    ],
+    other_systems: "Steps on other devices",
     own_client: "Computers with Linux",
     own_client_text: "The client of this VPN needs a profile, which the help desk has for you. Then connect with this command:",
     own_client_steps: "Install the package 'vpnd', save your profile, and run these two commands. The second one asks for your password, or opens the login page.",
@@ -151,6 +183,34 @@ pub(super) const GERMAN: DeviceTexts = DeviceTexts {
     add_device_text: "Telefone, Tablets und Rechner.",
     add: "WireGuard-Gerät hinzufügen",
     add_text: "Für Telefone, Tablets, Windows und macOS mit der WireGuard-App. Jedes Gerät braucht eine eigene Konfiguration.",
+    apps: [
+        (
+            System::Android,
+            "Android",
+            "Installieren Sie WireGuard von Google Play oder F-Droid. Scannen Sie dort über den Plus-Knopf den QR-Code der nächsten Seite von einem anderen Bildschirm, oder importieren Sie die Konfiguration, die Sie dort speichern.",
+        ),
+        (
+            System::Ios,
+            "iPhone, iPad",
+            "Installieren Sie WireGuard aus dem App Store. Scannen Sie dort über den Plus-Knopf den QR-Code der nächsten Seite von einem anderen Bildschirm, oder importieren Sie die Konfiguration, die Sie dort speichern.",
+        ),
+        (
+            System::Windows,
+            "Windows",
+            "Installieren Sie WireGuard von wireguard.com/install, und importieren Sie die Konfiguration, die Sie auf der nächsten Seite speichern.",
+        ),
+        (
+            System::MacOs,
+            "macOS",
+            "Installieren Sie WireGuard aus dem App Store, und importieren Sie die Konfiguration, die Sie auf der nächsten Seite speichern.",
+        ),
+        (
+            System::Linux,
+            "Linux",
+            "Installieren Sie das Paket 'wireguard-tools'. Speichern Sie die Konfiguration der nächsten Seite als /etc/wireguard/vpn.conf, nur für root lesbar. 'sudo wg-quick up vpn' verbindet.",
+        ),
+    ],
+    other_systems: "Schritte auf anderen Geräten",
     own_client: "Rechner mit Linux",
     own_client_text: "Der Client dieses VPN braucht ein Profil, das der Helpdesk für Sie hat. Verbinden Sie sich dann mit diesem Befehl:",
     own_client_steps: "Installieren Sie das Paket 'vpnd', speichern Sie Ihr Profil, und führen Sie diese zwei Befehle aus. Der zweite fragt nach Ihrem Passwort oder öffnet die Anmeldeseite.",
