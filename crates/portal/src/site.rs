@@ -12,6 +12,7 @@ mod desk;
 mod devices;
 pub(crate) mod headers;
 mod invitations;
+mod posted;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, Form, RawQuery, State};
+use axum::extract::{DefaultBodyLimit, RawQuery, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, LOCATION, RETRY_AFTER, SET_COOKIE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::middleware;
@@ -34,6 +35,7 @@ use crate::login_turns::LoginTurn;
 use crate::pages::{AnswerPage, Frame, LoginPage, MessagePage, OverviewPage, WaitPage, page};
 use crate::refusals::{self, Reason};
 use headers::scripted;
+use posted::{Bare, Posted};
 use vpnd_ipc::gateway::portal::turns::TurnQuery;
 use vpnd_ipc::gateway::portal::{
     Change, EndSession, LogOut, LoginStep, Logo, OverviewQuery, PortalAnswer, PortalApproval, PortalLogin,
@@ -306,23 +308,17 @@ async fn login_form(State(site): State<Arc<Site>>, visitor: Visitor) -> Response
 
 #[derive(Deserialize)]
 struct Credentials {
-    #[serde(default)]
-    form: String,
     user: String,
     password: SecretField,
 }
 
 #[derive(Deserialize)]
 struct Answer {
-    #[serde(default)]
-    form: String,
     answer: SecretField,
 }
 
 #[derive(Deserialize)]
 struct OfSession {
-    #[serde(default)]
-    form: String,
     #[serde(default)]
     device: String,
 }
@@ -340,12 +336,8 @@ impl From<String> for SecretField {
 
 async fn log_in(
     State(site): State<Arc<Site>>,
-    visitor: Visitor,
-    Form(Credentials { form, user, password }): Form<Credentials>,
+    Posted { visitor, browser, fields: Credentials { user, password } }: Posted<Credentials>,
 ) -> Response {
-    if !visitor.has_sent(&form) {
-        return site.not_ours(&visitor);
-    }
     let wrong = || LoginStep::Refused(Refusal::Credentials.into());
     let (Ok(name), Ok(password)) = (UserName::new(user.as_str()), SecretText::new(password.0.as_str()))
     else {
@@ -359,9 +351,7 @@ async fn log_in(
     match site.auth.request_in_turn(login, turn).await {
         Ok(step) => {
             // The browser forgets that token, and a copy of it must not be good any longer.
-            if let (false, Some(before)) = (matches!(step, LoginStep::Refused(_)), visitor.browser())
-                && site.auth.request(LogOut(before)).await.is_err()
-            {
+            if !matches!(step, LoginStep::Refused(_)) && site.auth.request(LogOut(browser)).await.is_err() {
                 return site.failed(&visitor);
             }
             site.step(&visitor, &user, step)
@@ -372,12 +362,8 @@ async fn log_in(
 
 async fn answer(
     State(site): State<Arc<Site>>,
-    visitor: Visitor,
-    Form(Answer { form, answer }): Form<Answer>,
+    Posted { visitor, browser, fields: Answer { answer } }: Posted<Answer>,
 ) -> Response {
-    let (true, Some(browser)) = (visitor.has_sent(&form), visitor.browser()) else {
-        return site.not_ours(&visitor);
-    };
     let Ok(answer) = ChallengeAnswer::new(answer.0.as_str()) else {
         return site.refused(&visitor, "", Refusal::Credentials.into());
     };
@@ -400,47 +386,29 @@ async fn wait(State(site): State<Arc<Site>>, visitor: Visitor) -> Response {
     }
 }
 
-#[derive(Deserialize)]
-struct Bare {
-    #[serde(default)]
-    form: String,
-}
-
 async fn log_out(
     State(site): State<Arc<Site>>,
-    visitor: Visitor,
-    Form(Bare { form }): Form<Bare>,
+    Posted { visitor, browser, .. }: Posted<Bare>,
 ) -> Response {
-    let (true, Some(browser)) = (visitor.has_sent(&form), visitor.browser()) else {
-        return site.not_ours(&visitor);
-    };
     match site.auth.request(LogOut(browser)).await {
         Ok(()) => headers::cleared(with_cookie(to("/login"), &no_cookie())),
         Err(_) => site.failed(&visitor),
     }
 }
 
-async fn end_session(site: State<Arc<Site>>, visitor: Visitor, session: Form<OfSession>) -> Response {
-    end(site, visitor, session, "/?ended").await
+async fn end_session(site: State<Arc<Site>>, session: Posted<OfSession>) -> Response {
+    end(site, session, "/?ended").await
 }
 
-async fn end_session_of_device(
-    site: State<Arc<Site>>,
-    visitor: Visitor,
-    session: Form<OfSession>,
-) -> Response {
-    end(site, visitor, session, "/devices?ended").await
+async fn end_session_of_device(site: State<Arc<Site>>, session: Posted<OfSession>) -> Response {
+    end(site, session, "/devices?ended").await
 }
 
 async fn end(
     State(site): State<Arc<Site>>,
-    visitor: Visitor,
-    Form(OfSession { form, device }): Form<OfSession>,
+    Posted { visitor, browser, fields: OfSession { device } }: Posted<OfSession>,
     then: &'static str,
 ) -> Response {
-    let (true, Some(browser)) = (visitor.has_sent(&form), visitor.browser()) else {
-        return site.not_ours(&visitor);
-    };
     let Some(device) = unhex::<16>(&device) else { return nothing(State(site), visitor).await };
     match site.auth.request(EndSession { browser, device: device.into() }).await {
         Ok(Change::Done) => to(then),

@@ -3,12 +3,13 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Form, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde::Deserialize;
 
-use super::{Bare, SecretField, Site, nothing, to};
+use super::posted::{Bare, Posted};
+use super::{SecretField, Site, nothing, to};
 use crate::browser::{Visitor, form_of, unhex};
 use crate::pages::{CodesPage, PasswordPage, page};
 use vpnd_ipc::gateway::portal::visits::EndVisit;
@@ -18,8 +19,6 @@ use vpnd_proto::control::{SecretText, Text};
 
 #[derive(Deserialize)]
 pub(super) struct Passwords {
-    #[serde(default)]
-    form: String,
     present: SecretField,
     new: SecretField,
     again: SecretField,
@@ -27,8 +26,6 @@ pub(super) struct Passwords {
 
 #[derive(Deserialize)]
 pub(super) struct Code {
-    #[serde(default)]
-    form: String,
     code: SecretField,
 }
 
@@ -44,12 +41,8 @@ fn password_form(site: &Site, visitor: &Visitor, status: StatusCode, problem: Op
 
 pub(super) async fn change_password(
     State(site): State<Arc<Site>>,
-    visitor: Visitor,
-    Form(Passwords { form, present, new, again }): Form<Passwords>,
+    Posted { visitor, browser, fields: Passwords { present, new, again } }: Posted<Passwords>,
 ) -> Response {
-    let (true, Some(browser)) = (visitor.has_sent(&form), visitor.browser()) else {
-        return site.not_ours(&visitor);
-    };
     let texts = visitor.texts;
     let refused = |text: &str| password_form(&site, &visitor, StatusCode::FORBIDDEN, Some(text.to_owned()));
     if *new.0 != *again.0 {
@@ -77,12 +70,8 @@ pub(super) async fn change_password(
 /// Offers one-time codes.
 pub(super) async fn codes(
     State(site): State<Arc<Site>>,
-    visitor: Visitor,
-    Form(Bare { form }): Form<Bare>,
+    Posted { visitor, .. }: Posted<Bare>,
 ) -> Response {
-    if !visitor.has_sent(&form) {
-        return site.not_ours(&visitor);
-    }
     offer(&site, &visitor, StatusCode::OK, None).await
 }
 
@@ -104,12 +93,8 @@ async fn offer(site: &Site, visitor: &Visitor, status: StatusCode, problem: Opti
 
 pub(super) async fn take_codes(
     State(site): State<Arc<Site>>,
-    visitor: Visitor,
-    Form(Code { form, code }): Form<Code>,
+    Posted { visitor, browser, fields: Code { code } }: Posted<Code>,
 ) -> Response {
-    let (true, Some(browser)) = (visitor.has_sent(&form), visitor.browser()) else {
-        return site.not_ours(&visitor);
-    };
     let changed = match SecretText::new(code.0.as_str()) {
         Ok(code) => site.auth.request(TakeCodes { browser, code }).await,
         Err(_) => Ok(OwnChange::Unusable),
@@ -130,12 +115,8 @@ pub(super) async fn take_codes(
 
 pub(super) async fn remove_codes(
     State(site): State<Arc<Site>>,
-    visitor: Visitor,
-    Form(Bare { form }): Form<Bare>,
+    Posted { visitor, browser, .. }: Posted<Bare>,
 ) -> Response {
-    let (true, Some(browser)) = (visitor.has_sent(&form), visitor.browser()) else {
-        return site.not_ours(&visitor);
-    };
     match site.auth.request(RemoveCodes(browser)).await {
         Ok(OwnChange::Done) => to("/?codes-removed"),
         Ok(not) => not_changed(&site, &visitor, not),
@@ -145,8 +126,6 @@ pub(super) async fn remove_codes(
 
 #[derive(Deserialize)]
 pub(super) struct OfVisit {
-    #[serde(default)]
-    form: String,
     /// Empty for all other browsers.
     #[serde(default)]
     visit: String,
@@ -155,12 +134,8 @@ pub(super) struct OfVisit {
 /// Logs out of another browser, or of all others.
 pub(super) async fn end_visit(
     State(site): State<Arc<Site>>,
-    visitor: Visitor,
-    Form(OfVisit { form, visit }): Form<OfVisit>,
+    Posted { visitor, browser, fields: OfVisit { visit } }: Posted<OfVisit>,
 ) -> Response {
-    let (true, Some(browser)) = (visitor.has_sent(&form), visitor.browser()) else {
-        return site.not_ours(&visitor);
-    };
     let visit = match visit.as_str() {
         "" => None,
         visit => match unhex::<16>(visit) {

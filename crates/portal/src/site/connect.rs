@@ -17,6 +17,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Deserialize;
 
 use super::headers::towards;
+use super::posted::Posted;
 use super::{Site, nothing, to, with_cookie};
 use crate::browser::{Visitor, code_cookie, connect_cookie, form_about, form_of, no_connect_cookie};
 use crate::pages::connect::{ByCodePage, CodePage, ConnectPage as Page};
@@ -40,8 +41,6 @@ pub(super) struct Answered {
 
 #[derive(Deserialize)]
 pub(super) struct Typed {
-    #[serde(default)]
-    form: String,
     #[serde(default)]
     code: String,
 }
@@ -131,12 +130,8 @@ pub(super) async fn code_form(State(site): State<Arc<Site>>, visitor: Visitor) -
 /// Takes a code that a person has typed.
 pub(super) async fn type_code(
     State(site): State<Arc<Site>>,
-    visitor: Visitor,
-    Form(Typed { form, code }): Form<Typed>,
+    Posted { visitor, fields: Typed { code }, .. }: Posted<Typed>,
 ) -> Response {
-    if !visitor.has_sent(&form) {
-        return site.not_ours(&visitor);
-    }
     type_code_of(&site, &visitor, Text::cut(&code)).await
 }
 

@@ -5,12 +5,13 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Form, RawQuery, State};
+use axum::extract::{RawQuery, State};
 use axum::http::header::LOCATION;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize;
 
+use super::posted::Posted;
 use super::{Site, nothing, to};
 use crate::browser::{Visitor, form_of, unhex};
 use crate::pages::desk::sessions::SessionsPage;
@@ -28,8 +29,6 @@ const SESSIONS: u64 = 50;
 /// A change, or a question.
 #[derive(Deserialize)]
 pub(super) struct Typed {
-    #[serde(default)]
-    form: String,
     #[serde(default)]
     user: String,
     #[serde(default)]
@@ -146,58 +145,54 @@ pub(crate) fn parameter(query: Option<&str>, name: &str) -> Option<String> {
     pairs.find(|(known, _)| known == name).map(|(_, value)| value.into_owned())
 }
 
-pub(super) async fn kick(site: State<Arc<Site>>, visitor: Visitor, typed: Form<Typed>) -> Response {
-    let device = match typed.device.as_str() {
+pub(super) async fn kick(site: State<Arc<Site>>, typed: Posted<Typed>) -> Response {
+    let device = match typed.fields.device.as_str() {
         "" => None,
         device => match unhex::<16>(device) {
             Some(device) => Some(device.into()),
-            None => return nothing(site, visitor).await,
+            None => return nothing(site, typed.visitor).await,
         },
     };
-    change(site, visitor, typed, Deed::Kick(device)).await
+    change(site, typed, Deed::Kick(device)).await
 }
 
-pub(super) async fn disable(site: State<Arc<Site>>, visitor: Visitor, typed: Form<Typed>) -> Response {
-    change(site, visitor, typed, Deed::Disable).await
+pub(super) async fn disable(site: State<Arc<Site>>, typed: Posted<Typed>) -> Response {
+    change(site, typed, Deed::Disable).await
 }
 
-pub(super) async fn enable(site: State<Arc<Site>>, visitor: Visitor, typed: Form<Typed>) -> Response {
-    change(site, visitor, typed, Deed::Enable).await
+pub(super) async fn enable(site: State<Arc<Site>>, typed: Posted<Typed>) -> Response {
+    change(site, typed, Deed::Enable).await
 }
 
-pub(super) async fn reset(site: State<Arc<Site>>, visitor: Visitor, typed: Form<Typed>) -> Response {
-    change(site, visitor, typed, Deed::ResetCodes).await
+pub(super) async fn reset(site: State<Arc<Site>>, typed: Posted<Typed>) -> Response {
+    change(site, typed, Deed::ResetCodes).await
 }
 
-pub(super) async fn revoke(site: State<Arc<Site>>, visitor: Visitor, typed: Form<Typed>) -> Response {
-    change(site, visitor, typed, Deed::RevokeCertificates(None)).await
+pub(super) async fn revoke(site: State<Arc<Site>>, typed: Posted<Typed>) -> Response {
+    change(site, typed, Deed::RevokeCertificates(None)).await
 }
 
-pub(super) async fn invite(site: State<Arc<Site>>, visitor: Visitor, typed: Form<Typed>) -> Response {
-    change(site, visitor, typed, Deed::Invite).await
+pub(super) async fn invite(site: State<Arc<Site>>, typed: Posted<Typed>) -> Response {
+    change(site, typed, Deed::Invite).await
 }
 
-pub(super) async fn add(site: State<Arc<Site>>, visitor: Visitor, typed: Form<Typed>) -> Response {
-    match typed.account() {
-        Some(account) => change(site, visitor, typed, Deed::Add(account)).await,
-        None => refused(site.0, visitor, DeskRefusal::Unusable).await,
+pub(super) async fn add(site: State<Arc<Site>>, typed: Posted<Typed>) -> Response {
+    match typed.fields.account() {
+        Some(account) => change(site, typed, Deed::Add(account)).await,
+        None => refused(site.0, typed.visitor, DeskRefusal::Unusable).await,
     }
 }
 
-pub(super) async fn extend(site: State<Arc<Site>>, visitor: Visitor, typed: Form<Typed>) -> Response {
-    let until = Text::cut(&typed.until);
-    change(site, visitor, typed, Deed::Extend(until)).await
+pub(super) async fn extend(site: State<Arc<Site>>, typed: Posted<Typed>) -> Response {
+    let until = Text::cut(&typed.fields.until);
+    change(site, typed, Deed::Extend(until)).await
 }
 
 async fn change(
     State(site): State<Arc<Site>>,
-    visitor: Visitor,
-    Form(Typed { form, user, reason, .. }): Form<Typed>,
+    Posted { visitor, browser, fields: Typed { user, reason, .. } }: Posted<Typed>,
     deed: Deed,
 ) -> Response {
-    let (true, Some(browser)) = (visitor.has_sent(&form), visitor.browser()) else {
-        return site.not_ours(&visitor);
-    };
     let (Ok(name), Ok(reason)) = (Text::new(user.as_str()), Text::new(reason)) else {
         return refused(site, visitor, DeskRefusal::NoReason).await;
     };
@@ -219,12 +214,8 @@ async fn change(
 
 pub(super) async fn whois(
     State(site): State<Arc<Site>>,
-    visitor: Visitor,
-    Form(Typed { form, reason, address, at, .. }): Form<Typed>,
+    Posted { visitor, browser, fields: Typed { reason, address, at, .. } }: Posted<Typed>,
 ) -> Response {
-    let (true, Some(browser)) = (visitor.has_sent(&form), visitor.browser()) else {
-        return site.not_ours(&visitor);
-    };
     let Ok(reason) = Text::new(reason) else { return refused(site, visitor, DeskRefusal::NoReason).await };
     let ask = AskWhois {
         caller: Caller::Browser(browser),

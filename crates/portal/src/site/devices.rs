@@ -3,13 +3,14 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Form, RawQuery, State};
+use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize;
 
 use super::headers::scripted;
+use super::posted::Posted;
 use super::{OfSession, Site, nothing, to};
 use crate::browser::{Visitor, form_of, unbase64, unhex};
 use crate::pages::devices::{AddDevicePage, AddedDevicePage, DevicesPage};
@@ -23,8 +24,6 @@ use vpnd_proto::control::Text;
 /// The device that is to be added.
 #[derive(Deserialize)]
 pub(super) struct NewDevice {
-    #[serde(default)]
-    form: String,
     #[serde(default)]
     name: String,
     #[serde(default)]
@@ -56,12 +55,8 @@ pub(super) async fn devices(
 
 pub(super) async fn remove(
     State(site): State<Arc<Site>>,
-    visitor: Visitor,
-    Form(OfSession { form, device }): Form<OfSession>,
+    Posted { visitor, browser, fields: OfSession { device } }: Posted<OfSession>,
 ) -> Response {
-    let (true, Some(browser)) = (visitor.has_sent(&form), visitor.browser()) else {
-        return site.not_ours(&visitor);
-    };
     let Some(device) = unhex::<16>(&device) else { return nothing(State(site), visitor).await };
     match site.auth.request(RemoveDevice { browser, device: device.into() }).await {
         Ok(Change::Done) => to("/devices?removed"),
@@ -73,12 +68,8 @@ pub(super) async fn remove(
 
 pub(super) async fn renew(
     State(site): State<Arc<Site>>,
-    visitor: Visitor,
-    Form(OfSession { form, device }): Form<OfSession>,
+    Posted { visitor, browser, fields: OfSession { device } }: Posted<OfSession>,
 ) -> Response {
-    let (true, Some(browser)) = (visitor.has_sent(&form), visitor.browser()) else {
-        return site.not_ours(&visitor);
-    };
     let Some(device) = unhex::<16>(&device) else { return nothing(State(site), visitor).await };
     match site.auth.request(RenewDevice { browser, device: device.into() }).await {
         Ok(DeviceChange::Renewed) => to("/devices?renewed"),
@@ -141,12 +132,8 @@ pub(super) async fn profile(State(site): State<Arc<Site>>, visitor: Visitor) -> 
 
 pub(super) async fn add(
     State(site): State<Arc<Site>>,
-    visitor: Visitor,
-    Form(NewDevice { form, name, public_key }): Form<NewDevice>,
+    Posted { visitor, browser, fields: NewDevice { name, public_key } }: Posted<NewDevice>,
 ) -> Response {
-    let (true, Some(browser)) = (visitor.has_sent(&form), visitor.browser()) else {
-        return site.not_ours(&visitor);
-    };
     let (Some(key), Ok(typed)) = (unbase64::<32>(public_key.trim()), Text::new(name.trim())) else {
         return changed(&site, visitor, &name, DeviceChange::Unusable).await;
     };

@@ -5,11 +5,12 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Form, Path, State};
+use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde::Deserialize;
 
+use super::posted::Posted;
 use super::{SecretField, Site, with_cookie};
 use crate::browser::{Visitor, cookie, form_of, fresh_token};
 use crate::pages::{InvitationPage, page};
@@ -18,8 +19,6 @@ use vpnd_proto::control::{SecretText, Text};
 
 #[derive(Deserialize)]
 pub(super) struct Choice {
-    #[serde(default)]
-    form: String,
     #[serde(default)]
     new: SecretField,
     #[serde(default)]
@@ -70,13 +69,9 @@ async fn form(
 
 pub(super) async fn accept(
     State(site): State<Arc<Site>>,
-    visitor: Visitor,
     Path(token): Path<String>,
-    Form(Choice { form: sent, new, again, secret, code }): Form<Choice>,
+    Posted { visitor, fields: Choice { new, again, secret, code }, .. }: Posted<Choice>,
 ) -> Response {
-    if !visitor.has_sent(&sent) {
-        return site.not_ours(&visitor);
-    }
     let texts = visitor.texts;
     let (Ok(invitation), Ok(secret)) = (Invitation::new(token), SecretText::new(secret.0.as_str())) else {
         return over(&site, &visitor);
