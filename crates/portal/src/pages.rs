@@ -40,6 +40,8 @@ pub(crate) struct LoginPage<'p> {
     pub(crate) providers: &'p [Provider],
     /// Whether a provider is to ask for credentials, whatever it knows of the browser.
     pub(crate) again: bool,
+    /// Whether the person has just logged out.
+    pub(crate) has_left: bool,
 }
 
 #[derive(Template)]

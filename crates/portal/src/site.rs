@@ -110,12 +110,12 @@ impl Site {
         user: &str,
         problem: Option<String>,
     ) -> Response {
-        self.login_page(visitor, status, user, problem, false)
+        self.login_page(visitor, status, user, problem, Before::Nothing)
     }
 
     /// Shows that form to a browser whose user has to be asked for credentials again, and why.
     fn log_in_again(&self, visitor: &Visitor, problem: &str) -> Response {
-        self.login_page(visitor, StatusCode::FORBIDDEN, "", Some(problem.to_owned()), true)
+        self.login_page(visitor, StatusCode::FORBIDDEN, "", Some(problem.to_owned()), Before::Visit)
     }
 
     fn login_page(
@@ -124,15 +124,16 @@ impl Site {
         status: StatusCode,
         user: &str,
         problem: Option<String>,
-        again: bool,
+        before: Before,
     ) -> Response {
         let (token, is_new) = match &visitor.token {
             Some(token) => (token.clone(), false),
             None => (fresh_token(), true),
         };
         let form = form_of(&token);
-        let providers = &self.providers;
-        let login = LoginPage { frame: self.frame(visitor), form, user, problem, providers, again };
+        let (frame, providers) = (self.frame(visitor), &self.providers);
+        let (again, has_left) = (before == Before::Visit, before == Before::Logout);
+        let login = LoginPage { frame, form, user, problem, providers, again, has_left };
         let response = page(status, &login);
         if is_new { with_cookie(response, &cookie(&token)) } else { response }
     }
@@ -187,6 +188,15 @@ impl Site {
         }
         response
     }
+}
+
+/// What a login page follows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Before {
+    Nothing,
+    /// One that goes on, and takes credentials of just now.
+    Visit,
+    Logout,
 }
 
 type Route = (&'static str, fn() -> MethodRouter<Arc<Site>>);
@@ -302,8 +312,9 @@ async fn overview(State(site): State<Arc<Site>>, visitor: Visitor, RawQuery(quer
     }
 }
 
-async fn login_form(State(site): State<Arc<Site>>, visitor: Visitor) -> Response {
-    site.login_form(&visitor, StatusCode::OK, "", None)
+async fn login_form(State(site): State<Arc<Site>>, visitor: Visitor, RawQuery(query): RawQuery) -> Response {
+    let before = if query.as_deref() == Some("out") { Before::Logout } else { Before::Nothing };
+    site.login_page(&visitor, StatusCode::OK, "", None, before)
 }
 
 #[derive(Deserialize)]
@@ -391,7 +402,7 @@ async fn log_out(
     Posted { visitor, browser, .. }: Posted<Bare>,
 ) -> Response {
     match site.auth.request(LogOut(browser)).await {
-        Ok(()) => headers::cleared(with_cookie(to("/login"), &no_cookie())),
+        Ok(()) => headers::cleared(with_cookie(to("/login?out"), &no_cookie())),
         Err(_) => site.failed(&visitor),
     }
 }

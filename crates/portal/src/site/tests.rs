@@ -149,6 +149,24 @@ async fn every_answer_has_each_header_once_and_the_policy_that_its_page_needs() 
 }
 
 #[tokio::test]
+async fn who_logs_out_learns_that_a_provider_may_know_them_still() {
+    let (mut with_provider, _) = routes::watched_site();
+    let mut without = site();
+    let texts = &crate::texts::ENGLISH;
+    let (here, all) = (texts.logged_out_here, texts.logged_out);
+    for (site, path, said) in [
+        (&mut with_provider, "/login?out", [true, false]),
+        (&mut without, "/login?out", [false, true]),
+        (&mut with_provider, "/login", [false, false]),
+    ] {
+        let response = site.call(request(Method::GET, path, true)).await.unwrap();
+        let body = to_bytes(response.into_body(), 1 << 20).await.unwrap();
+        let body = String::from_utf8_lossy(&body);
+        assert_eq!([here, all].map(|text| body.contains(text)), said, "{path}: {body}");
+    }
+}
+
+#[tokio::test]
 async fn a_form_that_is_too_large_is_refused() {
     let mut site = site();
     for (length, is_taken) in [(MAX_BODY_BYTES / 2, true), (MAX_BODY_BYTES + 1, false), (1 << 20, false)] {

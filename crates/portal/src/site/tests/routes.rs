@@ -8,7 +8,7 @@ use super::*;
 
 /// The requests that the auth process has received, but for those about the queue of a login.
 #[derive(Clone, Default)]
-struct Received(Arc<Mutex<Vec<PortalRequest>>>);
+pub(super) struct Received(Arc<Mutex<Vec<PortalRequest>>>);
 
 impl Received {
     fn take(&self) -> Vec<PortalRequest> {
@@ -25,7 +25,7 @@ impl Received {
 
 /// The site with a provider `x`, and what the auth process receives of it, which it answers as
 /// [`answer`] does.
-fn watched_site() -> (Router, Received) {
+pub(super) fn watched_site() -> (Router, Received) {
     let (ours, theirs) = channel::pair().unwrap();
     let (auth, replies) = AuthClient::start(Channel::new(ours, MAX_FRAME).unwrap());
     tokio::spawn(replies);
