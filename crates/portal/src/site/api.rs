@@ -25,7 +25,7 @@ use vpnd_ipc::gateway::portal::MAX_SESSIONS;
 use vpnd_ipc::gateway::portal::desk::sessions::ListSessions;
 use vpnd_ipc::gateway::portal::desk::{
     AccountChange, AskWhois, Caller, ChangeUser, Deed, DeskQuery, DeskRefusal, ExportAudit, FindUsers,
-    NewAccount, Replied, ShowUser,
+    NewAccount, Reason, Replied, ShowUser,
 };
 use vpnd_ipc::requests::NoReply;
 use vpnd_proto::control::{List, SecretText, Text};
@@ -43,20 +43,20 @@ const ROUTES: [Route; 22] = [
     ("get", "/users", || get(users)),
     ("get", "/users/{name}", || get(user)),
     ("get", "/users/{name}/devices", || get(devices)),
-    ("post", "/users/{name}/devices", || changing(add_device)),
-    ("post", "/users/{name}/add", || changing(add)),
-    ("post", "/users/{name}/remove", || changing(|_| Some(Deed::Remove))),
-    ("post", "/users/{name}/groups", || changing(|asked| groups(asked).map(Deed::SetGroups))),
-    ("post", "/users/{name}/modify", || changing(modify)),
-    ("post", "/users/{name}/kick", || changing(kick)),
-    ("post", "/users/{name}/disable", || changing(|_| Some(Deed::Disable))),
-    ("post", "/users/{name}/enable", || changing(|_| Some(Deed::Enable))),
-    ("post", "/users/{name}/reset-codes", || changing(|_| Some(Deed::ResetCodes))),
-    ("post", "/users/{name}/extend", || changing(extend)),
-    ("post", "/users/{name}/revoke", || changing(revoke)),
-    ("post", "/users/{name}/invite", || changing(|_| Some(Deed::Invite))),
-    ("post", "/users/{name}/remove-device", || changing(remove_device)),
-    ("post", "/users/{name}/renew-device", || changing(renew_device)),
+    ("post", "/users/{name}/devices", || changing(&["public_key", "name"], add_device)),
+    ("post", "/users/{name}/add", || changing(&["groups", "expires", "sponsor", "note"], add)),
+    ("post", "/users/{name}/remove", || changing(&[], |_| Some(Deed::Remove))),
+    ("post", "/users/{name}/groups", || changing(&["groups"], |asked| groups(asked).map(Deed::SetGroups))),
+    ("post", "/users/{name}/modify", || changing(&["expires", "sponsor", "note"], modify)),
+    ("post", "/users/{name}/kick", || changing(&["device"], kick)),
+    ("post", "/users/{name}/disable", || changing(&[], |_| Some(Deed::Disable))),
+    ("post", "/users/{name}/enable", || changing(&[], |_| Some(Deed::Enable))),
+    ("post", "/users/{name}/reset-codes", || changing(&[], |_| Some(Deed::ResetCodes))),
+    ("post", "/users/{name}/extend", || changing(&["expires"], extend)),
+    ("post", "/users/{name}/revoke", || changing(&["fingerprint"], revoke)),
+    ("post", "/users/{name}/invite", || changing(&[], |_| Some(Deed::Invite))),
+    ("post", "/users/{name}/remove-device", || changing(&["device"], remove_device)),
+    ("post", "/users/{name}/renew-device", || changing(&["device", "reset_clock"], renew_device)),
     ("post", "/whois", || post(whois)),
     ("post", "/audit/export", || post(export)),
 ];
@@ -73,7 +73,7 @@ pub(super) fn addresses() -> impl Iterator<Item = String> {
     ROUTES.iter().map(|(_, path, _)| format!("/api/v1{path}"))
 }
 
-/// The body of a change.
+/// The body of a change, each of which takes some of its fields.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Asked {
@@ -82,12 +82,30 @@ struct Asked {
     fingerprint: Option<String>,
     public_key: Option<String>,
     name: Option<String>,
-    #[serde(default)]
-    reset_clock: bool,
+    reset_clock: Option<bool>,
     expires: Option<String>,
     groups: Option<Vec<String>>,
     sponsor: Option<String>,
     note: Option<String>,
+}
+
+impl Asked {
+    /// Whether it has none but the reason and these fields: a change of one thing that does not know
+    /// which would be one of all.
+    fn has_only(&self, fields: &[&str]) -> bool {
+        let given = [
+            ("device", self.device.is_some()),
+            ("fingerprint", self.fingerprint.is_some()),
+            ("public_key", self.public_key.is_some()),
+            ("name", self.name.is_some()),
+            ("reset_clock", self.reset_clock.is_some()),
+            ("expires", self.expires.is_some()),
+            ("groups", self.groups.is_some()),
+            ("sponsor", self.sponsor.is_some()),
+            ("note", self.note.is_some()),
+        ];
+        given.iter().all(|(name, is_given)| !is_given || fields.contains(name))
+    }
 }
 
 #[derive(Deserialize)]
@@ -111,9 +129,14 @@ struct Range {
 
 type MakeDeed = fn(&Asked) -> Option<Deed>;
 
-fn changing(deed: MakeDeed) -> MethodRouter<Arc<Site>> {
+/// A change that takes these fields besides the reason.
+fn changing(fields: &'static [&'static str], deed: MakeDeed) -> MethodRouter<Arc<Site>> {
+    let deed = move |body: &[u8]| {
+        let asked: Asked = serde_json::from_slice(body).ok().filter(|asked: &Asked| asked.has_only(fields))?;
+        Some((deed(&asked)?, Text::new(&*asked.reason).ok()?))
+    };
     post(move |site: State<Arc<Site>>, program: Program, Path(name): Path<String>, body: Bytes| async move {
-        change(site, program, &name, &body, deed).await
+        change(site, program, &name, deed(&body)).await
     })
 }
 
@@ -247,15 +270,10 @@ async fn change(
     State(site): State<Arc<Site>>,
     Program(caller): Program,
     name: &str,
-    body: &[u8],
-    deed: MakeDeed,
+    asked: Option<(Deed, Reason)>,
 ) -> Response {
     let Some(caller) = caller else { return refused(DeskRefusal::NoVisit) };
-    let Ok(asked) = serde_json::from_slice::<Asked>(body) else { return malformed() };
-    let (Some(deed), Ok(user), Ok(reason)) = (deed(&asked), Text::new(name), Text::new(&*asked.reason))
-    else {
-        return malformed();
-    };
+    let (Some((deed, reason)), Ok(user)) = (asked, Text::new(name)) else { return malformed() };
     shown(site.auth.request(ChangeUser { caller, user, deed, reason }).await, shown::made)
 }
 
@@ -290,7 +308,7 @@ fn remove_device(asked: &Asked) -> Option<Deed> {
 
 fn renew_device(asked: &Asked) -> Option<Deed> {
     let device = device(asked).flatten()?.into();
-    Some(Deed::RenewDevice { device, reset_clock: asked.reset_clock })
+    Some(Deed::RenewDevice { device, reset_clock: asked.reset_clock.unwrap_or_default() })
 }
 
 fn extend(asked: &Asked) -> Option<Deed> {
@@ -322,7 +340,6 @@ mod tests {
     use crate::pages::gallery;
     use std::collections::BTreeSet;
     use vpnd_ipc::gateway::portal::desk::{ExportedPart, FoundUsers, Made};
-    use vpnd_ipc::request::Reason;
 
     #[test]
     fn the_description_has_what_there_is() {
@@ -425,7 +442,7 @@ mod tests {
             DeskRefusal::NoWireGuard,
             DeskRefusal::Full,
         ];
-        let gone: Result<Replied<Value>, _> = Err(NoReply::Failed(Reason::cut("the store is gone")));
+        let gone: Result<Replied<Value>, _> = Err(NoReply::Failed(vpnd_ipc::request::Reason::cut("the store is gone")));
         let mut answers: Vec<_> = replies.map(|refusal| (shown::name(refusal), refused(refusal))).into();
         answers.extend([("malformed", malformed()), ("unavailable", shown(gone, |value| value))]);
         for (name, answer) in &answers {

@@ -1,8 +1,10 @@
 //! Rules that hold at every address.
 
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use axum::http::header::{HOST, ORIGIN};
+use serde_json::{Value, json};
 
 use super::*;
 
@@ -72,20 +74,41 @@ fn has_own_proof(request: &PortalRequest) -> bool {
     }
 }
 
+/// What the API's description says of bodies, by the address that [`addresses`] has.
+fn described() -> BTreeMap<String, Value> {
+    let all: Value = serde_json::from_str(include_str!("../../../assets/openapi.json")).unwrap();
+    let schema = |(path, methods): (&String, &Value)| {
+        let schema = &methods["post"]["requestBody"]["content"]["application/json"]["schema"];
+        schema.is_object().then(|| (format!("/api/v1{}", path.replace("{name}", "x")), schema.clone()))
+    };
+    all["paths"].as_object().unwrap().iter().filter_map(schema).collect()
+}
+
+/// A good value of a body's field.
+fn example(field: &str) -> Value {
+    match field {
+        "device" => json!(hex(&[7; 16])),
+        "fingerprint" => json!(hex(&[7; 32])),
+        "public_key" => json!("BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc="),
+        "reset_clock" => json!(true),
+        "groups" => json!(["a"]),
+        "expires" => json!("2030-01-31"),
+        _ => json!("x"),
+    }
+}
+
+fn body_with<'f>(fields: impl IntoIterator<Item = &'f String>) -> String {
+    let values = fields.into_iter().map(|field| (field.clone(), example(field)));
+    Value::Object(values.collect()).to_string()
+}
+
 /// A request of the API has its own form of body and token.
 fn api_request(method: Method, path: &str) -> Request<Body> {
     let mut asked = request(method, path, true);
     asked.headers_mut().insert("authorization", "Bearer a.b".parse().unwrap());
-    let whois = r#"{"address":"192.0.2.9","reason":"x"}"#;
-    let range = r#"{"from":"2030-01-01","to":"2030-01-02","reason":"x"}"#;
-    let change =
-        r#"{"reason":"x","device":"07070707070707070707070707070707","groups":["a"],"expires":"2030-01-31"}"#;
-    let body = match path {
-        path if path.ends_with("/whois") => whois,
-        path if path.ends_with("/export") => range,
-        _ => change,
-    };
-    *asked.body_mut() = Body::from(body);
+    let schema = described().remove(path).unwrap_or_default();
+    let fields = schema["properties"].as_object().into_iter().flat_map(serde_json::Map::keys);
+    *asked.body_mut() = Body::from(body_with(fields));
     asked
 }
 
@@ -160,6 +183,39 @@ fn any_request_without_cookie(path: &str) -> Request<Body> {
     let mut sent = any_request(&Method::POST, path);
     sent.headers_mut().remove(COOKIE);
     sent
+}
+
+#[tokio::test]
+async fn a_change_by_the_api_takes_the_fields_that_its_description_names_and_no_others() {
+    let (mut site, received) = watched_site();
+    let described = described();
+    let names = |schema: &Value| -> BTreeSet<String> {
+        schema["properties"].as_object().unwrap().keys().cloned().collect()
+    };
+    let all: BTreeSet<String> = described.values().flat_map(names).collect();
+    let mut taken = async |path: &str, body: String| {
+        let mut asked = api_request(Method::POST, path);
+        *asked.body_mut() = Body::from(body);
+        let status = site.call(asked).await.unwrap().status();
+        let is_taken = received.take().len() == 1;
+        assert_eq!(status == StatusCode::BAD_REQUEST, !is_taken, "{path}: {status}");
+        is_taken
+    };
+    for (path, schema) in &described {
+        assert_eq!(schema["additionalProperties"], false, "{path}");
+        let own = names(schema);
+        assert!(taken(path, body_with(&own)).await, "{path}");
+        for other in all.difference(&own) {
+            assert!(!taken(path, body_with(own.iter().chain([other]))).await, "{path} takes {other}");
+        }
+        let required: BTreeSet<String> = serde_json::from_value(schema["required"].clone()).unwrap();
+        assert!(taken(path, body_with(&required)).await, "{path} needs more than is required");
+        for field in &required {
+            let without = required.iter().filter(|other| *other != field);
+            assert!(!taken(path, body_with(without)).await, "{path} does without {field}");
+        }
+    }
+    assert_eq!(described.len(), 16);
 }
 
 #[tokio::test]
