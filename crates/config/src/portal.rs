@@ -44,6 +44,8 @@ pub struct Portal {
     pub logo: Option<LogoFile>,
     /// Where browsers reach the pages, without a path.
     pub url: Option<HttpsUrl>,
+    /// Whether browsers are to reach hosts below the one in `url` by TLS alone, too.
+    pub hsts_subdomains: bool,
     /// Whether clients without a browser get short codes.
     pub short_codes: bool,
     /// Groups that have the pages of the help desk and of administrators.
@@ -102,6 +104,7 @@ pub(super) fn portal(
         let message = "'url' in [portal] has a name and perhaps a port, and nothing behind them";
         s.problem(p, "url", message.to_owned());
     }
+    let hsts_subdomains = s.flag(p, "hsts_subdomains", false);
     let short_codes = s.flag(p, "short_codes", false);
     let desk = desk(s, p, config);
     if let Some(name) = &name
@@ -146,6 +149,7 @@ pub(super) fn portal(
         name: name.unwrap_or_else(|| "VPN".to_owned()),
         logo,
         url,
+        hsts_subdomains,
         short_codes,
         desk,
         relays,

@@ -91,7 +91,8 @@ async fn serve(started: Started<PortalLaunch, Tls>, parent: Channel) -> anyhow::
         bail!("the portal was started without its channel to the auth process or its socket");
     };
     let (auth, answers) = AuthClient::start(Channel::new(auth.into(), MAX_FRAME)?);
-    let PortalLaunch { name, logo, providers, relays, .. } = started.launch.message;
+    let PortalLaunch { name, logo, providers, relays, hsts_subdomains, .. } = started.launch.message;
+    site::headers::cover_subdomains(hsts_subdomains);
     let (to_parent, messages) = mpsc::unbounded_channel();
     let relays = Relays::new(relays as usize, to_parent.clone());
     let (tls, certificates) = started.made;

@@ -111,6 +111,7 @@ impl Portal {
             providers: providers(&config.sources),
             relays: portal.relays,
             proofs: Proofs::default(),
+            hsts_subdomains: portal.hsts_subdomains,
         }
         .with(certificate);
         let listener = match before.filter(|before| before.config.listen == portal.listen) {

@@ -130,8 +130,8 @@ impl Administration {
     /// The settings of a configuration that need no restart hold from now on. Names those that do,
     /// in words.
     pub(super) async fn apply(&self, configuration: &Configuration) -> Result<String, String> {
-        let read = configuration.parse().map_err(|error| error.to_string())?;
-        let config = read.reloaded(&self.config.lock().unwrap_or_else(PoisonError::into_inner));
+        let config = configuration.parse().map_err(|error| error.to_string())?;
+        let config = config.reloaded(&self.config.lock().unwrap_or_else(PoisonError::into_inner));
         let applied = self.core.apply(config.clone()).await;
         applied.map_err(|error| format!("{error:#}"))?;
         *self.config.lock().unwrap_or_else(PoisonError::into_inner) = config;

@@ -72,6 +72,9 @@ pub struct PortalLaunch {
     /// The answers to an authority's challenges, while a certificate is ordered.
     #[cbor(n(7), default)]
     pub proofs: Proofs,
+    /// Whether browsers are to reach hosts below the portal's name by TLS alone, too.
+    #[cbor(n(8), default)]
+    pub hsts_subdomains: bool,
 }
 
 impl PortalLaunch {

@@ -3,19 +3,29 @@
 //! INVARIANT: every answer has each of them once. Of two policies a browser obeys both, so a second
 //! one would take away what the first allows.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use axum::http::HeaderValue;
-use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, HeaderName};
+use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, HeaderName, STRICT_TRANSPORT_SECURITY};
 use axum::response::Response;
 
 /// All but the policy, which pages have different ones of.
 pub(super) const HEADERS: [(HeaderName, HeaderValue); 6] = [
-    (HeaderName::from_static("strict-transport-security"), HeaderValue::from_static("max-age=31536000")),
+    (STRICT_TRANSPORT_SECURITY, HeaderValue::from_static("max-age=31536000")),
     (HeaderName::from_static("x-content-type-options"), HeaderValue::from_static("nosniff")),
     (HeaderName::from_static("x-frame-options"), HeaderValue::from_static("DENY")),
     (HeaderName::from_static("referrer-policy"), HeaderValue::from_static("no-referrer")),
     (HeaderName::from_static("cross-origin-opener-policy"), HeaderValue::from_static("same-origin")),
     (HeaderName::from_static("cross-origin-resource-policy"), HeaderValue::from_static("same-origin")),
 ];
+
+/// Whether the promise of TLS is one for hosts below this one, too.
+static SUBDOMAINS: AtomicBool = AtomicBool::new(false);
+
+/// Sets whether it is, before anything is served.
+pub(crate) fn cover_subdomains(covered: bool) {
+    SUBDOMAINS.store(covered, Ordering::Relaxed);
+}
 
 /// A policy of answers that need another one than most.
 #[derive(Clone, Copy)]
@@ -46,6 +56,10 @@ pub(crate) async fn complete(mut response: Response) -> Response {
     let headers = response.headers_mut();
     for (name, value) in HEADERS {
         headers.insert(name, value);
+    }
+    if SUBDOMAINS.load(Ordering::Relaxed) {
+        let value = HeaderValue::from_static("max-age=31536000; includeSubDomains");
+        headers.insert(STRICT_TRANSPORT_SECURITY, value);
     }
     let policy = HeaderValue::try_from(policy).expect("it is of ASCII letters");
     headers.insert(CONTENT_SECURITY_POLICY, policy);

@@ -352,12 +352,15 @@ fn the_tunnel_goes_on_while_the_portal_ends_and_comes_back() {
     assert_eq!(gateway.sessions().len(), 1);
     ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
 
-    // Another name by a reload; then none at all.
+    // Another name by a reload, and a promise for more hosts; then none at all.
     gateway.configure("portal.name", "Another name");
+    gateway.configure("portal.hsts_subdomains", true);
     must(gateway.ask(&["reload"]));
     serves(&browser);
     let page = browser.overview().expect("the visit goes on");
     assert!(page.body.contains("Another name"), "{page:?}");
+    let promise = page.head.lines().find_map(|line| line.strip_prefix("strict-transport-security: "));
+    assert_eq!(promise.map(str::trim), Some("max-age=31536000; includesubdomains"));
     gateway.configure("portal.enabled", false);
     must(gateway.ask(&["reload"]));
     eventually("there is no portal", SOON, || parent.child_if_any("portal").is_none().then_some(()));
