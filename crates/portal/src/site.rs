@@ -190,7 +190,7 @@ impl Site {
     }
 }
 
-/// What a login page follows.
+/// The state before a login page.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Before {
     Nothing,
@@ -397,10 +397,7 @@ async fn wait(State(site): State<Arc<Site>>, visitor: Visitor) -> Response {
     }
 }
 
-async fn log_out(
-    State(site): State<Arc<Site>>,
-    Posted { visitor, browser, .. }: Posted<Bare>,
-) -> Response {
+async fn log_out(State(site): State<Arc<Site>>, Posted { visitor, browser, .. }: Posted<Bare>) -> Response {
     match site.auth.request(LogOut(browser)).await {
         Ok(()) => headers::cleared(with_cookie(to("/login?out"), &no_cookie())),
         Err(_) => site.failed(&visitor),

@@ -68,10 +68,7 @@ pub(super) async fn change_password(
 }
 
 /// Offers one-time codes.
-pub(super) async fn codes(
-    State(site): State<Arc<Site>>,
-    Posted { visitor, .. }: Posted<Bare>,
-) -> Response {
+pub(super) async fn codes(State(site): State<Arc<Site>>, Posted { visitor, .. }: Posted<Bare>) -> Response {
     offer(&site, &visitor, StatusCode::OK, None).await
 }
 

@@ -132,7 +132,8 @@ type MakeDeed = fn(&Asked) -> Option<Deed>;
 /// A change that takes these fields besides the reason.
 fn changing(fields: &'static [&'static str], deed: MakeDeed) -> MethodRouter<Arc<Site>> {
     let deed = move |body: &[u8]| {
-        let asked: Asked = serde_json::from_slice(body).ok().filter(|asked: &Asked| asked.has_only(fields))?;
+        let asked: Asked =
+            serde_json::from_slice(body).ok().filter(|asked: &Asked| asked.has_only(fields))?;
         Some((deed(&asked)?, Text::new(&*asked.reason).ok()?))
     };
     post(move |site: State<Arc<Site>>, program: Program, Path(name): Path<String>, body: Bytes| async move {
@@ -442,7 +443,8 @@ mod tests {
             DeskRefusal::NoWireGuard,
             DeskRefusal::Full,
         ];
-        let gone: Result<Replied<Value>, _> = Err(NoReply::Failed(vpnd_ipc::request::Reason::cut("the store is gone")));
+        let gone: Result<Replied<Value>, _> =
+            Err(NoReply::Failed(vpnd_ipc::request::Reason::cut("the store is gone")));
         let mut answers: Vec<_> = replies.map(|refusal| (shown::name(refusal), refused(refusal))).into();
         answers.extend([("malformed", malformed()), ("unavailable", shown(gone, |value| value))]);
         for (name, answer) in &answers {

@@ -74,7 +74,7 @@ fn has_own_proof(request: &PortalRequest) -> bool {
     }
 }
 
-/// What the API's description says of bodies, by the address that [`addresses`] has.
+/// The API's description of bodies, by the address that [`addresses`] has.
 fn described() -> BTreeMap<String, Value> {
     let all: Value = serde_json::from_str(include_str!("../../../assets/openapi.json")).unwrap();
     let schema = |(path, methods): (&String, &Value)| {
