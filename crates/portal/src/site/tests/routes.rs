@@ -1,7 +1,7 @@
 //! Rules that hold at every address.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::sync::{LazyLock, Mutex};
 
 use axum::http::header::{HOST, ORIGIN};
 use serde_json::{Value, json};
@@ -75,14 +75,14 @@ fn has_own_proof(request: &PortalRequest) -> bool {
 }
 
 /// The API's description of bodies, by the address that [`addresses`] has.
-fn described() -> BTreeMap<String, Value> {
+static DESCRIBED: LazyLock<BTreeMap<String, Value>> = LazyLock::new(|| {
     let all: Value = serde_json::from_str(include_str!("../../../assets/openapi.json")).unwrap();
     let schema = |(path, methods): (&String, &Value)| {
         let schema = &methods["post"]["requestBody"]["content"]["application/json"]["schema"];
         schema.is_object().then(|| (format!("/api/v1{}", path.replace("{name}", "x")), schema.clone()))
     };
     all["paths"].as_object().unwrap().iter().filter_map(schema).collect()
-}
+});
 
 /// A good value of a body's field.
 fn example(field: &str) -> Value {
@@ -106,7 +106,7 @@ fn body_with<'f>(fields: impl IntoIterator<Item = &'f String>) -> String {
 fn api_request(method: Method, path: &str) -> Request<Body> {
     let mut asked = request(method, path, true);
     asked.headers_mut().insert("authorization", "Bearer a.b".parse().unwrap());
-    let schema = described().remove(path).unwrap_or_default();
+    let schema = DESCRIBED.get(path).unwrap_or(&Value::Null);
     let fields = schema["properties"].as_object().into_iter().flat_map(serde_json::Map::keys);
     *asked.body_mut() = Body::from(body_with(fields));
     asked
@@ -188,11 +188,10 @@ fn any_request_without_cookie(path: &str) -> Request<Body> {
 #[tokio::test]
 async fn a_change_by_the_api_takes_the_fields_that_its_description_names_and_no_others() {
     let (mut site, received) = watched_site();
-    let described = described();
     let names = |schema: &Value| -> BTreeSet<String> {
         schema["properties"].as_object().unwrap().keys().cloned().collect()
     };
-    let all: BTreeSet<String> = described.values().flat_map(names).collect();
+    let all: BTreeSet<String> = DESCRIBED.values().flat_map(names).collect();
     let mut taken = async |path: &str, body: String| {
         let mut asked = api_request(Method::POST, path);
         *asked.body_mut() = Body::from(body);
@@ -201,7 +200,7 @@ async fn a_change_by_the_api_takes_the_fields_that_its_description_names_and_no_
         assert_eq!(status == StatusCode::BAD_REQUEST, !is_taken, "{path}: {status}");
         is_taken
     };
-    for (path, schema) in &described {
+    for (path, schema) in &*DESCRIBED {
         assert_eq!(schema["additionalProperties"], false, "{path}");
         let own = names(schema);
         assert!(taken(path, body_with(&own)).await, "{path}");
@@ -215,7 +214,7 @@ async fn a_change_by_the_api_takes_the_fields_that_its_description_names_and_no_
             assert!(!taken(path, body_with(without)).await, "{path} does without {field}");
         }
     }
-    assert_eq!(described.len(), 16);
+    assert_eq!(DESCRIBED.len(), 16);
 }
 
 #[tokio::test]
