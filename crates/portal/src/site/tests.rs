@@ -154,11 +154,12 @@ async fn who_logs_out_learns_that_a_provider_may_know_them_still() {
     let mut without = site();
     let texts = &crate::texts::ENGLISH;
     let (here, all) = (texts.logged_out_here, texts.logged_out);
-    for (site, path, said) in [
-        (&mut with_provider, "/login?out", [true, false]),
-        (&mut without, "/login?out", [false, true]),
-        (&mut with_provider, "/login", [false, false]),
+    for (has_provider, path, said) in [
+        (true, "/login?out", [true, false]),
+        (false, "/login?out", [false, true]),
+        (true, "/login", [false, false]),
     ] {
+        let site = if has_provider { &mut with_provider } else { &mut without };
         let response = site.call(request(Method::GET, path, true)).await.unwrap();
         let body = to_bytes(response.into_body(), 1 << 20).await.unwrap();
         let body = String::from_utf8_lossy(&body);
