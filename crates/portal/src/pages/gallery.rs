@@ -249,15 +249,8 @@ fn gallery(texts: &'static Texts) -> Vec<(&'static str, String)> {
     let invitation = |password| {
         InvitationPage::new(frame(), form(), Some(texts.code_wrong), ("gus", password), TOTP).unwrap()
     };
-    let login = LoginPage {
-        frame: frame(),
-        form: form(),
-        user: "",
-        problem,
-        providers: &provider,
-        again: true,
-        has_left: true,
-    };
+    let (user, providers, again, has_left) = ("", &provider, true, true);
+    let login = LoginPage { frame: frame(), form: form(), user, problem, providers, again, has_left };
     let answer = AnswerPage { frame: frame(), form: form(), demand: texts.code, shown: true };
     let device = ConnectPage {
         frame: frame(),

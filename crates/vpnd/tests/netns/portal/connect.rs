@@ -287,10 +287,13 @@ fn a_local_user_logs_in_with_a_second_factor_that_the_profile_requires() {
     assert_eq!(gateway.sessions()[0]["user"], "ann");
     must(gateway.ask(&["kick", "ann"]));
     assert!(!client.wait(SOON).success(), "{}", client.output());
+    another_address_waits_for_a_start(&lab, &gateway);
+}
 
-    // Another address of the pages waits for a start, and the pages are at the one before.
+/// After a reload the pages are where they were.
+fn another_address_waits_for_a_start(lab: &Lab, gateway: &Gateway<'_>) {
     gateway.configure("portal.url", "https://vpn.uni.example");
     let said = process::text(&must(gateway.ask(&["reload"])));
     assert!(said.contains("'url' in [portal]"), "{said}");
-    page_of(&mut Process::start(&lab, "client1", in_browser(&lab, 1, &gateway)));
+    page_of(&mut Process::start(lab, "client1", in_browser(lab, 1, gateway)));
 }
