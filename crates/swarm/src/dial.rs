@@ -3,9 +3,11 @@
 //! QUIC distinguishes connections by their ids, so sessions share endpoints. To the gateway each
 //! connection looks like that of an ordinary client, whose channel it is (`vpnd_control_channel`).
 
+use std::future::Ready;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
+use std::time::Duration;
 
 use quinn::Endpoint;
 use quinn::crypto::rustls::QuicClientConfig;
@@ -19,6 +21,7 @@ use vpnd_crypto::DeviceKey;
 use vpnd_proto::client::Purpose;
 use vpnd_proto::control::{Message, Offer, Refused, SecretText, UserName};
 use vpnd_proto::device::DeviceProof;
+use vpnd_sys::address_race;
 
 const SOFTWARE: &str = concat!("trafficspeed/", env!("CARGO_PKG_VERSION"));
 
@@ -29,6 +32,8 @@ pub(crate) enum DialError {
     Handshake(#[from] HandshakeError),
     #[error(transparent)]
     Login(#[from] LoginError),
+    #[error("there is no other gateway")]
+    NoOther,
     #[error("the gateway asks for a one-time code, which these users don't have")]
     OneTimeCode,
 }
@@ -103,16 +108,19 @@ pub(crate) fn request(
     move |device| login::request(&purpose, offer, user, device, SOFTWARE)
 }
 
-/// Shakes hands with the gateway, sends the request that carries the proof of the device with this
-/// key, and waits for the answer.
+/// Shakes hands with the first of these gateways that answers, sends it the request that carries the
+/// proof of the device with this key, and waits for the answer.
 pub(crate) async fn dial(
     endpoint: Endpoint,
-    gateway: SocketAddr,
+    gateways: Vec<SocketAddr>,
     server_name: Arc<str>,
     key: &DeviceKey,
     request: impl FnOnce(DeviceProof) -> Message,
 ) -> Result<DialOutcome, DialError> {
-    let connection = shake_hands(&endpoint, gateway, &server_name).await?;
+    let names = None::<Ready<Result<Vec<SocketAddr>, HandshakeError>>>;
+    let attempt = |gateway| shake_hands(&endpoint, gateway, &server_name);
+    let connection = address_race::race(gateways, names, Duration::ZERO, attempt).await;
+    let connection = connection.map_err(|error| error.map_or(DialError::NoOther, DialError::Handshake))?;
     let mut stream = RequestStream::open(connection).await?;
     let proof = key.sign(&stream.binding()?);
     stream.send(&request(DeviceProof::new(key.public(), proof))).await?;

@@ -3,7 +3,8 @@
 //!
 //! A coordinator (`vpnd-endurance sessions`, `vpnd-endurance soak`) starts processes
 //! ([`processes`]) that run [`run`]. Each gets [`message::Command`]s on standard input and writes
-//! [`message::Report`]s to standard output, which [`tally`] adds up. Nothing here knows
+//! [`message::Report`]s to standard output, which [`tally`] adds up; [`hold`] does the same in a
+//! thread. Nothing here knows
 //! laboratories, namespaces or gateways: a process works where its coordinator has put it.
 
 #![allow(
@@ -23,13 +24,13 @@ mod sys;
 pub mod tally;
 pub mod wireguard;
 
-pub use swarm::{SwarmError, run};
+pub use swarm::{SwarmError, hold, run};
 
 use rustix::time::{ClockId, clock_gettime};
 
 /// CLOCK_MONOTONIC, which coordinator and processes share: an instant in a report means the same to
 /// each of them.
-fn now_ns() -> u64 {
+pub fn now_ns() -> u64 {
     nanoseconds(ClockId::Monotonic)
 }
 

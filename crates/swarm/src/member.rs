@@ -76,17 +76,23 @@ pub(crate) struct Member {
     indexes: Vec<(u32, Index)>,
     attempt: Option<Attempt>,
     inner: Option<(Ipv4Addr, Ipv4Addr)>,
+    /// The host that its pings are for, if not the gateway.
+    far: Option<Ipv4Addr>,
     /// Largest inner packet, in bytes.
     mtu: u16,
     sequence: u16,
 }
 
 impl Member {
-    /// A client whose first task is to log in.
+    /// A client whose first task is to log in. Its pings are for the host `far`, or for the gateway.
     ///
     /// # Errors
     /// If `suites` can't be offered.
-    pub(crate) fn new(suites: Vec<LocalSuite>, device: DeviceKey) -> Result<Self, ConfigError> {
+    pub(crate) fn new(
+        suites: Vec<LocalSuite>,
+        device: DeviceKey,
+        far: Option<Ipv4Addr>,
+    ) -> Result<Self, ConfigError> {
         let config = Config {
             lanes: 1,
             suites,
@@ -102,6 +108,7 @@ impl Member {
             indexes: Vec::new(),
             attempt: None,
             inner: None,
+            far,
             mtu: 0,
             sequence: 0,
         })
@@ -220,13 +227,13 @@ impl Member {
         true
     }
 
-    /// Sends a ping to the gateway through the tunnel, if there is one. Its answer bears the same
-    /// mark.
+    /// Sends a ping through the tunnel, if there is one. Its answer bears the same mark.
     pub(crate) fn ping(&mut self, now: Time, mark: u16, tasks: &mut Vec<Task>) {
         let (Some(slot), Some((own, gateway))) = (self.slot, self.inner) else { return };
+        let far = self.far.unwrap_or(gateway);
         self.sequence = self.sequence.wrapping_add(1);
         let mut bytes = vec![0; HEADER_LEN + PING_LEN + 64];
-        bytes[HEADER_LEN..HEADER_LEN + PING_LEN].copy_from_slice(&ping(own, gateway, mark, self.sequence));
+        bytes[HEADER_LEN..HEADER_LEN + PING_LEN].copy_from_slice(&ping(own, far, mark, self.sequence));
         let sender = self.plane.sender(now, slot).map_err(NoSender::give_up);
         let sealed = sender.and_then(|mut sender| sender.seal(&mut bytes, PING_LEN));
         if let Ok(sealed) = sealed {
@@ -393,7 +400,7 @@ mod tests {
     #[test]
     fn the_core_counts_each_packet_once() {
         let suite = LocalSuite { suite: Suite::Aes128Gcm, backend: Backend::Ring, mbps: 1_000 };
-        let mut member = Member::new(vec![suite], DeviceKey::from_seed(Secret::new([9; 32]))).unwrap();
+        let mut member = Member::new(vec![suite], DeviceKey::from_seed(Secret::new([9; 32])), None).unwrap();
         let (now, mut tasks) = (Time::from_nanos(1), Vec::new());
         member.timeout(now, &mut tasks);
         let Some(Task::Dial { connection, .. }) = tasks.pop() else { panic!("a client logs in first") };

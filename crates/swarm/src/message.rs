@@ -3,7 +3,7 @@
 //!
 //! All of them run on one machine and share its monotonic clock, so instants mean the same to each.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -36,8 +36,10 @@ pub enum Command {
 /// The sessions of one process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Job {
-    /// Address of the gateway.
+    /// Address of the gateway at which they log in.
     pub gateway: SocketAddr,
+    /// Addresses of the other gateways of its fleet, if it has one.
+    pub others: Vec<SocketAddr>,
     /// The name in its certificate.
     pub server_name: String,
     /// The CA of that certificate, PEM.
@@ -57,6 +59,8 @@ pub struct Job {
     pub own_sockets: bool,
     /// The file of the network namespace in which the campus is; for traffic with it.
     pub campus: Option<PathBuf>,
+    /// The host that pings are for; the gateway's address in the tunnel without it.
+    pub far: Option<Ipv4Addr>,
 }
 
 /// A user of the gateway.
@@ -108,8 +112,8 @@ pub enum Report {
     Watched {
         sent: u64,
         answered: u64,
-        /// The longest time between two answers of one session, in nanoseconds.
-        gap_ns: u64,
+        /// The longest time between two answers of each session, in nanoseconds.
+        gaps_ns: Vec<u64>,
     },
     /// In a soak test, once a second: sessions that are up and away now, and the counts since the
     /// last such report.
@@ -146,6 +150,7 @@ mod tests {
         let users = vec![Credentials { user: "ann".into(), password: "se\ncret".into() }];
         let job = Job {
             gateway: "198.18.0.1:4433".parse().unwrap(),
+            others: vec![],
             server_name: "198.18.0.1".into(),
             ca_pem: "a\nb\n".into(),
             first: 0,
@@ -156,6 +161,7 @@ mod tests {
             soak: None,
             own_sockets: false,
             campus: None,
+            far: None,
         };
         assert!(!format!("{job:?}").contains("cret"));
         let line = serde_json::to_string(&Command::Open(job)).unwrap();

@@ -4,6 +4,7 @@
 //! only pass on to it what arrives. A datagram finds its session by the receive index that the
 //! session chose.
 
+mod gateways;
 mod lifecycle;
 mod load;
 mod sockets;
@@ -21,8 +22,7 @@ use tokio::task::AbortHandle;
 use vpnd_control_channel::login::Channel;
 use vpnd_control_channel::stream::{Writer, close, close_code};
 use vpnd_crypto::{Preference, Suite, backend};
-use vpnd_proto::client::Purpose;
-use vpnd_proto::control::{Code, Message, Offer, Refused, SecretText, TooLong, UserName};
+use vpnd_proto::control::{Code, Message, Refused, SecretText, TooLong, UserName};
 use vpnd_proto::plane::Endpoint;
 use vpnd_proto::session::{ConnectionId, LocalSuite};
 use vpnd_proto::time::Time;
@@ -76,12 +76,28 @@ pub enum SwarmError {
 pub fn run() -> Result<(), SwarmError> {
     let (sender, commands) = unbounded_channel();
     std::thread::spawn(move || read_commands(&sender));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let result = runtime.block_on(serve(commands));
+    let result = runtime()?.block_on(serve(commands));
     if let Err(error) = &result {
         write(&[Report::Broken(error.to_string())]);
     }
     result
+}
+
+/// Holds the sessions of `job` in this thread and its network namespace, by the commands that follow,
+/// until their sender is gone. `write` gets the reports.
+///
+/// # Errors
+/// [`SwarmError`].
+pub fn hold(
+    job: Job,
+    commands: UnboundedReceiver<Command>,
+    write: impl FnMut(&[Report]),
+) -> Result<(), SwarmError> {
+    runtime()?.block_on(serve_job(job, commands, write))
+}
+
+fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()
 }
 
 fn read_commands(sender: &UnboundedSender<Command>) {
@@ -105,14 +121,21 @@ pub(crate) fn write(reports: &[Report]) {
 }
 
 async fn serve(mut commands: UnboundedReceiver<Command>) -> Result<(), SwarmError> {
-    let job = match commands.recv().await {
-        Some(Command::Open(job)) => job,
-        Some(Command::OpenWireGuard(job)) => return wireguard::serve(job, commands).await,
-        _ => return Err(SwarmError::NoJob),
-    };
+    match commands.recv().await {
+        Some(Command::Open(job)) => serve_job(job, commands, write).await,
+        Some(Command::OpenWireGuard(job)) => wireguard::serve(job, commands).await,
+        _ => Err(SwarmError::NoJob),
+    }
+}
+
+async fn serve_job(
+    job: Job,
+    commands: UnboundedReceiver<Command>,
+    write: impl FnMut(&[Report]),
+) -> Result<(), SwarmError> {
     let (sender, datagrams) = channel(QUEUE);
     let (swarm, events) = Swarm::new(job, &sender).await?;
-    swarm.run(commands, events, datagrams).await
+    swarm.run(commands, events, datagrams, write).await
 }
 
 /// From a connection's task to the owner.
@@ -207,6 +230,7 @@ impl Swarm {
         mut commands: UnboundedReceiver<Command>,
         mut events: UnboundedReceiver<ConnectionEvent>,
         mut datagrams: Receiver<Received>,
+        mut write: impl FnMut(&[Report]),
     ) -> Result<(), SwarmError> {
         let mut ready = Vec::new();
         let mut tick = tokio::time::interval(TICK);
@@ -242,7 +266,7 @@ impl Swarm {
         while self.members.len() < self.job.count as usize && self.opening.len() < self.job.at_once as usize {
             let number = self.members.len();
             self.members.push(self.member(number)?);
-            self.lifecycles.push(Lifecycle::new(self.sockets.of(number), now()));
+            self.lifecycles.push(Lifecycle::new(self.sockets.of(number), self.job.gateway, now()));
             self.opening.insert(number);
             self.with(number, |member, tasks| member.timeout(now(), tasks));
         }
@@ -310,7 +334,8 @@ impl Swarm {
 
     fn established(&mut self, number: usize, id: ConnectionId, channel: Channel) {
         let Channel { connection, mut reader, writer, established, secret } = channel;
-        let gateway = Endpoint { remote: self.job.gateway, local: None };
+        let gateway = Endpoint { remote: connection.remote_address(), local: None };
+        self.lifecycles[number].gateway = gateway.remote;
         let (events, watched) = (self.events.clone(), connection.clone());
         let reader = tokio::spawn(async move {
             while let Ok(Some(message)) = reader.next().await {
@@ -416,20 +441,6 @@ impl Swarm {
                 self.reports.push(Report::GaveUp { session, at_ns: now_ns(), reason });
             }
         }
-    }
-
-    fn dial(&mut self, number: usize, connection: ConnectionId, purpose: Purpose, offer: Offer) {
-        let user = self.requests[self.session(number) as usize % self.requests.len()].clone();
-        let request = dial::request(purpose, offer, user);
-        let key = Arc::clone(&self.members[number].device);
-        let endpoint = self.endpoints[number % SOCKETS].clone();
-        let (gateway, name, events) = (self.job.gateway, Arc::clone(&self.server_name), self.events.clone());
-        let attempt = tokio::spawn(async move {
-            let result = dial::dial(endpoint, gateway, name, &key, request).await;
-            // The owner is gone only with the process.
-            let _ = events.send(ConnectionEvent::Dialled(number, connection, result));
-        });
-        self.attempts.insert((number, connection), attempt.abort_handle());
     }
 
     fn send_and_close(&mut self, number: usize, id: ConnectionId, message: Message) {

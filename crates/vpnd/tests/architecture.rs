@@ -126,7 +126,7 @@ fn dependencies_point_one_way() {
                 "vpnd-wireguard",
             ]),
         ),
-        ("swarm", vec!["vpnd-control-channel", "vpnd-crypto", "vpnd-packet", "vpnd-proto", "vpnd-wireguard"]),
+        ("swarm", [&below[..], &["vpnd-wireguard"]].concat()),
         ("endurance", vec!["trafficspeed", "vpnd-proto", "vpnd-store", "vpnd-swarm"]),
         ("trafficspeed", vec!["trusted-path"]),
         ("trusted-path", vec![]),

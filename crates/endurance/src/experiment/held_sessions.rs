@@ -94,6 +94,7 @@ pub fn job(
 ) -> Result<Job, SystemError> {
     Ok(Job {
         gateway: SocketAddr::from((Lab::SERVICE_V4, PORT)),
+        others: Vec::new(),
         server_name: Lab::SERVICE_V4.to_string(),
         ca_pem: system.ca_pem()?,
         first,
@@ -104,6 +105,7 @@ pub fn job(
         soak: None,
         own_sockets: false,
         campus: None,
+        far: None,
     })
 }
 

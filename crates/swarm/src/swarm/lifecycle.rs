@@ -3,6 +3,7 @@
 //! INVARIANT: a client that did not leave must neither be thrown out, nor have to use its password
 //! again, nor go without an answer for long. Each of these is reported as unexplained.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use vpnd_control_channel::quic::client_socket;
@@ -32,6 +33,8 @@ const STALL_RECOVERY: Duration = Duration::from_secs(90);
 pub(super) struct Lifecycle {
     /// The socket that it sends from.
     pub(super) socket: usize,
+    /// The gateway that has granted its keys, or is the first to be asked for some.
+    pub(super) gateway: SocketAddr,
     state: State,
     /// When a packet last came back, or was first missed.
     answered: Time,
@@ -50,8 +53,8 @@ enum State {
 }
 
 impl Lifecycle {
-    pub(super) fn new(socket: usize, now: Time) -> Self {
-        Self { socket, state: State::LoggingIn(now), answered: now }
+    pub(super) fn new(socket: usize, gateway: SocketAddr, now: Time) -> Self {
+        Self { socket, gateway, state: State::LoggingIn(now), answered: now }
     }
 }
 
@@ -229,7 +232,7 @@ impl Swarm {
     pub(super) fn member(&self, number: usize) -> Result<Member, SwarmError> {
         let session = self.session(number);
         let seed = self.job.soak.map_or_else(rand::random, |seed| churn::device(seed, session));
-        let member = Member::new(self.suites.clone(), DeviceKey::from_seed(Secret::new(seed)));
+        let member = Member::new(self.suites.clone(), DeviceKey::from_seed(Secret::new(seed)), self.job.far);
         member.map_err(|error| SwarmError::Suite(error.to_string()))
     }
 }

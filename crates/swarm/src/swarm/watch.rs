@@ -1,8 +1,8 @@
 //! Sessions whose packets are watched closely while something happens to their gateway.
 //!
-//! Each watched session sends a packet every [`PACE`], answered or not; what counts is the longest
-//! time between two answers of one session. INVARIANT: a session that is not answered to the end
-//! has its gap reckoned to the end.
+//! Each watched session sends a packet every [`PACE`], or more rarely if there are more than
+//! [`AT_ONCE`] of them, answered or not; what counts is the longest time between two answers of each
+//! session. INVARIANT: a session that is not answered to the end has its gap reckoned to the end.
 
 use std::time::Duration;
 
@@ -13,15 +13,18 @@ use crate::message::Report;
 
 /// Between two packets of a watched session: how finely a gap is seen.
 pub(crate) const PACE: Duration = Duration::from_millis(5);
+/// Packets that are sent together at most, so that the load stays small however many are watched.
+const AT_ONCE: usize = 50;
 
 /// The sessions that are watched: the first ones of the process.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
-    /// When each was last answered, or its watch began.
-    last_answers: Vec<Time>,
+    /// When each was last answered, or its watch began, and the longest time until an answer.
+    sessions: Vec<(Time, Duration)>,
     /// Marks the packets of this watch: what was sent before may be answered during it.
     mark: u16,
-    longest: Duration,
+    /// Counts the times at which packets were sent.
+    pulses: usize,
     sent: u64,
     answered: u64,
 }
@@ -31,28 +34,35 @@ impl Watch {
     fn next(&self, count: usize, now: Time) -> Self {
         // No mark is 0, which is that of other packets.
         let mark = self.mark.checked_add(1).unwrap_or(1);
-        Self { last_answers: vec![now; count], mark, ..Self::default() }
+        Self { sessions: vec![(now, Duration::ZERO); count], mark, ..Self::default() }
     }
 
     /// Whether a session is watched at all.
     pub(super) fn is_on(&self) -> bool {
-        !self.last_answers.is_empty()
+        !self.sessions.is_empty()
+    }
+
+    /// The sessions whose turn it is to send.
+    fn turn(&mut self) -> impl Iterator<Item = usize> + use<> {
+        let turns = self.sessions.len().div_ceil(AT_ONCE).max(1);
+        self.pulses += 1;
+        (self.pulses % turns..self.sessions.len()).step_by(turns)
     }
 
     /// Notes an answer. False if the session is not watched. One to an earlier packet shows that
     /// there is no gap, no more.
     fn answered(&mut self, number: usize, mark: u16, now: Time) -> bool {
-        let Some(last) = self.last_answers.get_mut(number) else { return false };
-        self.longest = self.longest.max(now.since(*last));
+        let Some((last, longest)) = self.sessions.get_mut(number) else { return false };
+        *longest = now.since(*last).max(*longest);
         *last = now;
         self.answered += u64::from(mark == self.mark);
         true
     }
 
     fn report(&self, now: Time) -> Report {
-        let open = self.last_answers.iter().map(|last| now.since(*last)).max().unwrap_or_default();
-        let gap_ns = self.longest.max(open).as_nanos() as u64;
-        Report::Watched { sent: self.sent, answered: self.answered, gap_ns }
+        let gaps = self.sessions.iter().map(|(last, longest)| now.since(*last).max(*longest));
+        let gaps_ns = gaps.map(|gap| gap.as_nanos() as u64).collect();
+        Report::Watched { sent: self.sent, answered: self.answered, gaps_ns }
     }
 }
 
@@ -65,11 +75,11 @@ impl Swarm {
         self.watch = self.watch.next(count.min(self.members.len()), now());
     }
 
-    /// A packet from each watched session.
+    /// A packet from each watched session whose turn it is.
     pub(super) fn pulse(&mut self) {
         self.revive_load();
         let mark = self.watch.mark;
-        for number in 0..self.watch.last_answers.len() {
+        for number in self.watch.turn() {
             self.watch.sent += 1;
             self.with(number, |member, tasks| member.ping(now(), mark, tasks));
         }
@@ -94,22 +104,36 @@ mod tests {
         Time::from_nanos(ms * 1_000_000)
     }
 
-    fn gap_ms(watch: &Watch, now: Time) -> u64 {
-        let Report::Watched { gap_ns, .. } = watch.report(now) else { panic!("another report") };
-        gap_ns / 1_000_000
+    fn gaps_ms(watch: &Watch, now: Time) -> Vec<u64> {
+        let Report::Watched { gaps_ns, .. } = watch.report(now) else { panic!("another report") };
+        gaps_ns.into_iter().map(|gap_ns| gap_ns / 1_000_000).collect()
     }
 
     #[test]
-    fn the_longest_gap_is_that_of_one_session_and_lasts_to_the_end() {
+    fn few_send_at_every_pulse_and_many_in_turns() {
+        let mut few = Watch::default().next(AT_ONCE, at(0));
+        assert!((0..3).all(|_| few.turn().count() == AT_ONCE));
+        let mut many = Watch::default().next(2 * AT_ONCE + 1, at(0));
+        let mut sent: Vec<usize> = (0..3).flat_map(|_| many.turn()).collect();
+        assert_eq!(sent.len(), 2 * AT_ONCE + 1);
+        sent.sort_unstable();
+        sent.dedup();
+        assert_eq!(sent.len(), 2 * AT_ONCE + 1, "each has one turn of three");
+        assert_eq!(Watch::default().turn().count(), 0);
+    }
+
+    #[test]
+    fn the_longest_gap_of_each_session_counts_and_lasts_to_the_end() {
         let mut watch = Watch::default().next(2, at(1_000));
         assert!(watch.is_on() && !Watch::default().is_on());
         assert!(watch.answered(0, 1, at(1_010)) && watch.answered(1, 1, at(1_005)));
         assert!(!watch.answered(2, 1, at(1_012)), "it is not watched");
-        assert_eq!(gap_ms(&watch, at(1_012)), 10);
+        assert_eq!(gaps_ms(&watch, at(1_012)), [10, 7]);
         assert!(watch.answered(1, 1, at(1_055)) && watch.answered(0, 1, at(1_056)));
-        assert_eq!(gap_ms(&watch, at(1_060)), 50);
-        assert_eq!(gap_ms(&watch, at(2_056)), 1_001, "session 1 is not answered any more");
-        assert_eq!(watch.report(at(1_060)), Report::Watched { sent: 0, answered: 4, gap_ns: 50_000_000 });
+        assert_eq!(gaps_ms(&watch, at(1_060)), [46, 50]);
+        assert_eq!(gaps_ms(&watch, at(2_056)), [1_000, 1_001], "they are not answered any more");
+        let gaps_ns = vec![46_000_000, 50_000_000];
+        assert_eq!(watch.report(at(1_060)), Report::Watched { sent: 0, answered: 4, gaps_ns });
     }
 
     #[test]
@@ -118,6 +142,9 @@ mod tests {
         assert!(
             watch.answered(0, 1, at(110)) && watch.answered(0, 2, at(130)) && watch.answered(0, 0, at(131))
         );
-        assert_eq!(watch.report(at(131)), Report::Watched { sent: 0, answered: 1, gap_ns: 20_000_000 });
+        assert_eq!(
+            watch.report(at(131)),
+            Report::Watched { sent: 0, answered: 1, gaps_ns: vec![20_000_000] }
+        );
     }
 }
