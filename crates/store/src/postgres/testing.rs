@@ -105,6 +105,16 @@ impl Cluster {
         standby
     }
 
+    /// Starts a standby that follows this server, for whose disk each commit waits.
+    #[must_use]
+    pub fn synchronous_standby(&self) -> Self {
+        let standby = self.standby();
+        self.sql("postgres", "ALTER SYSTEM SET synchronous_standby_names = '*'");
+        self.sql("postgres", "SELECT pg_reload_conf()");
+        self.wait_for("SELECT count(*) = 1 FROM pg_stat_replication WHERE sync_state = 'sync'");
+        standby
+    }
+
     /// Has a standby get nothing more, after it has all that `primary` has.
     pub fn cut_off(&self, primary: &Self) {
         let last = primary.sql("postgres", "SELECT pg_current_wal_insert_lsn()");

@@ -25,13 +25,18 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// A server in the gateway's box.
 fn cluster(lab: &Lab) -> Option<Cluster> {
+    cluster_with(lab, "")
+}
+
+/// A server with more settings in the gateway's box.
+pub(crate) fn cluster_with(lab: &Lab, settings: &str) -> Option<Cluster> {
     let name = lab.gateway.name().to_owned();
     let beside = move |program: &str| {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &name, program]);
         command
     };
-    Cluster::start("127.0.0.1", beside, "")
+    Cluster::start("127.0.0.1", beside, settings)
 }
 
 /// Has a gateway keep its users there.

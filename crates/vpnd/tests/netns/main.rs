@@ -37,6 +37,7 @@ mod conntrack;
 mod continuity;
 mod crash;
 mod database;
+mod database_work;
 mod doctor;
 mod drain;
 mod factors;

@@ -1,5 +1,6 @@
-//! Behaviour: each source lets in all of a crowd that logs in again and again. `./x logins` does it
-//! for longer and prints how many logins a second that are, with the servers on the same machine.
+//! Behaviour: each source, and each store, lets in all of a crowd that logs in again and again.
+//! `./x logins` does it for longer and prints how many logins a second that are and what each costs
+//! the database, with the servers on the same machine.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -11,6 +12,8 @@ use vpnd_store::sqlite::Sqlite;
 use vpnd_store::{Family, Leases as _};
 
 use super::{ADDRESS, add_source, beside, configure};
+use crate::database::{cluster_with, configure_at};
+use crate::database_work::{MEASURED, Meter};
 use crate::freeradius::FreeRadius;
 use crate::gateway::Gateway;
 use crate::lab::Lab;
@@ -32,7 +35,32 @@ fn local_users_log_in_again_and_again() {
     let Some(lab) = Lab::new(1) else { return };
     let mut gateway = of_one_user(&lab);
     gateway.start();
-    measure(&lab, "local", "ann", "ann's password");
+    measure(&lab, "local, SQLite", "ann", "ann's password");
+}
+
+#[test]
+fn users_in_a_database_log_in_again_and_again() {
+    in_database("local, PostgreSQL", false);
+}
+
+#[test]
+fn users_in_a_database_with_a_synchronous_standby_log_in_again_and_again() {
+    in_database("local, PostgreSQL with a synchronous standby", true);
+}
+
+fn in_database(source: &str, has_standby: bool) {
+    let Some(lab) = Lab::new(1) else { return };
+    let Some(cluster) = cluster_with(&lab, MEASURED) else { return };
+    let _standby = has_standby.then(|| cluster.synchronous_standby());
+    let (mut gateway, database) = (of_a_crowd(&lab), cluster.database());
+    configure_at(&gateway, ADDRESS, &cluster, &database);
+    gateway.add_user("ann");
+    gateway.start();
+    let mut meter = Meter::new(&cluster, &database, &lab.gateway);
+    let logins = measure(&lab, source, "ann", "ann's password");
+    let (work, _) = meter.since_last();
+    println!("  the database for each, with what it does at rest: {}", work.times(1.0 / logins as f64));
+    assert!(work.statements > logins as f64, "the logins are there: {work}");
 }
 
 #[test]
@@ -91,16 +119,22 @@ fn a_right_password_with_ever_new_devices_is_let_in_so_often() {
 
 /// A gateway where `ann` may have a session from each client.
 fn of_one_user(lab: &Lab) -> Gateway<'_> {
-    let gateway = Gateway::init(lab);
-    gateway.configure("limits.max_sessions_per_user", i64::from(2 * CROWD));
-    gateway.configure("limits.logins_per_user", 100_000);
+    let gateway = of_a_crowd(lab);
     gateway.add_user("ann");
     gateway
 }
 
+/// A gateway where a user may have a session from each client.
+fn of_a_crowd(lab: &Lab) -> Gateway<'_> {
+    let gateway = Gateway::init(lab);
+    gateway.configure("limits.max_sessions_per_user", i64::from(2 * CROWD));
+    gateway.configure("limits.logins_per_user", 100_000);
+    gateway
+}
+
 /// A login replaces the session that the device had, so the gateway never has more than one for
-/// each client.
-fn measure(lab: &Lab, source: &str, user: &str, password: &str) {
+/// each client. Returns the number of logins.
+fn measure(lab: &Lab, source: &str, user: &str, password: &str) -> usize {
     let client = &lab.clients[0];
     client.ip_batch("route add local 203.0.113.0/24 dev lo\n");
     lab.net.ip_batch("route add 203.0.113.0/24 via 198.18.1.2\n");
@@ -134,6 +168,7 @@ fn measure(lab: &Lab, source: &str, user: &str, password: &str) {
         at(99),
     );
     assert!(outcomes.iter().all(|(times, _)| !times.is_empty()), "each client was let in");
+    times.len()
 }
 
 /// Logs in until then, and until it was let in once; how long each login took, and how many were
