@@ -13,6 +13,7 @@
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod bird;
+mod crowd;
 mod devices;
 mod faults;
 mod guide;
@@ -67,18 +68,18 @@ struct Fleet<'l> {
 
 /// A database server in `net`.
 fn cluster(lab: &Lab) -> Option<Cluster> {
-    cluster_by(lab, &[])
+    cluster_by(lab, &[], "")
 }
 
-/// A database server in `net`, with programs that are started by these words.
-fn cluster_by(lab: &Lab, words: &'static [&'static str]) -> Option<Cluster> {
+/// A database server in `net` with more settings, and with programs that are started by these words.
+fn cluster_by(lab: &Lab, words: &'static [&'static str], settings: &str) -> Option<Cluster> {
     let net = lab.net.name().to_owned();
     let in_net = move |program: &str| {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &net]).args(words).arg(program);
         command
     };
-    Cluster::start(DATABASE, in_net, "")
+    Cluster::start(DATABASE, in_net, settings)
 }
 
 impl<'l> Fleet<'l> {
@@ -91,16 +92,9 @@ impl<'l> Fleet<'l> {
     /// With more settings.
     fn on(lab: &'l Lab, cluster: Cluster, database: String, settings: &[(&str, toml::Value)]) -> Self {
         let first = Gateway::init(lab);
-        let place = &lab.clients[1];
-        let second = Gateway::init_elsewhere(lab, "second", place, &[SECOND_GATEWAY]);
-        for file in ["server.pem", "server-key.pem", "ca.pem", "ca-key.pem"] {
-            fs::write(second.file(file), fs::read(first.file(file)).unwrap()).unwrap();
-        }
+        let second = another(lab, &first, 1);
         for (gateway, name) in [(&first, "gw1"), (&second, "gw2")] {
-            configure_at(gateway, DATABASE, &cluster, &database);
-            gateway.configure("fleet.id", "campus");
-            gateway.configure("fleet.name", name);
-            settings.iter().for_each(|(key, value)| gateway.configure(key, value.clone()));
+            join(gateway, name, (&cluster, &database), settings);
         }
         let ann = first.add_user("ann");
         edit_toml(&ann.profile, |profile| {
@@ -131,6 +125,29 @@ impl<'l> Fleet<'l> {
     fn announced(&self, is_second: bool) -> BTreeMap<String, u64> {
         announced(self.lab, is_second)
     }
+}
+
+/// A gateway in the place of client `number` + 1, with the certificate of the first one.
+fn another<'l>(lab: &'l Lab, first: &Gateway<'_>, number: usize) -> Gateway<'l> {
+    let (directory, name) = (format!("gateway{}", number + 1), format!("198.18.{}.2", number + 1));
+    let gateway = Gateway::init_elsewhere(lab, &directory, &lab.clients[number], &[&name]);
+    for file in ["server.pem", "server-key.pem", "ca.pem", "ca-key.pem"] {
+        fs::write(gateway.file(file), fs::read(first.file(file)).unwrap()).unwrap();
+    }
+    gateway
+}
+
+/// Makes a gateway one of the fleet with this database.
+fn join(
+    gateway: &Gateway<'_>,
+    name: &str,
+    (cluster, database): (&Cluster, &str),
+    settings: &[(&str, toml::Value)],
+) {
+    configure_at(gateway, DATABASE, cluster, database);
+    gateway.configure("fleet.id", "campus");
+    gateway.configure("fleet.name", name);
+    settings.iter().for_each(|(key, value)| gateway.configure(key, value.clone()));
 }
 
 /// Links the gateway in the place of client `number` + 1 to the campus, where its interface has this

@@ -19,13 +19,14 @@ fn of_gateway(number: u8) -> String {
         .replace("2001:db8::", &format!("fd2{number}::"))
 }
 
-fn of_router() -> String {
+/// The configuration of the campus's router, for this many gateways.
+fn of_router(gateways: u8) -> String {
     let mut text = "router id 10.200.0.2;\nprotocol device { }\n".to_owned();
     for family in ["ipv4", "ipv6"] {
         text +=
             &format!("protocol kernel {{ {family} {{ import none; export where source = RTS_BGP; }}; }}\n");
     }
-    for number in 0..=1 {
+    for number in 0..gateways {
         for (family, network) in [("ipv4", format!("10.20{number}.0.")), ("ipv6", format!("fd2{number}::"))] {
             text += &format!(
                 "protocol bgp {{ local {network}2 as 65000; neighbor {network}1 as 65001;\n\
@@ -48,6 +49,24 @@ fn start(lab: &Lab, place: &Namespace, name: &str, configuration: &str) -> Proce
     let mut command = process::command(lab, place, PROGRAM);
     command.args(["-f", "-d", "-c"]).arg(&file).arg("-s").arg(lab.path(format!("{name}.sock")));
     Process::start(lab, name, command)
+}
+
+/// BIRD at the campus's router and at the gateways, of which this many are linked to it.
+pub(super) fn start_all(lab: &Lab, gateways: u8) -> Vec<Process> {
+    lab.campus.ip_batch(&format!("route del default via fd20::1 dev {UPLINK}\n"));
+    let mut started = vec![start(lab, &lab.campus, "router", &of_router(gateways))];
+    let places = std::iter::once(&lab.gateway).chain(&lab.clients[1..]);
+    for ((number, place), interface) in (0..gateways).zip(places).zip([UPLINK, "second0", "third0"]) {
+        if number > 0 {
+            place.ip_batch(&format!(
+                "addr add fd2{number}::1/64 dev campus{number}\n\
+                 route add fd20::/64 via fd2{number}::2\n"
+            ));
+            lab.campus.ip_batch(&format!("addr add fd2{number}::2/64 dev {interface}\n"));
+        }
+        started.push(start(lab, place, &format!("bird{}", number + 1), &of_gateway(number)));
+    }
+    started
 }
 
 /// The gateway of the router's route to this address.
@@ -73,14 +92,7 @@ fn leads_to(lab: &Lab, addresses: &[IpAddr], number: u8) -> Duration {
 fn the_campus_router_follows_a_client_by_bgp() {
     let Some(lab) = Lab::new(2) else { return };
     let Some(mut fleet) = Fleet::new(&lab) else { return };
-    lab.clients[1].ip_batch("addr add fd21::1/64 dev campus1\nroute add fd20::/64 via fd21::2\n");
-    lab.campus.ip_batch(&format!(
-        "addr add fd21::2/64 dev second0\n\
-         route del default via fd20::1 dev {UPLINK}\n"
-    ));
-    let _router = start(&lab, &lab.campus, "router", &of_router());
-    let _first = start(&lab, &lab.gateway, "bird1", &of_gateway(0));
-    let _second = start(&lab, &lab.clients[1], "bird2", &of_gateway(1));
+    let _routers = start_all(&lab, 2);
     fleet.start();
     let client = Client::connect(&lab, 1, &fleet.ann);
     eventually("the first gateway has the session", LIMIT, at(&fleet.first));

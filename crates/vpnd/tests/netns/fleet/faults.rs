@@ -104,7 +104,7 @@ fn fill(fleet: &Fleet<'_>) {
 #[test]
 fn sessions_go_on_and_logins_learn_why_whatever_the_database_does() {
     let Some(lab) = Lab::new(3) else { return };
-    let Some(cluster) = cluster_by(&lab, WITH_ROOM) else { return };
+    let Some(cluster) = cluster_by(&lab, WITH_ROOM, "") else { return };
     for sql in [
         format!("CREATE ROLE {ROLE} LOGIN PASSWORD '{PASSWORD}'").as_str(),
         "CREATE TABLESPACE room LOCATION '/mnt'",
