@@ -546,7 +546,10 @@ mod tests {
             ("trafficspeed --clients 0", "at least one"),
             ("trafficspeed --clients 256", "at most 254"),
             ("trafficspeed --clients x", "no number"),
-            ("trafficspeed --clients 2 --vpn ciscovpn", "possible values: vpnd, vpnd-vaes, wireguard-go"),
+            (
+                "trafficspeed --clients 2 --vpn ciscovpn",
+                "possible values: vpnd, vpnd-vaes, vpnd-postgres, wireguard-go",
+            ),
             ("trafficspeed --clients 2 --cipher rot13", "chacha20-poly1305"),
             ("trafficspeed --clients 2 --program vpnd", "NAME=PATH"),
             ("trafficspeed --clients 2 --command-up =x", "NAME=SCRIPT"),

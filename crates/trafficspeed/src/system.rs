@@ -57,6 +57,8 @@ pub enum Kind {
     Vpnd,
     /// vpnd with its own AES-GCM, which it uses only if the configuration has it.
     VpndVaes,
+    /// vpnd with its users and sessions in PostgreSQL.
+    VpndPostgres,
     /// WireGuard's original user-space implementation, in Go.
     WireguardGo,
     /// Tailscale's fork of wireguard-go.
@@ -107,6 +109,7 @@ impl Kind {
         match self {
             Self::Vpnd => &vpnd::PROFILE,
             Self::VpndVaes => &vpnd::VAES_PROFILE,
+            Self::VpndPostgres => &vpnd::POSTGRES_PROFILE,
             Self::WireguardGo => &implementation::WIREGUARD_GO_PROFILE,
             Self::WireguardGoTailscale => &implementation::WIREGUARD_GO_TAILSCALE_PROFILE,
             Self::Boringtun => &implementation::BORINGTUN_PROFILE,
@@ -133,7 +136,9 @@ impl Kind {
     /// The system whose program it is, too: what two of one program differ in is no rivalry.
     pub fn family(self) -> Self {
         match self {
-            Self::VpndVaes | Self::VpndWireguardGo | Self::VpndWireguardGoTailscale => Self::Vpnd,
+            Self::VpndVaes | Self::VpndPostgres | Self::VpndWireguardGo | Self::VpndWireguardGoTailscale => {
+                Self::Vpnd
+            }
             other => other,
         }
     }
@@ -217,14 +222,6 @@ impl Subject {
             }
         }
         subjects
-    }
-
-    /// The priorities with which `kinds` are measured if none is named: with a VPN that takes
-    /// none both, so that no figure of a comparison owes something to the scheduler in silence;
-    /// otherwise what each takes by itself.
-    pub fn usual_priorities(kinds: &[Kind]) -> &'static [Priority] {
-        let takes_none = |kind: &Kind| *kind != Kind::None && !kind.profile().has_priority;
-        if kinds.iter().any(takes_none) { &[Priority::Own, Priority::Same] } else { &[Priority::Own] }
     }
 
     /// Each of `subjects` with each of `priorities`; a system that takes no priority

@@ -66,7 +66,9 @@ impl Cipher {
             return None;
         }
         match kind {
-            Kind::Vpnd | Kind::VpndVaes => Some("no suite of its encrypts without authenticating"),
+            Kind::Vpnd | Kind::VpndVaes | Kind::VpndPostgres => {
+                Some("no suite of its encrypts without authenticating")
+            }
             Kind::Strongswan => Some("ESP without integrity is forbidden by RFC 8221, section 4"),
             Kind::WireguardGo
             | Kind::WireguardGoTailscale

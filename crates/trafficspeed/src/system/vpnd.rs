@@ -4,6 +4,7 @@
 //! Nothing of vpnd's internals is used, so it gets no treatment that another system could not get.
 
 mod config;
+mod database;
 mod files;
 mod library;
 mod machine_code;
@@ -26,6 +27,8 @@ use crate::interrupt::Interrupt;
 use crate::lab::device::Device;
 use crate::lab::namespace::Namespace;
 use crate::lab::{Lab, find_program, run_tool};
+use database::Database;
+pub use database::POSTGRES_PROFILE;
 use files::Files;
 use library::library_of;
 pub use library::{named_library, use_library};
@@ -99,6 +102,8 @@ pub struct Vpnd {
     // Clients end before the gateway: they say goodbye to it.
     clients: Vec<Daemon>,
     gateway: Option<Daemon>,
+    /// The server with its users and sessions, if these are not in a file.
+    database: Option<Database>,
 }
 
 /// A gateway for more sessions than real clients.
@@ -123,7 +128,8 @@ const VAES: &str = "vaes";
 impl Vpnd {
     fn new(programs: Programs, cipher: Cipher) -> Self {
         let (room, files, gateway, facts) = (None, None, None, SystemInfo::default());
-        let (code, backend, priority, clients) = (Code::Native, None, Priority::Own, Vec::new());
+        let (code, database, backend, priority, clients) =
+            (Code::Native, None, None, Priority::Own, Vec::new());
         let suite = (cipher != Cipher::Auto).then(|| cipher.name().to_owned());
         let wireguard = None;
         Self {
@@ -139,6 +145,7 @@ impl Vpnd {
             facts,
             clients,
             gateway,
+            database,
         }
     }
 
@@ -258,7 +265,15 @@ impl Vpnd {
                 .args(["--pool-v4", &format!("{}.{}.0.0/16", POOL_V4[0], POOL_V4[1])])
                 .args(["--pool-v6", "fd86::/64"]),
         )?;
+        if let Some(database) = &mut self.database {
+            let version = database.start(&self.programs, lab, interrupt)?;
+            self.facts.notes.push(format!("users and sessions are in {version} on the same machine"));
+        }
         self.edit_config()?;
+        if self.database.is_some() {
+            // The first user brings the tables along.
+            self.add_user("first")?;
+        }
         self.launch(&program, lab, interrupt)?;
         Ok(program)
     }
@@ -408,6 +423,9 @@ impl Vpnd {
 impl System for Vpnd {
     fn check(&self) -> Result<(), SystemError> {
         self.programs.find(&VPND)?;
+        if self.database.is_some() {
+            Database::check(&self.programs)?;
+        }
         if self.code == Code::WithoutAes && std::env::consts::ARCH != "x86_64" {
             let reason = "AES instructions can be masked on x86-64 only; measure the native code here";
             return Err(SystemError::Missing(reason.into()));
@@ -433,7 +451,9 @@ impl System for Vpnd {
     }
 
     fn processes(&self) -> (Vec<u32>, Vec<u32>) {
-        (self.gateway.iter().map(Daemon::pid).collect(), self.clients.iter().map(Daemon::pid).collect())
+        let database = self.database.as_ref().and_then(Database::pid);
+        let gateway = self.gateway.iter().map(Daemon::pid).chain(database).collect();
+        (gateway, self.clients.iter().map(Daemon::pid).collect())
     }
 
     fn remark(&mut self, note: String) {
@@ -450,6 +470,9 @@ impl System for Vpnd {
         }
         self.clients.clear();
         self.gateway = None;
+        if let Some(database) = &mut self.database {
+            database.stop();
+        }
     }
 }
 

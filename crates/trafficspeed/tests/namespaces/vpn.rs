@@ -245,6 +245,32 @@ fn the_real_vpnd_carries_every_byte_of_both_ip_versions_and_unprotected_if_told_
     }
 }
 
+#[test]
+fn vpnd_with_its_users_in_postgresql_carries_every_byte() {
+    if !can_run() {
+        return;
+    }
+    let Some(program) = real_vpnd() else { return };
+    if !Path::new("/usr/lib/postgresql").exists() {
+        assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "this test needs postgresql: ./x setup");
+        eprintln!("\n*** SKIPPED: there is no PostgreSQL; run `./x setup` ***\n");
+        return;
+    }
+    let line = format!(
+        "--clients 2 --vpn vpnd-postgres --vpnd {} -P 2 -t 1 -O 0.2 --verify --json",
+        program.display()
+    );
+    let report = measured(&line);
+    let run = &report["runs"][0];
+    assert_eq!((&report["whole"], &run["label"]), (&true.into(), &"vpnd (PostgreSQL)".into()), "{report:#}");
+    assert_carried(run, 2);
+    assert!(run["facts"]["notes"].to_string().contains("in postgres (PostgreSQL) "), "{run:#}");
+    let programs = run["programs"].as_array().expect("a list");
+    let of_gateway = programs.iter().filter(|of| of["role"] == "gateway");
+    let commands: Vec<String> = of_gateway.map(|of| of["command"].to_string()).collect();
+    assert!(commands.iter().any(|command| command.contains("postgres")), "{commands:?}");
+}
+
 /// A WireGuard client that `./x setup` has built.
 fn stock_client(name: &str) -> Option<PathBuf> {
     let path = Path::new(PROGRAM).parent()?.with_file_name("tools").join(name);

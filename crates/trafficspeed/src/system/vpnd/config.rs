@@ -51,6 +51,12 @@ impl Vpnd {
         if let Some(microseconds) = self.programs.busy_poll_us() {
             set("server", BUSY_POLL, value(i64::from(microseconds)));
         }
+        if let Some(database) = &self.database {
+            let directory = database.directory().to_string_lossy().into_owned();
+            set("store", "engine", value("postgres"));
+            set("store", "hosts", value(Array::from_iter([directory])));
+            set("store", "database", value("postgres"));
+        }
         if let Some(mtu) = self.wireguard {
             set("wireguard", "enabled", value(true));
             set("wireguard", "mtu", value(i64::from(mtu)));
