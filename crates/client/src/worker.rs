@@ -275,9 +275,9 @@ impl Connected {
 
     fn log_state(&mut self) {
         let up = self.core.is_up();
-        // A session may outlast an outage that the log has named.
-        let is_back = self.dialer.ends_outage(|at| self.core.is_heard_since(at));
         let changed = mem::replace(&mut self.was_up, up) != up;
+        // A session may outlast an outage that the log has named.
+        let is_back = self.dialer.ends_outage(|at| up && changed || self.core.is_heard_since(at));
         if up && (changed || is_back) {
             self.was_ever_up = true;
             tracing::info!(target: NEWS, "connected");
@@ -328,9 +328,7 @@ impl Connected {
                     }
                     Err(DialError::NoOther) => self.core.connect_failed(now(), connection),
                     Err(error) => {
-                        if !self.dialer.log_trials() {
-                            tracing::warn!(%error, "no connection to the gateway; trying again");
-                        }
+                        self.dialer.log_failure(&error);
                         self.core.connect_failed(now(), connection);
                     }
                 }

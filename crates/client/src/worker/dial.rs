@@ -331,15 +331,16 @@ impl Dialer {
         report.is_some()
     }
 
-    /// Whether the gateway was heard since the log had its last line about addresses that do not
-    /// answer; the next outage is then another one.
-    pub(super) fn ends_outage(&self, is_heard_since: impl FnOnce(Time) -> bool) -> bool {
-        let mut trials = self.trials();
-        let ends = trials.logged_at().is_some_and(is_heard_since);
-        if ends {
-            trials.clear();
+    /// Logs that an attempt has failed with `error`.
+    pub(super) fn log_failure(&self, error: &DialError) {
+        if !self.log_trials() && self.trials().attempt_failed(now()) {
+            tracing::warn!(%error, "no connection to the gateway; trying again");
         }
-        ends
+    }
+
+    /// Whether the gateway was heard since the log had its last line about an outage.
+    pub(super) fn ends_outage(&self, is_heard_since: impl FnOnce(Time) -> bool) -> bool {
+        self.trials().ends_outage(is_heard_since)
     }
 
     /// The failures as text, for the error of a client that gives up. `None` if no address failed
@@ -362,7 +363,7 @@ impl Dialer {
         let connected = self.try_address(address, rtt, |_| {}).await;
         match &connected {
             Ok(_) => {
-                self.trials().clear();
+                self.trials().answered();
                 // A gateway that may refuse a move is not the one of the session.
                 if !is_move {
                     self.answered(address);

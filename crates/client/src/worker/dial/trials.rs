@@ -45,8 +45,10 @@ pub(super) struct Trials {
     logged: BTreeSet<(SocketAddr, Unreachable)>,
     /// Whether the log has all of it.
     reported: bool,
-    /// When the log had its last line about it.
+    /// When the log had its last line about an outage whose end it has not.
     logged_at: Option<Time>,
+    /// Whether an outage that the log had named has ended, and no address was tried since.
+    has_ended: bool,
     /// Results over TCP.
     over_tcp: BTreeSet<String>,
 }
@@ -62,6 +64,7 @@ impl Trials {
 
     /// An attempt begins. An ICMP error of the one before counts until there is another.
     pub(super) fn begin(&mut self, address: SocketAddr) {
+        self.has_ended = false;
         self.trial(address).fate = TrialOutcome::Silent;
     }
 
@@ -106,9 +109,10 @@ impl Trials {
         news.then(|| format!("{address}: {}; trying on", Reported(error)))
     }
 
-    /// The gateway has answered.
-    pub(super) fn clear(&mut self) {
-        *self = Self::default();
+    /// The gateway has answered. That ends no outage of the log's yet: what was asked of it may still
+    /// fail.
+    pub(super) fn answered(&mut self) {
+        *self = Self { logged_at: self.logged_at, ..Self::default() };
     }
 
     /// All of it, unless the log has it already or there is nothing.
@@ -119,9 +123,24 @@ impl Trials {
         news.then_some(text)
     }
 
-    /// When the log had its last line about it, if it had any.
-    pub(super) fn logged_at(&self) -> Option<Time> {
-        self.logged_at
+    /// An attempt has failed. Returns whether that is news: not if it began in an outage whose end
+    /// the log has.
+    pub(super) fn attempt_failed(&mut self, now: Time) -> bool {
+        if self.has_ended {
+            return false;
+        }
+        self.logged_at = Some(now);
+        true
+    }
+
+    /// Whether the outage that the log has named is over: the gateway `is_heard_since` the last line
+    /// about it. What comes next is another outage.
+    pub(super) fn ends_outage(&mut self, is_heard_since: impl FnOnce(Time) -> bool) -> bool {
+        let ends = self.logged_at.is_some_and(is_heard_since);
+        if ends {
+            *self = Self { has_ended: true, ..Self::default() };
+        }
+        ends
     }
 
     /// All of it, if there is anything.
@@ -244,11 +263,44 @@ mod tests {
                       down, or this network lets no UDP to port 4433 through: ";
         assert!(report.starts_with(wanted), "{report}");
         assert_eq!(trials.report(NOW), None, "the log has it");
-        assert_eq!(trials.logged_at(), Some(NOW));
-        trials.clear();
-        assert_eq!((trials.report(NOW), trials.logged_at()), (None, None), "all is well");
+        trials.answered();
+        assert_eq!(trials.report(NOW), None, "all is well");
         trials.begin(address("192.0.2.1:4433"));
-        assert!(trials.report(NOW).is_some(), "another outage");
+        assert!(trials.report(NOW).is_some(), "it was not well for long");
+    }
+
+    #[test]
+    fn the_log_has_the_end_of_an_outage_whichever_is_heard_first() {
+        let gateway = address("192.0.2.1:4433");
+        for is_answered_first in [false, true] {
+            let mut trials = Trials::default();
+            assert!(!trials.ends_outage(|_| true), "there was none");
+            trials.begin(gateway);
+            assert!(trials.report(NOW).is_some());
+            // The attempt that is under way, or the next one, may reach the gateway before data does.
+            if is_answered_first {
+                trials.answered();
+            }
+            assert!(!trials.ends_outage(|at| at < NOW), "nothing was heard since");
+            assert!(trials.ends_outage(|at| at == NOW));
+            assert!(!trials.ends_outage(|_| true), "once is enough");
+        }
+    }
+
+    #[test]
+    fn the_last_word_about_an_outage_is_not_that_of_an_attempt_that_began_in_it() {
+        let mut trials = Trials::default();
+        let gateway = address("192.0.2.1:4433");
+        trials.begin(gateway);
+        assert!(trials.report(NOW).is_some() && trials.attempt_failed(NOW));
+        assert!(trials.ends_outage(|_| true));
+        assert_eq!(trials.report(NOW), None);
+        assert!(!trials.attempt_failed(NOW), "it began before the end");
+        trials.begin(gateway);
+        // As when the gateway has answered, and does not answer the request.
+        trials.answered();
+        assert!(trials.attempt_failed(NOW), "another outage");
+        assert!(trials.ends_outage(|at| at == NOW), "whose end the log needs, too");
     }
 
     #[test]

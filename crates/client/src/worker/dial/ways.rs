@@ -169,7 +169,7 @@ impl Dialer {
             self.trials().no_tcp(error.to_string());
         })?;
         let shaken = self.try_address(carrier.local, rtt, |port| carrier.set_control(port)).await?;
-        self.trials().clear();
+        self.trials().answered();
         Ok(Shaken { carrier: Some(carrier), ..shaken })
     }
 
