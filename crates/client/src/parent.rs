@@ -97,12 +97,12 @@ const CONNECTING: &str = "connecting";
 /// The failure and a remedy, for the terminal.
 pub async fn run(mut args: ConnectArgs) -> anyhow::Result<()> {
     let console = Console::open(&mut args).await?;
-    let outcome = connect(&args, &console).await;
+    let outcome = connect(&mut args, &console).await;
     console.finish(&outcome, needs_user_action).await;
     outcome
 }
 
-async fn connect(args: &ConnectArgs, console: &Console) -> anyhow::Result<()> {
+async fn connect(args: &mut ConnectArgs, console: &Console) -> anyhow::Result<()> {
     let (text, mut profile) = Profile::load_text(&args.profile)?;
     process::require(Capability::NetAdmin)?;
     process::forbid_core_dumps().context("core dumps can't be switched off, and they could hold keys")?;
@@ -115,6 +115,12 @@ async fn connect(args: &ConnectArgs, console: &Console) -> anyhow::Result<()> {
     }
     let journals = clean_up_after_others(args).await?;
     let login = UserLogin::ask(args, &profile, console).await?;
+    let mut stop = Stop::on_signals(console.clone().ended())?;
+    match unless_stopped(async { Ok(console.turn().await) }, &mut stop).await {
+        Ok(Some(interface)) => args.tun = interface,
+        Ok(None) => {}
+        Err(outcome) => return outcome.map(drop),
+    }
     let identity = UnixUser::choose(args.user.as_deref())?;
     match login.browser {
         true => tracing::info!(target: NEWS, "connecting to {}", profile.server_name),
@@ -122,7 +128,6 @@ async fn connect(args: &ConnectArgs, console: &Console) -> anyhow::Result<()> {
             tracing::info!(target: NEWS, "connecting to {} as {}", profile.server_name, harmless(&login.user));
         }
     }
-    let mut stop = Stop::on_signals(console.clone().ended())?;
     let wanted = Wanted::new(args, &profile);
     let requirements = Requirements::new(wanted.clone(), journals.try_clone()?);
     let kill_switch = KillSwitch::close(&wanted, login.browser, &journals, console).await?;

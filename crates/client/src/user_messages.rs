@@ -344,6 +344,9 @@ pub enum ToClient {
     /// The command that waits for the tunnel is gone.
     #[n(5)]
     Abandon,
+    /// To [`FromClient::Ready`]: the name of the interface to have.
+    #[n(6)]
+    Turn(#[n(0)] String),
 }
 
 /// Client → service.
@@ -366,6 +369,10 @@ pub enum FromClient {
     /// For the user, in the state that there is.
     #[n(5)]
     Line(#[n(0)] String),
+    /// The person has answered what can be asked without the gateway. It changes nothing of the machine
+    /// before [`ToClient::Turn`].
+    #[n(6)]
+    Ready,
     /// Its last message: why it ends, if that is a failure.
     #[n(4)]
     Failed {

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use super::Service;
 use super::machine;
 use super::profiles::{Found, Listed, ProfileError, Profiles};
-use super::running::{self, Attached, Event, INTERFACE, Plan, is_taken};
+use super::running::{self, Attached, Event, Plan};
 use super::tunnels::{Denied, TunnelId};
 use crate::members::Admission;
 use vpnd_client::frames::{self, FrameError, MAX_FROM_USER, Writer};
@@ -272,9 +272,7 @@ impl Conversation {
 
     /// Whether the machine would close the network again with a kill switch of its profile.
     fn is_closed_by_machine(&self) -> bool {
-        let profile = Profiles::new(&self.service.args.profiles, None).of_this_machine();
-        let asks = matches!(profile, Ok(Some(found)) if found.has_kill_switch);
-        asks && !self.service.tunnels().is_machines_held()
+        machine::wanted(&self.service).is_some_and(|found| found.has_kill_switch)
     }
 
     async fn up(&mut self, up: Up) -> Result<(), FrameError> {
@@ -300,32 +298,27 @@ impl Conversation {
         }
         let (events, inbox) = mpsc::channel(QUEUE);
         let (answers, typed) = mpsc::channel(1);
-        let started = self.start(&found, &up, Attached { events, answers: typed }).await;
+        let started = self.start(&found, &up, Attached { events, answers: typed });
         match started {
             Ok(id) => self.accompany(id, inbox, answers).await,
             Err(why) => self.refuse(&why, false).await,
         }
     }
 
-    /// Starts a client, if the user may, in place of the machine's.
-    async fn start(&self, found: &Found, up: &Up, attached: Attached) -> Result<TunnelId, String> {
+    /// Starts a client, if the user may.
+    fn start(&self, found: &Found, up: &Up, attached: Attached) -> Result<TunnelId, String> {
         let uid = self.uid();
         let (handle, ends) = running::handle(&found.name);
-        let begun = self.service.tunnels().begin(uid, &found.name, wall_s(), handle, is_taken);
-        let (id, number) = begun.map_err(|denied| denied.to_string())?;
-        let begun = Begun { service: Arc::clone(&self.service), id, is_started: false };
+        let begun = self.service.tunnels().begin(uid, &found.name, wall_s(), handle);
+        let id = begun.map_err(|denied| denied.to_string())?;
         tracing::info!(uid, profile = found.name, "a user connects");
-        let has_given_way = machine::give_way(&self.service).await;
-        // The names are free again, of which the machine's tunnel had one.
-        let number = if has_given_way { self.service.tunnels().renumber(id, is_taken) } else { number };
-        let interface = format!("{INTERFACE}{number}");
         let (profile, login) = (found.path.clone(), up.login.clone());
-        let place = self.place.clone();
-        let plan = Plan { id, uid, is_machines: false, place, profile, interface, login };
-        match running::start(&self.service, plan, ends, Some(attached)) {
-            Ok(()) => Ok(begun.started()),
-            Err(error) => Err(format!("the client can't be started: {error}")),
-        }
+        let plan = Plan { id, uid, is_machines: false, place: self.place.clone(), profile, login };
+        running::start(&self.service, plan, ends, Some(attached)).map_err(|error| {
+            self.service.tunnels().end(id, "the client can't be started", wall_s());
+            format!("the client can't be started: {error}")
+        })?;
+        Ok(id)
     }
 
     /// Keeps the machine's tunnel from coming back, if root ends all tunnels or that one; whether it
@@ -432,29 +425,5 @@ impl Conversation {
 
     fn uid(&self) -> u32 {
         self.admission.uid()
-    }
-}
-
-/// A tunnel of the table whose client has not started. It has ended if it is dropped so, as when
-/// the service stops meanwhile.
-struct Begun {
-    service: Arc<Service>,
-    id: TunnelId,
-    is_started: bool,
-}
-
-impl Begun {
-    fn started(mut self) -> TunnelId {
-        self.is_started = true;
-        self.id
-    }
-}
-
-impl Drop for Begun {
-    fn drop(&mut self) {
-        if !self.is_started {
-            self.service.tunnels().end(self.id, "the client was not started", wall_s());
-            self.service.machines_turn.may_have_come();
-        }
     }
 }

@@ -1,9 +1,10 @@
 //! The machine's own tunnel, by a profile with `machine`: up from the start of the service, while no
 //! user has one.
 //!
-//! INVARIANT: no user's client starts before the machine's has ended, which leaves a kill switch to
-//! it; the machine's comes back once no user's is left. One that ends by itself is started again, later
-//! and later: its gateway may let it in again.
+//! INVARIANT: no user's client changes the machine before the machine's has ended, which leaves a kill
+//! switch to it, and none ends it before its user has answered what is asked without the gateway; the
+//! machine's comes back once no user's is left, and a login does not keep it down for long. One that
+//! ends by itself is started again, later and later: its gateway may let it in again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use tokio::time::{Instant, sleep};
 
 use super::Service;
 use super::profiles::{Found, Profiles};
-use super::running::{self, Handle, INTERFACE, Plan, is_taken};
+use super::running::{self, Handle, Plan};
 use vpnd_client::user_messages::Login;
 use vpnd_sys::clock::wall_s;
 
@@ -115,8 +116,8 @@ fn start(service: &Arc<Service>) -> Option<Handle> {
         }
     };
     let (handle, ends) = running::handle(&profile.name);
-    let begun = service.tunnels().begin_machines(&profile.name, wall_s(), handle.clone(), is_taken);
-    let (id, number) = begun?;
+    let begun = service.tunnels().begin_machines(&profile.name, wall_s(), handle.clone());
+    let id = begun?;
     tracing::info!(profile = profile.name, "the machine connects");
     let Found { path, .. } = profile;
     let plan = Plan {
@@ -126,7 +127,6 @@ fn start(service: &Arc<Service>) -> Option<Handle> {
         // A client that root starts has its keys there, too.
         place: service.args.state_dir.clone(),
         profile: path,
-        interface: format!("{INTERFACE}{number}"),
         login: Login::default(),
     };
     if let Err(error) = running::start(service, plan, ends, None) {
@@ -136,14 +136,19 @@ fn start(service: &Arc<Service>) -> Option<Handle> {
     Some(handle)
 }
 
-/// Has the machine's tunnel give way to a user's, whose place in the table is taken already; whether
-/// there was one.
-pub(super) async fn give_way(service: &Service) -> bool {
+/// The profile of the machine's own tunnel, unless root keeps that down.
+pub(super) fn wanted(service: &Service) -> Option<Found> {
+    let profile = Profiles::new(&service.args.profiles, None).of_this_machine();
+    profile.ok().flatten().filter(|_| !service.tunnels().is_machines_held())
+}
+
+/// Has the machine's tunnel give way to a user's, whose turn it is already.
+pub(super) async fn give_way(service: &Service) {
     let client = service.tunnels().machines().cloned();
-    let Some(mut client) = client else { return false };
-    client.give_way();
-    client.over().await;
-    true
+    if let Some(mut client) = client {
+        client.give_way();
+        client.over().await;
+    }
 }
 
 #[cfg(test)]

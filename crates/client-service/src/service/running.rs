@@ -2,8 +2,10 @@
 //!
 //! Invariants: the process ends in order when its user, root or the service ends it, and when its
 //! user's command goes away before it is connected; one that does not end is killed, and what it
-//! leaves on the machine is undone. Questions are answered by the command that has started it, and
-//! not at all once that is gone.
+//! leaves on the machine is undone. It changes the machine only in its turn, which a user's has after
+//! the questions that need no gateway, and which the machine's own tunnel waits for: so it has to
+//! connect in time. Questions are answered by the command that has started it, and not at all once
+//! that is gone.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -17,14 +19,15 @@ use tokio::process::{Child, Command};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::Service;
 use super::tunnels::TunnelId;
+use super::{Service, machine};
 use vpnd_client::frames::{self, FrameError, MAX_FROM_SERVICE, Writer};
 use vpnd_client::user_messages::{
     Ask, Begin, FromClient, Login, ToClient, TunnelDetails, TunnelState, TunnelStatus, Typed,
 };
 use vpnd_ipc::spawn::THIS_PROGRAM;
-use vpnd_sys::clock::wall_s;
+use vpnd_proto::time::Time;
+use vpnd_sys::clock::{now, wall_s};
 use vpnd_sys::logging::LogFormat;
 use vpnd_sys::text::harmless;
 
@@ -32,10 +35,12 @@ use vpnd_sys::text::harmless;
 const END_TIMEOUT: Duration = Duration::from_secs(15);
 /// Time for a client's report.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(3);
+/// Time for a user's client to connect that has the place of the machine's.
+const LOGIN_LIMIT: Duration = Duration::from_secs(180);
 /// Messages of a client, and for its user, that wait.
 const QUEUE: usize = 16;
 /// Names of the interfaces, before their numbers.
-pub(super) const INTERFACE: &str = "vpn";
+const INTERFACE: &str = "vpn";
 
 /// The cause of a client's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,8 +51,8 @@ enum Ending {
     Service,
     /// The command that waited for the tunnel is gone, which is no wish for an open network.
     Unattended,
-    /// A user's tunnel, in place of the machine's.
-    User,
+    /// Another tunnel, in its place: a user's in that of the machine's, or the machine's again.
+    Another,
 }
 
 /// The way to a running client, for any number of holders.
@@ -91,12 +96,11 @@ pub(super) struct Plan {
     /// The directory of what is kept for the user.
     pub(super) place: PathBuf,
     pub(super) profile: PathBuf,
-    pub(super) interface: String,
     pub(super) login: Login,
 }
 
 /// Whether there is an interface of this number.
-pub(super) fn is_taken(number: usize) -> bool {
+fn is_taken(number: usize) -> bool {
     Path::new(&format!("/sys/class/net/{INTERFACE}{number}")).exists()
 }
 
@@ -122,7 +126,7 @@ impl Handle {
 
     /// Has it end because a user's tunnel takes its place.
     pub(super) fn give_way(&self) {
-        self.end_by(Ending::User);
+        self.end_by(Ending::Another);
     }
 
     /// Has it end for this cause, unless another one came first.
@@ -186,6 +190,7 @@ pub(super) fn start(
         uid,
         is_machines,
         has_connected: false,
+        keeps_machines_down: None,
         process,
         inbox,
         writer: Some(writer),
@@ -206,7 +211,6 @@ fn command(service: &Service, plan: &Plan, channel: StdStream) -> Command {
     let mut command = Command::new(THIS_PROGRAM);
     command.arg0("vpnd").arg("connect").arg(&plan.profile);
     command.arg("--for-service").arg(plan.uid.to_string());
-    command.arg("--tun").arg(&plan.interface);
     // A user's key is good for that user alone.
     command.arg("--state-dir").arg(&plan.place);
     let options = &args.options;
@@ -228,6 +232,8 @@ struct RunningClient {
     uid: u32,
     is_machines: bool,
     has_connected: bool,
+    /// Since when it keeps the machine's tunnel down, and when it has to be connected.
+    keeps_machines_down: Option<(Time, Instant)>,
     process: Child,
     inbox: mpsc::Receiver<FromClient>,
     /// Closed when the service ends the client.
@@ -256,6 +262,9 @@ impl RunningClient {
         }
         let (why, is_final) = self.failure.take().unwrap_or_else(|| (self.reason(status), false));
         tracing::info!(uid = self.uid, "a client has ended: {why}");
+        if let Some((since, _)) = self.keeps_machines_down {
+            self.service.tunnels().rest_machines(since, now());
+        }
         self.service.tunnels().end(self.id, &why, wall_s());
         self.ends.over.send_replace(true);
         match (self.is_machines, self.has_connected) {
@@ -273,6 +282,7 @@ impl RunningClient {
         self.send(&Begin(login)).await?;
         loop {
             let kill_at = self.ending.map(|(_, at)| at);
+            let due = self.keeps_machines_down.filter(|_| kill_at.is_none()).map(|(_, due)| due);
             tokio::select! {
                 message = self.inbox.recv() => match message {
                     Some(message) => self.handle(message).await,
@@ -292,6 +302,7 @@ impl RunningClient {
                         self.end(ending.unwrap_or(Ending::Unattended)).await?;
                     }
                 },
+                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => self.overdue().await?,
                 () = sleep_until(kill_at.unwrap_or_else(Instant::now)), if kill_at.is_some() => return Ok(()),
             }
         }
@@ -305,6 +316,7 @@ impl RunningClient {
                 self.tell(Event::Line(said)).await;
                 if state == TunnelState::Connected {
                     self.has_connected = true;
+                    self.keeps_machines_down = None;
                     self.tell(Event::Connected).await;
                     self.attached = None;
                 }
@@ -324,8 +336,38 @@ impl RunningClient {
             FromClient::Details(details) => {
                 self.waiting.drain(..).for_each(|reply| drop(reply.send((*details).clone())));
             }
+            FromClient::Ready => {
+                let _ = self.begin_turn().await;
+            }
             FromClient::Failed { why, is_final } => self.failure = Some((harmless(&why), is_final)),
         }
+    }
+
+    /// Lets the client change the machine, once the machine's own tunnel has given way to it.
+    async fn begin_turn(&mut self) -> Result<(), FrameError> {
+        let begun = self.service.tunnels().begin_turn(self.id, now());
+        if begun.is_ok() && !self.is_machines {
+            let due = (now(), Instant::now() + LOGIN_LIMIT);
+            self.keeps_machines_down = machine::wanted(&self.service).filter(|_| self.uid != 0).map(|_| due);
+            machine::give_way(&self.service).await;
+        }
+        let number = begun.and_then(|()| self.service.tunnels().take_number(self.id, is_taken));
+        match number {
+            Ok(number) => self.send(&ToClient::Turn(format!("{INTERFACE}{number}"))).await,
+            Err(denied) => {
+                self.failure = Some((denied.to_string(), false));
+                self.end(Ending::Another).await
+            }
+        }
+    }
+
+    /// The login takes too long while the machine's own tunnel is down.
+    async fn overdue(&mut self) -> Result<(), FrameError> {
+        let limit = LOGIN_LIMIT.as_secs();
+        let why =
+            format!("it was not connected within {limit} s, for which this machine's own tunnel was down");
+        self.failure = Some((why, false));
+        self.end(Ending::Another).await
     }
 
     /// For the user's command, which may be gone.
@@ -350,7 +392,7 @@ impl RunningClient {
         self.ending = Some((ending, Instant::now() + END_TIMEOUT));
         match ending {
             Ending::Person => self.send(&ToClient::End).await,
-            Ending::User => self.send(&ToClient::GiveWay).await,
+            Ending::Another => self.send(&ToClient::GiveWay).await,
             Ending::Unattended => self.send(&ToClient::Abandon).await,
             Ending::Service => {
                 let sent = self.send(&ToClient::Leave).await;
@@ -388,7 +430,7 @@ impl RunningClient {
             (Some((Ending::Person, _)), Some(_)) => "ended".to_owned(),
             (Some((Ending::Unattended, _)), Some(_)) => "the command that waited for it has ended".to_owned(),
             (Some((Ending::Service, _)), Some(_)) => "the client service has stopped".to_owned(),
-            (Some((Ending::User, _)), Some(_)) => "a user's tunnel has taken its place".to_owned(),
+            (Some((Ending::Another, _)), Some(_)) => "a user's tunnel has taken its place".to_owned(),
             (_, Some(status)) => format!("the client has ended by itself ({status}); its log has the reason"),
             (_, None) => "the client was killed".to_owned(),
         }

@@ -3,12 +3,14 @@
 //! INVARIANT: only a tunnel's owner and root end it, see more of it than that its profile is
 //! in use, or bring another one up at the same time: the newest tunnel is the innermost, so it
 //! would carry what the others carry. The machine's own tunnel is root's, but each user sees it and
-//! takes its place; it does not begin while a user has one. Pure: times are arguments, and `H`, the
-//! handle that sends to a tunnel, is only kept here.
+//! takes its place, once it is that user's turn; it does not begin while a user has one. After users'
+//! logins that came to nothing it stays for as long as they have kept it down. Pure: times are
+//! arguments, and `H`, the handle that sends to a tunnel, is only kept here.
 
 use std::collections::VecDeque;
 
 use vpnd_client::user_messages::{TunnelState, TunnelStatus, UsedBy};
+use vpnd_proto::time::Time;
 
 /// Tunnels at the same time. Each has a separate layer.
 pub(super) const MAX_TUNNELS: usize = 4;
@@ -39,6 +41,10 @@ pub(super) enum Denied {
     NotUp(String),
     #[error("'{0}' is this machine's own tunnel: an administrator ends it (`sudo vpnd down {0}`)")]
     Machines(String),
+    #[error(
+        "a login that came to nothing has kept this machine's own tunnel down, which now stays up as long: try again in {0} s"
+    )]
+    Resting(u64),
     #[error("there is nothing to show of '{0}'")]
     Unknown(String),
 }
@@ -52,8 +58,10 @@ struct Tunnel<H> {
     /// Whether it is the machine's.
     is_machines: bool,
     profile: String,
-    /// In the name of its interface.
-    number: usize,
+    /// In the name of its interface; it has none before its turn.
+    number: Option<usize>,
+    /// Whether its client may change the machine: its user has answered what is asked before.
+    has_turn: bool,
     state: TunnelState,
     since_s: u64,
     /// Each with its time.
@@ -70,16 +78,17 @@ pub(super) struct Tunnels<H> {
     is_held: bool,
     /// Commands for which it stays down, until they are done.
     pauses: usize,
+    /// Until then it gives way to no user's.
+    rests_until: Time,
 }
 
 impl<H> Tunnels<H> {
     pub(super) const fn new() -> Self {
-        Self { next_id: 0, all: Vec::new(), is_held: false, pauses: 0 }
+        Self { next_id: 0, all: Vec::new(), is_held: false, pauses: 0, rests_until: Time::ZERO }
     }
 
-    /// Takes a place for a tunnel of this user and an interface, by its number, of which none is
-    /// `taken`. What has ended of the same profile is forgotten. The machine's tunnel has to give
-    /// way before the user's client starts.
+    /// Takes a place for a tunnel of this user. What has ended of the same profile is forgotten. The
+    /// machine's tunnel stays until it is the user's turn ([`Self::begin_turn`]).
     ///
     /// # Errors
     /// If the user may not, or there is no place.
@@ -89,8 +98,7 @@ impl<H> Tunnels<H> {
         profile: &str,
         now_s: u64,
         handle: H,
-        taken: impl Fn(usize) -> bool,
-    ) -> Result<(TunnelId, usize), Denied> {
+    ) -> Result<TunnelId, Denied> {
         if uid != 0 && self.of_users().any(|tunnel| tunnel.owner != uid) {
             return Err(Denied::Another);
         }
@@ -100,36 +108,20 @@ impl<H> Tunnels<H> {
         if self.of_users().count() >= MAX_TUNNELS {
             return Err(Denied::TooMany);
         }
-        self.add(uid, false, profile, now_s, handle, taken)
+        Ok(self.add(uid, false, profile, now_s, handle))
     }
 
-    /// Takes a place for the machine's tunnel, unless a user has one, it has one, root has ended it,
-    /// or it stays down for a moment.
-    pub(super) fn begin_machines(
-        &mut self,
-        profile: &str,
-        now_s: u64,
-        handle: H,
-        taken: impl Fn(usize) -> bool,
-    ) -> Option<(TunnelId, usize)> {
-        if self.is_held || self.pauses > 0 || self.running().next().is_some() {
+    /// Takes a place for the machine's tunnel, unless it has one, root has ended it, it stays down for
+    /// a moment, or it is a user's turn.
+    pub(super) fn begin_machines(&mut self, profile: &str, now_s: u64, handle: H) -> Option<TunnelId> {
+        let is_taken = self.running().any(|tunnel| tunnel.is_machines || tunnel.has_turn);
+        if self.is_held || self.pauses > 0 || is_taken {
             return None;
         }
-        self.add(0, true, profile, now_s, handle, taken).ok()
+        Some(self.add(0, true, profile, now_s, handle))
     }
 
-    fn add(
-        &mut self,
-        owner: u32,
-        is_machines: bool,
-        profile: &str,
-        now_s: u64,
-        handle: H,
-        taken: impl Fn(usize) -> bool,
-    ) -> Result<(TunnelId, usize), Denied> {
-        let is_free =
-            |number: &usize| !taken(*number) && self.running().all(|tunnel| tunnel.number != *number);
-        let number = (0..u8::MAX.into()).find(is_free).ok_or(Denied::TooMany)?;
+    fn add(&mut self, owner: u32, is_machines: bool, profile: &str, now_s: u64, handle: H) -> TunnelId {
         self.all
             .retain(|tunnel| tunnel.handle.is_some() || tunnel.owner != owner || tunnel.profile != profile);
         let id = self.next_id;
@@ -139,13 +131,36 @@ impl<H> Tunnels<H> {
             owner,
             is_machines,
             profile: profile.to_owned(),
-            number,
+            number: None,
+            has_turn: false,
             state: TunnelState::Connecting,
             since_s: now_s,
             lines: VecDeque::new(),
             handle: Some(handle),
         });
-        Ok((id, number))
+        id
+    }
+
+    /// The tunnel's client is ready to change the machine. Before it does, the machine's tunnel has to
+    /// give way to a user's, and does not begin any more.
+    ///
+    /// # Errors
+    /// If the machine's tunnel stays for now; only to root it gives way at any time.
+    pub(super) fn begin_turn(&mut self, id: TunnelId, now: Time) -> Result<(), Denied> {
+        let rests = now < self.rests_until && !self.is_held;
+        let left_s = (self.rests_until - now).as_secs() + 1;
+        let Some(tunnel) = self.all.iter_mut().find(|tunnel| tunnel.id == id) else { return Ok(()) };
+        if rests && tunnel.owner != 0 {
+            return Err(Denied::Resting(left_s));
+        }
+        tunnel.has_turn = true;
+        Ok(())
+    }
+
+    /// A user's login came to nothing, which has kept the machine's tunnel down `since` then: it gives
+    /// way to none for as long.
+    pub(super) fn rest_machines(&mut self, since: Time, now: Time) {
+        self.rests_until = now + (now - since);
     }
 
     /// The machine's running tunnel.
@@ -153,14 +168,22 @@ impl<H> Tunnels<H> {
         self.running().find(|tunnel| tunnel.is_machines).and_then(Tunnel::handle)
     }
 
-    /// Takes another number for the interface of a tunnel whose client has not started.
-    pub(super) fn renumber(&mut self, id: TunnelId, taken: impl Fn(usize) -> bool) -> usize {
-        let others: Vec<usize> =
-            self.running().filter(|tunnel| tunnel.id != id).map(|tunnel| tunnel.number).collect();
-        let free = (0..u8::MAX.into()).find(|number| !taken(*number) && !others.contains(number));
-        let Some(tunnel) = self.all.iter_mut().find(|tunnel| tunnel.id == id) else { return 0 };
-        tunnel.number = free.unwrap_or(tunnel.number);
-        tunnel.number
+    /// Takes an interface for a tunnel, by its number, of which none is `taken`.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub(super) fn take_number(
+        &mut self,
+        id: TunnelId,
+        taken: impl Fn(usize) -> bool,
+    ) -> Result<usize, Denied> {
+        let is_free =
+            |number: &usize| !taken(*number) && self.running().all(|tunnel| tunnel.number != Some(*number));
+        let number = (0..u8::MAX.into()).find(is_free).ok_or(Denied::TooMany)?;
+        if let Some(tunnel) = self.all.iter_mut().find(|tunnel| tunnel.id == id) {
+            tunnel.number = Some(number);
+        }
+        Ok(number)
     }
 
     /// Root has ended the machine's tunnel, or lets it come back.
@@ -330,6 +353,8 @@ impl<H> Tunnel<H> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     const ROOT: u32 = 0;
@@ -339,8 +364,12 @@ mod tests {
     /// A table with a tunnel of ann's, by the profile `work`.
     fn with_anns() -> (Tunnels<&'static str>, TunnelId) {
         let mut tunnels = Tunnels::new();
-        let (id, _) = tunnels.begin(ANN, "work", 5, "ann's", |_| false).unwrap();
+        let id = tunnels.begin(ANN, "work", 5, "ann's").unwrap();
         (tunnels, id)
+    }
+
+    fn at(seconds: u64) -> Time {
+        Time::ZERO + Duration::from_secs(seconds)
     }
 
     #[test]
@@ -366,28 +395,32 @@ mod tests {
     #[test]
     fn nobody_but_root_comes_up_beside_another_users_tunnel() {
         let (mut tunnels, id) = with_anns();
-        let mut begin = |uid, profile| tunnels.begin(uid, profile, 6, "new", |_| false);
+        let mut begin = |uid, profile| tunnels.begin(uid, profile, 6, "new");
         assert_eq!(begin(BOB, "work"), Err(Denied::Another));
         assert_eq!(begin(BOB, "home"), Err(Denied::Another), "nor by another profile");
         assert_eq!(begin(ANN, "work"), Err(Denied::UnderWay("work".to_owned())));
-        assert_eq!(begin(ANN, "home"), Ok((1, 1)));
-        assert_eq!(begin(ROOT, "lab"), Ok((2, 2)));
+        assert_eq!(begin(ANN, "home"), Ok(1));
+        assert_eq!(begin(ROOT, "lab"), Ok(2));
         assert_eq!(begin(ANN, "lab"), Err(Denied::Another), "root's is another user's");
-        assert_eq!(begin(ROOT, "x"), Ok((3, 3)));
+        assert_eq!(begin(ROOT, "x"), Ok(3));
         assert_eq!(begin(ROOT, "y"), Err(Denied::TooMany));
+        let numbers = [id, 1, 2, 3].map(|id| tunnels.take_number(id, |number| number == 2).unwrap());
+        assert_eq!(numbers, [0, 1, 3, 4], "each has another, and none that is taken");
         for id in [id, 1, 2, 3] {
             tunnels.end(id, "over", 7);
         }
-        assert_eq!(tunnels.begin(BOB, "work", 8, "bob's", |number| number < 2), Ok((4, 2)));
+        let bobs = tunnels.begin(BOB, "work", 8, "bob's").unwrap();
+        assert_eq!(tunnels.take_number(bobs, |number| number < 2), Ok(2));
+        assert_eq!(tunnels.take_number(bobs, |_| true), Err(Denied::TooMany));
         assert_eq!(tunnels.used_by(ANN, "work"), Some(UsedBy::AnotherUser));
     }
 
     #[test]
     fn each_user_takes_the_place_of_the_machines_tunnel_and_only_root_ends_it() {
         let mut tunnels = Tunnels::new();
-        let begin = |tunnels: &mut Tunnels<_>| tunnels.begin_machines("kiosk", 5, "the machine's", |_| false);
-        let (machine, number) = begin(&mut tunnels).unwrap();
-        assert_eq!((number, tunnels.machines()), (0, Some(&"the machine's")));
+        let begin = |tunnels: &mut Tunnels<_>| tunnels.begin_machines("kiosk", 5, "the machine's");
+        let machine = begin(&mut tunnels).unwrap();
+        assert_eq!(tunnels.machines(), Some(&"the machine's"));
         assert_eq!(begin(&mut tunnels), None, "one is enough");
         for uid in [ANN, ROOT] {
             let (_, status, handle) = tunnels.visible(uid).next().unwrap();
@@ -399,12 +432,14 @@ mod tests {
         assert_eq!(tunnels.to_end(ROOT, Some("kiosk")), Ok(vec![&"the machine's"]));
         assert!(tunnels.log(ANN, None).unwrap().is_empty());
 
-        let (anns, number) = tunnels.begin(ANN, "work", 6, "ann's", |_| false).unwrap();
-        assert_eq!(tunnels.begin(BOB, "work", 6, "bob's", |_| false), Err(Denied::Another));
+        let anns = tunnels.begin(ANN, "work", 6, "ann's").unwrap();
+        assert_eq!(tunnels.begin(BOB, "work", 6, "bob's"), Err(Denied::Another));
+        tunnels.end(machine, "failed", 7);
+        let machine = begin(&mut tunnels).expect("ann has not answered yet");
+        tunnels.begin_turn(anns, at(0)).unwrap();
         tunnels.end(machine, "gave way", 7);
         assert_eq!((tunnels.visible(ANN).count(), tunnels.visible(ROOT).count()), (1, 2));
-        assert_eq!((number, tunnels.renumber(anns, |_| false)), (1, 0), "the place is free now");
-        assert_eq!(begin(&mut tunnels), None, "ann's is up");
+        assert_eq!(begin(&mut tunnels), None, "it is ann's turn");
         tunnels.end(anns, "over", 8);
         tunnels.hold_machines(true);
         assert_eq!(begin(&mut tunnels), None, "root has ended it");
@@ -417,10 +452,29 @@ mod tests {
     }
 
     #[test]
+    fn logins_that_come_to_nothing_keep_the_machines_tunnel_down_for_half_of_the_time_at_most() {
+        let mut tunnels = Tunnels::new();
+        let up = |tunnels: &mut Tunnels<_>, uid, now| {
+            let id = tunnels.begin(uid, "work", 5, "a user's").unwrap();
+            let turn = tunnels.begin_turn(id, now);
+            tunnels.end(id, "over", 6);
+            turn
+        };
+        assert_eq!(up(&mut tunnels, ANN, at(100)), Ok(()));
+        tunnels.rest_machines(at(100), at(160));
+        assert_eq!(up(&mut tunnels, ANN, at(160)), Err(Denied::Resting(61)));
+        assert_eq!(up(&mut tunnels, BOB, at(219)), Err(Denied::Resting(2)), "nor for another user");
+        assert_eq!(up(&mut tunnels, ROOT, at(160)), Ok(()));
+        assert_eq!(up(&mut tunnels, BOB, at(220)), Ok(()));
+        tunnels.hold_machines(true);
+        assert_eq!(up(&mut tunnels, ANN, at(160)), Ok(()), "root keeps it down anyway");
+    }
+
+    #[test]
     fn root_gets_the_newest_lines_of_many_users() {
         let mut tunnels = Tunnels::new();
         for uid in 1..=200 {
-            let (id, _) = tunnels.begin(uid, "work", 0, "a user's", |_| false).unwrap();
+            let id = tunnels.begin(uid, "work", 0, "a user's").unwrap();
             (0..u64::from(uid)).for_each(|_| tunnels.say(id, &"ü".repeat(MAX_LINE), u64::from(uid)));
             tunnels.end(id, "over", u64::from(uid));
         }
@@ -435,8 +489,8 @@ mod tests {
         let (mut tunnels, id) = with_anns();
         tunnels.end(id, "over", 6);
         for n in 0..100 {
-            let (id, number) = tunnels.begin(BOB, &format!("p{n}"), n, "bob's", |_| false).unwrap();
-            assert_eq!(number, 0);
+            let id = tunnels.begin(BOB, &format!("p{n}"), n, "bob's").unwrap();
+            assert_eq!(tunnels.take_number(id, |_| false), Ok(0));
             (0..200).for_each(|_| tunnels.note(id, TunnelState::Connected, &"x".repeat(9_999), n));
             tunnels.end(id, "over", n);
         }
@@ -451,7 +505,7 @@ mod tests {
             (status.profile.as_str(), status.state, status.said.as_str()),
             ("p99", TunnelState::Ended, "over")
         );
-        tunnels.begin(BOB, "p99", 200, "bob's", |_| false).unwrap();
+        tunnels.begin(BOB, "p99", 200, "bob's").unwrap();
         let states: Vec<_> = tunnels.visible(BOB).filter(|(_, status, _)| status.profile == "p99").collect();
         assert!(
             states.len() == 1 && states[0].1.state == TunnelState::Connecting && states[0].1.since_s == 200

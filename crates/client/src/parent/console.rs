@@ -57,6 +57,8 @@ struct Service {
     /// Callers of the questions that were sent and not answered, the oldest first; some wait no more.
     waiting: Mutex<VecDeque<oneshot::Sender<Option<Typed>>>>,
     ending: watch::Receiver<Option<&'static str>>,
+    /// The interface that this client is to have.
+    turn: watch::Receiver<Option<String>>,
     report: Notify,
     is_report_due: AtomicBool,
     /// The last state that was reported.
@@ -90,16 +92,18 @@ impl Console {
     fn of_service(reader: Reader, writer: Writer) -> Self {
         let (outbox, messages) = mpsc::channel(QUEUE);
         let (end, ending) = watch::channel(None);
+        let (interface, turn) = watch::channel(None);
         let service = Arc::new(Service {
             outbox,
             writing: Mutex::new(Some(tokio::spawn(write(writer, messages)))),
             waiting: Mutex::default(),
             ending,
+            turn,
             report: Notify::new(),
             is_report_due: AtomicBool::new(false),
             said: Mutex::default(),
         });
-        tokio::spawn(read(Arc::clone(&service), reader, end));
+        tokio::spawn(read(Arc::clone(&service), reader, end, interface));
         Self(Some(service))
     }
 
@@ -112,6 +116,18 @@ impl Console {
             return reason;
         }
         std::future::pending().await
+    }
+
+    /// Waits until this client may change the machine; the interface to have then, where the service
+    /// chooses it. Never returns if the service has it end instead.
+    pub(super) async fn turn(&self) -> Option<String> {
+        let service = self.0.as_ref()?;
+        service.send(FromClient::Ready);
+        let mut turn = service.turn.clone();
+        match turn.wait_for(Option::is_some).await.map(|interface| interface.clone()) {
+            Ok(interface) => interface,
+            Err(_) => std::future::pending().await,
+        }
     }
 
     /// Asks the person.
@@ -244,7 +260,12 @@ async fn write(mut writer: Writer, mut messages: mpsc::Receiver<Option<FromClien
     }
 }
 
-async fn read(service: Arc<Service>, mut reader: Reader, end: watch::Sender<Option<&'static str>>) {
+async fn read(
+    service: Arc<Service>,
+    mut reader: Reader,
+    end: watch::Sender<Option<&'static str>>,
+    turn: watch::Sender<Option<String>>,
+) {
     let reason = loop {
         match reader.next::<ToClient>().await {
             Ok(Some(ToClient::Answer(typed))) => {
@@ -257,6 +278,7 @@ async fn read(service: Arc<Service>, mut reader: Reader, end: watch::Sender<Opti
                 service.is_report_due.store(true, Ordering::Relaxed);
                 service.report.notify_one();
             }
+            Ok(Some(ToClient::Turn(interface))) => drop(turn.send_replace(Some(interface))),
             Ok(Some(ToClient::End)) => break BY_USER,
             Ok(Some(ToClient::Leave)) => break TERMINATE,
             Ok(Some(ToClient::Abandon)) => break ABANDONED,
@@ -371,6 +393,25 @@ pub(super) mod tests {
         let (console, _reader, writer) = self::console();
         drop(writer);
         assert_eq!(console.ended().await, WITHOUT_SERVICE);
+    }
+
+    #[tokio::test]
+    async fn a_client_changes_nothing_before_its_turn() {
+        let (console, mut reader, mut writer) = console();
+        let turn = tokio::spawn({
+            let console = console.clone();
+            async move { console.turn().await }
+        });
+        assert!(matches!(next(&mut reader).await, FromClient::Ready));
+        tokio::task::yield_now().await;
+        assert!(!turn.is_finished());
+        writer.send(&ToClient::Turn("vpn3".to_owned())).await.unwrap();
+        assert_eq!(turn.await.unwrap().as_deref(), Some("vpn3"));
+        let (console, _reader, mut writer) = self::console();
+        writer.send(&ToClient::GiveWay).await.unwrap();
+        assert_eq!(console.clone().ended().await, FOR_ANOTHER);
+        assert!(timeout(Duration::from_millis(50), console.turn()).await.is_err(), "it has none any more");
+        assert_eq!(Console(None).turn().await, None, "at a terminal it has its turn");
     }
 
     #[tokio::test]

@@ -105,7 +105,7 @@ impl<'l> Machine<'l> {
     }
 
     /// Runs it at a terminal.
-    fn at_terminal(&self, user: User, words: &[&str]) -> Command {
+    pub(crate) fn at_terminal(&self, user: User, words: &[&str]) -> Command {
         let command = self.command(user, words);
         let words: Vec<_> = command.get_args().map(|word| format!("'{}'", word.to_str().unwrap())).collect();
         let program = words.iter().position(|word| word == "'setpriv'").unwrap();
@@ -150,7 +150,7 @@ impl<'l> Machine<'l> {
     }
 
     /// The processes that the service has started, in whichever of its threads.
-    fn clients(&self) -> Vec<u32> {
+    pub(crate) fn clients(&self) -> Vec<u32> {
         let threads = fs::read_dir(format!("/proc/{}/task", self.service.id())).unwrap();
         let lists =
             threads.map(|thread| fs::read_to_string(thread.unwrap().path().join("children")).unwrap());

@@ -1,13 +1,14 @@
 //! Behaviour: a machine is connected by its certificate alone while no user is; a user's tunnel takes
-//! its place and leaves it again, and a kill switch of the machine lets nothing out between the two. A
-//! revoked certificate is out.
+//! its place and leaves it again, and a kill switch of the machine lets nothing out between the two.
+//! Logins that come to nothing do not keep it down. A revoked certificate is out.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::access_profiles;
 use crate::client::TUN;
@@ -15,7 +16,7 @@ use crate::client_service::{ANN, BOB, Machine, refused};
 use crate::gateway::{Gateway, Login, edit_toml, must};
 use crate::kill_switch::{Talk, capture, closed, rules};
 use crate::lab::{CAMPUS_V4, Lab, eventually};
-use crate::process::{self, text};
+use crate::process::{self, Process, text};
 use crate::traffic::ping_until;
 
 const TIMEOUT: Duration = Duration::from_secs(40);
@@ -109,6 +110,48 @@ fn a_machine_is_connected_while_no_user_is() {
     let said = text(&must(machine.run_as_root(&["down", "kiosk"])));
     assert!(said.contains("stays down until `vpnd up kiosk`"), "{said}");
     assert!(rules(&lab).is_none(), "a person has ended it");
+}
+
+/// The gateway accepts this many logins of machines and users.
+fn logins(gateway: &Gateway<'_>) -> u64 {
+    gateway.status()["counters"]["logins"]["accepted"].as_u64().unwrap()
+}
+
+#[test]
+fn a_login_keeps_the_machines_tunnel_down_once_its_password_is_typed_and_half_of_the_time_at_most() {
+    let Some(lab) = Lab::new(1) else { return };
+    let (mut gateway, ann, kiosk) = gateway_and_machine(&lab);
+    gateway.start();
+    let machine = Machine::new(&lab, &ann);
+    must(machine.run_as_root(&["import", kiosk.to_str().unwrap()]));
+    is_connected(&gateway, "kiosk");
+    let [client] = machine.clients()[..] else { panic!("one client: {:?}", machine.clients()) };
+    let command = machine.at_terminal(ANN, &["up", "work"]);
+    let (mut up, mut keyboard) = Process::start_at_terminal(&lab, "terminal", command);
+    eventually("the password is asked", TIMEOUT, || {
+        up.output().contains("Password of ann at ").then_some(())
+    });
+    ping_until(machine.place(), CAMPUS_V4.into(), TIMEOUT);
+    is_connected(&gateway, "kiosk");
+    // Nor does an open question keep it from coming back.
+    let before = logins(&gateway);
+    kill_process(Pid::from_raw(client.cast_signed()).unwrap(), Signal::KILL).unwrap();
+    eventually("the machine is connected again", TIMEOUT, || (logins(&gateway) > before).then_some(()));
+    ping_until(machine.place(), CAMPUS_V4.into(), TIMEOUT);
+    up.assert_running();
+
+    keyboard.write_all(b"wrong\n").unwrap();
+    let status = up.wait(TIMEOUT);
+    assert!(!status.success() && up.output().contains("check user name and password"), "{}", up.output());
+    let right = machine.password(ANN, "ann's password");
+    let connect = || machine.run(ANN, &["up", "work", "--credentials", &right]);
+    refused(&connect(), "has kept this machine's own tunnel down");
+    is_connected(&gateway, "kiosk");
+    eventually("ann connects after a while", TIMEOUT, || connect().status.success().then_some(()));
+    is_connected(&gateway, "ann");
+    must(machine.run(ANN, &["down"]));
+    must(connect());
+    is_connected(&gateway, "ann");
 }
 
 #[test]
