@@ -1,5 +1,6 @@
 //! Behaviour: past a kill switch, and past a full tunnel that is dead, a user opens the network's
-//! login page in a separate browser, and no other user gets out meanwhile or afterwards.
+//! login page in a separate browser, and no other user gets out meanwhile or afterwards. So it is for
+//! a client that comes from a good network into one with such a page; its session goes on then.
 //!
 //! The name server and the page are at one address of `net`, and the machine's own resolver does not
 //! reach them: the kill switch holds it back.
@@ -14,23 +15,26 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
 use crate::client::{self, Client, cleanup};
+use crate::full::{self, speak};
 use crate::gateway::{VPND, copy_program, must};
 use crate::kill_switch::{self, Talk, closed, in_clear, rules};
-use crate::lab::{Lab, eventually};
+use crate::lab::{CAMPUS_V4, Lab, eventually};
 use crate::names::name_server_of;
 use crate::process::{self, Process};
+use crate::traffic::ping_until;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 const GROUP: u32 = 61_570;
 const ANN: u32 = 61_571;
 const EVE: u32 = 61_572;
-/// No other test has this user: all its processes are killed.
+/// Each test has another: all its processes are killed.
 const BROWSER: u32 = 61_573;
+const OTHER_BROWSER: u32 = 61_574;
 /// Where the network's name server and page are.
 const CAFE: &str = "198.18.1.77";
 
@@ -100,10 +104,12 @@ impl Drop for Cafe {
 struct Machine<'l> {
     lab: &'l Lab,
     program: PathBuf,
+    /// The browser's user.
+    browser: u32,
 }
 
 impl<'l> Machine<'l> {
-    fn new(lab: &'l Lab) -> Self {
+    fn new(lab: &'l Lab, browser: u32) -> Self {
         use std::os::unix::fs::PermissionsExt as _;
         let machine = &lab.clients[0];
         fs::set_permissions(lab.path(""), fs::Permissions::from_mode(0o711)).unwrap();
@@ -115,7 +121,7 @@ impl<'l> Machine<'l> {
             let mut file = fs::OpenOptions::new().append(true).open(etc.join(name)).unwrap();
             file.write_all(text.as_bytes()).unwrap();
         };
-        for (name, uid) in [("ann", ANN), ("eve", EVE), ("vpnd-browser", BROWSER)] {
+        for (name, uid) in [("ann", ANN), ("eve", EVE), ("vpnd-browser", browser)] {
             append("passwd", format!("{name}:x:{uid}:{uid}::/:/bin/sh\n"));
         }
         append("group", format!("vpnd-users:x:{GROUP}:ann\n"));
@@ -126,7 +132,7 @@ impl<'l> Machine<'l> {
         fs::write(lab.path("browser"), LOADS).unwrap();
         fs::set_permissions(lab.path("browser"), fs::Permissions::from_mode(0o755)).unwrap();
         fs::write(lab.path("xauthority"), "words").unwrap();
-        Self { lab, program }
+        Self { lab, program, browser }
     }
 
     /// Starts the service, whose windows are open for this time at most.
@@ -193,11 +199,11 @@ impl<'l> Machine<'l> {
     /// Nothing of a window is left.
     fn is_closed(&self) {
         eventually("the window is closed", TIMEOUT, || {
-            let has_rule = self.list(&["ip", "rule", "show"]).contains(&format!("uidrange {BROWSER}"));
+            let has_rule = self.list(&["ip", "rule", "show"]).contains(&format!("uidrange {}", self.browser));
             (!self.is_passed() && !has_rule).then_some(())
         });
         // Killed ones may still be listed until their parent notices.
-        let running = self.list(&["pgrep", "--runstates", "D,R,S,T", "-u", &BROWSER.to_string()]);
+        let running = self.list(&["pgrep", "--runstates", "D,R,S,T", "-u", &self.browser.to_string()]);
         assert_eq!(running, "", "processes of the browser");
     }
 }
@@ -213,7 +219,7 @@ fn capture(lab: &Lab) {
 fn one_browser_gets_past_a_kill_switch_for_a_while_and_nobody_else_does() {
     let Some(lab) = Lab::new(1) else { return };
     let (mut gateway, ann) = kill_switch::gateway(&lab);
-    let machine = Machine::new(&lab);
+    let machine = Machine::new(&lab, BROWSER);
     let cafe = Cafe::open(&lab);
     let _names = name_server_of(&lab, &lab.net, &[CAFE], "any.example", &[CAFE]);
     capture(&lab);
@@ -267,4 +273,65 @@ fn one_browser_gets_past_a_kill_switch_for_a_while_and_nobody_else_does() {
     let said = process::text(&output);
     assert!(said.contains("the kill switch is off"), "{said}");
     machine.refused(ANN, "neither a kill switch nor a tunnel");
+}
+
+/// The client is on a network that is good, and then on one with a login page; what is shown, what
+/// leaves in clear, and how it goes on.
+fn roams_to_a_login_page(arguments: &[&str]) {
+    let Some(lab) = Lab::new(1) else { return };
+    let (mut gateway, ann) = kill_switch::gateway(&lab);
+    let machine = Machine::new(&lab, OTHER_BROWSER);
+    let cafe = Cafe::open(&lab);
+    let _names = name_server_of(&lab, &lab.net, &[CAFE], "any.example", &[CAFE]);
+    gateway.start();
+    let _service = machine.service("60");
+    let mut client = Client::connect_with(&lab, 1, &ann, arguments);
+    let place = client.namespace();
+    ping_until(place, CAMPUS_V4.into(), TIMEOUT);
+    full::watch(&lab);
+    let rule = format!("insert rule inet watch in ip daddr {CAFE}");
+    lab.net.nft(&format!("{rule} tcp dport 80 accept\n{rule} udp dport 53 accept\n"));
+    machine.refused(ANN, "no login page is in the way");
+
+    lab.net.nft("table inet walled { chain forward { type filter hook forward priority 0; policy drop; }; }\n");
+    client.change_address(2, 88);
+    eventually("the client says what a person can do", TIMEOUT, || {
+        speak(place);
+        client.process().assert_running();
+        let said = client.process().output();
+        (said.contains("has a login page (captive portal)") && said.contains("`vpnd captive-portal`"))
+            .then_some(())
+    });
+    assert!(!machine.reaches(ANN) && !machine.reaches(0));
+    assert_eq!(full::in_clear(&lab), 0, "before the browser is open");
+    let mut page = machine.open();
+    let request = cafe.is_asked();
+    assert!(request.starts_with(&format!("GET /?{OTHER_BROWSER}-")), "{request}");
+    assert!(!machine.reaches(ANN) && !machine.reaches(0));
+    speak(place);
+    assert_eq!(full::in_clear(&lab), 0, "while the browser is open");
+
+    // A person has logged in there.
+    lab.net.nft("delete table inet walled\n");
+    let began = Instant::now();
+    ping_until(place, CAMPUS_V4.into(), TIMEOUT);
+    println!("{arguments:?}: the tunnel is back {:?} after the login", began.elapsed());
+    page.wait(TIMEOUT);
+    assert!(page.output().contains("connected"), "{}", page.output());
+    machine.is_closed();
+    speak(place);
+    assert_eq!(full::in_clear(&lab), 0, "after the login");
+    let said = client.process().output();
+    assert!(said.rfind("connected") > said.rfind("no connection to the gateway"), "{said}");
+    assert_eq!(gateway.status()["counters"]["logins"]["accepted"], 1, "it was one session");
+    client.interrupt();
+    speak(place);
+    assert!(full::in_clear(&lab) > 0, "without the tunnel it is a leak");
+}
+
+#[test]
+fn a_live_client_meets_a_login_page_and_goes_on_after_the_login() {
+    for arguments in [&[][..], &["--kill-switch"]] {
+        roams_to_a_login_page(arguments);
+    }
 }

@@ -135,6 +135,11 @@ impl<'l> Machine<'l> {
         self.service.id()
     }
 
+    /// The log of the service and its clients.
+    pub(crate) fn log(&self) -> String {
+        self.service.output()
+    }
+
     /// Connects as ann, by her password.
     pub(crate) fn up(&self) -> String {
         let output = must(self.run(ANN, &["up", "--credentials", &self.password(ANN, "ann's password")]));

@@ -38,6 +38,7 @@ mod continuity;
 mod crash;
 mod database;
 mod database_work;
+mod distrusted;
 mod doctor;
 mod drain;
 mod factors;

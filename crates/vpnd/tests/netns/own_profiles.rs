@@ -14,6 +14,7 @@ use crate::gateway::{Gateway, edit_toml, must, write_secret};
 use crate::lab::{CAMPUS_V4, GATEWAY_V4, Lab, eventually};
 use crate::over_tcp;
 use crate::process::{self, Process, text};
+use crate::reload::counter;
 use crate::traffic::ping_until;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -196,4 +197,63 @@ fn a_profile_is_fetched_from_the_web_by_the_user_and_pages_are_none() {
     curl.args(["--silent", "--insecure", "--output", "/dev/null", "--write-out", "%{http_code}"]);
     curl.arg(format!("https://{GATEWAY_V4}/password"));
     assert_eq!(text(&must(process::run(curl))), "303", "the page is there, and wants a login first");
+}
+
+/// Has ann connect by `cafe` through a network that passes only what its proxy asks for; the client
+/// does not get through.
+fn tries_without_a_proxy(lab: &Lab, machine: &Machine<'_>, password: &str) {
+    let failures = || machine.log().matches("no connection to the gateway: ").count();
+    let before = failures();
+    let command = machine.command(ANN, &["up", "cafe", "--credentials", password]);
+    let mut up = Process::start(lab, "up", command);
+    eventually("the client has tried UDP and TCP", TIMEOUT, || {
+        up.assert_running();
+        (failures() > before).then_some(())
+    });
+    drop(up);
+    machine.is_down();
+    assert_eq!(counter(lab, &lab.net, "proxy", "asked"), 0, "the proxy was asked");
+}
+
+#[test]
+fn a_users_own_proxy_is_a_way_out_only_where_the_machines_profile_permits_it() {
+    let Some(lab) = Lab::new(1) else { return };
+    let (gateway, ann) = over_tcp::installation(&lab);
+    let machine = Machine::new(&lab, &ann);
+    over_tcp::drop_udp(&lab, "meta nfproto { ipv4, ipv6 }");
+    let _squid = over_tcp::squid(&lab, Some(("guest", "words")));
+    lab.net.nft(
+        "table inet proxy {\n\
+           counter asked { }\n\
+           chain in { type filter hook input priority 0; tcp dport 3128 ct state new counter name asked; }\n\
+         }\n",
+    );
+    over_tcp::through(&ann, "http://guest:words@198.18.1.1:3128");
+    let own = file(&lab, ANN, "own.toml", &fs::read(&ann.profile).unwrap());
+    let import = || must(machine.run(ANN, &["import", own.to_str().unwrap(), "--name", "cafe"]));
+    let permit = |permits: bool| {
+        edit_toml(&machine.profile(), |profile| {
+            profile["server"].as_table_mut().unwrap().insert("user_proxy".to_owned(), permits.into());
+        });
+    };
+    let password = machine.password(ANN, "ann's password");
+    import();
+    tries_without_a_proxy(&lab, &machine, &password);
+    permit(true);
+    // What was imported without that permission has no proxy.
+    tries_without_a_proxy(&lab, &machine, &password);
+
+    must(machine.run(ANN, &["forget", "cafe"]));
+    import();
+    must(machine.run(ANN, &["up", "cafe", "--credentials", &password]));
+    ping_until(machine.place(), CAMPUS_V4.into(), TIMEOUT);
+    assert!(over_tcp::is_over_tcp(&gateway));
+    assert_eq!(machine.tunnels(ANN)[0]["details"]["transport"], "tcp");
+    assert!(!machine.log().contains("guest:words"), "{}", machine.log());
+    must(machine.run(ANN, &["down"]));
+    machine.is_down();
+
+    permit(false);
+    lab.net.nft("reset counter inet proxy asked\n");
+    tries_without_a_proxy(&lab, &machine, &password);
 }

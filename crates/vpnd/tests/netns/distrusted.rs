@@ -1,0 +1,150 @@
+//! Behaviour: a client that can't trust its gateway, because the gateway's certificate has expired or
+//! the machine's clock is behind, lets nothing out in clear: with a kill switch from its start, and
+//! with a full tunnel once that has been up. It connects when the clock is right.
+//!
+//! `net` counts what arrives of client 1 in clear. At the end it must see packets without the tunnel.
+//! A certificate that is not valid yet stands for a clock that is behind: a client can't tell the two
+//! apart. It is that of an intermediate authority, since no gateway starts with such a one.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::thread::sleep;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
+use rustix::process::Signal;
+
+use crate::client::{self, Client};
+use crate::full::{in_clear, speak, watch};
+use crate::gateway::{Gateway, Login, edit_toml, write_secret};
+use crate::kill_switch;
+use crate::lab::{CAMPUS_V4, GATEWAY_V4, Lab, eventually};
+use crate::process::Process;
+use crate::relay::PORT;
+use crate::traffic::ping_until;
+
+const SECOND: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// Time for a gateway's start, a login and another start.
+const GOOD_FOR: Duration = Duration::from_secs(40);
+
+fn authority(name: &str) -> CertificateParams {
+    let mut params = CertificateParams::new(vec![]).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.distinguished_name.push(DnType::CommonName, name);
+    params
+}
+
+/// Gives the gateway a certificate that is good `until` then, of an intermediate authority that is good
+/// `from` then on; the profile trusts the authority above.
+fn certify(gateway: &Gateway<'_>, login: &Login, from: Option<SystemTime>, until: Option<SystemTime>) {
+    let date = |time: SystemTime| {
+        rcgen::date_time_ymd(1970, 1, 1) + time.duration_since(UNIX_EPOCH).unwrap()
+    };
+    let (root, root_key) = (authority("root"), KeyPair::generate().unwrap());
+    let trusted = root.self_signed(&root_key).unwrap().pem();
+    let root = Issuer::new(root, root_key);
+    let (mut middle, middle_key) = (authority("intermediate"), KeyPair::generate().unwrap());
+    middle.not_before = from.map_or(rcgen::date_time_ymd(2020, 1, 1), date);
+    let chain = middle.signed_by(&middle_key, &root).unwrap().pem();
+    let middle = Issuer::new(middle, middle_key);
+    let key = KeyPair::generate().unwrap();
+    let mut leaf = CertificateParams::new(vec![GATEWAY_V4.to_string()]).unwrap();
+    leaf.not_before = rcgen::date_time_ymd(2020, 1, 1);
+    leaf.not_after = until.map_or(rcgen::date_time_ymd(2100, 1, 1), date);
+    leaf.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    let leaf = leaf.signed_by(&key, &middle).unwrap().pem();
+
+    fs::write(gateway.file("server.pem"), format!("{leaf}{chain}")).unwrap();
+    write_secret(&gateway.file("server-key.pem"), &key.serialize_pem());
+    edit_toml(&gateway.config(), |config| {
+        let tls = config["tls"].as_table_mut().unwrap();
+        tls.remove("ca");
+        tls.remove("ca_key");
+    });
+    edit_toml(&login.profile, |profile| {
+        profile["server"].as_table_mut().unwrap().insert("ca".to_owned(), trusted.into());
+    });
+}
+
+fn wait_until(time: SystemTime) {
+    sleep(time.duration_since(SystemTime::now()).unwrap_or_default());
+}
+
+/// The tunnel of this client is lost, and the gateway's certificate has expired when it is back.
+fn expires_in_an_outage(arguments: &[&str]) {
+    let Some(lab) = Lab::new(1) else { return };
+    let (mut gateway, ann) = kill_switch::gateway(&lab);
+    let expires = SystemTime::now() + GOOD_FOR;
+    certify(&gateway, &ann, None, Some(expires));
+    gateway.start();
+    let mut client = Client::connect_with(&lab, 1, &ann, arguments);
+    let machine = client.namespace();
+    ping_until(machine, CAMPUS_V4.into(), TIMEOUT);
+    watch(&lab);
+    lab.net.nft(&format!(
+        "table inet hole {{ chain f {{ type filter hook forward priority 0; udp dport {PORT} drop; }}; }}\n"
+    ));
+    gateway.kill();
+    // While its certificate is good, without which it would not start.
+    gateway.start();
+    while SystemTime::now() < expires {
+        speak(machine);
+        sleep(SECOND / 2);
+    }
+    wait_until(expires + SECOND);
+    assert_eq!(in_clear(&lab), 0, "while the gateway is out of reach");
+    lab.net.nft("delete table inet hole\n");
+    eventually("the client says why", TIMEOUT, || {
+        speak(machine);
+        client.process().assert_running();
+        client.process().output().contains("the gateway's certificate has expired").then_some(())
+    });
+    for _ in 0..5 {
+        speak(machine);
+    }
+    assert_eq!(in_clear(&lab), 0, "while the gateway is not trusted");
+    client.interrupt();
+    speak(machine);
+    assert!(in_clear(&lab) > 0, "without the tunnel it is a leak");
+}
+
+#[test]
+fn a_certificate_that_expires_in_an_outage_opens_no_full_tunnel() {
+    expires_in_an_outage(&[]);
+}
+
+#[test]
+fn a_certificate_that_expires_in_an_outage_opens_no_kill_switch() {
+    expires_in_an_outage(&["--kill-switch"]);
+}
+
+#[test]
+fn a_clock_that_is_behind_opens_nothing_and_is_waited_for() {
+    let Some(lab) = Lab::new(1) else { return };
+    let (mut gateway, ann) = kill_switch::gateway(&lab);
+    let right = SystemTime::now() + 20 * SECOND;
+    certify(&gateway, &ann, Some(right), None);
+    gateway.start();
+    watch(&lab);
+    let machine = &lab.clients[0];
+    let mut client = Process::start(&lab, "client1", client::command(&lab, 1, &ann, &["--kill-switch"]));
+    let says = "is the clock of this machine right?";
+    eventually("the client says why", TIMEOUT, || {
+        client.assert_running();
+        client.output().contains(says).then_some(())
+    });
+    while SystemTime::now() < right {
+        speak(machine);
+    }
+    assert_eq!(in_clear(&lab), 0, "while the gateway is not trusted");
+    assert!(gateway.sessions().is_empty());
+    ping_until(machine, CAMPUS_V4.into(), TIMEOUT);
+    speak(machine);
+    assert_eq!(in_clear(&lab), 0, "with the tunnel");
+    client.signal(Signal::INT);
+    assert!(client.wait(TIMEOUT).success(), "{}", client.output());
+    speak(machine);
+    assert!(in_clear(&lab) > 0, "without the tunnel it is a leak");
+}
