@@ -7,6 +7,7 @@
 mod captive_portal;
 mod import;
 mod notify;
+mod saved_password;
 mod table;
 
 use std::io::{self, Write as _};
@@ -15,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, ensure};
+use anyhow::{Context as _, bail, ensure};
 use clap::Args;
 use minicbor::Encode;
 use tokio::net::UnixStream;
@@ -24,11 +25,12 @@ use zeroize::Zeroizing;
 
 pub use captive_portal::{OpenPortalArgs, captive_portal};
 pub use import::{ForgetArgs, ImportArgs, forget, import};
+use saved_password::{Account, Passwords, Place};
 use table::render;
 use vpnd_client::args::user_name;
 use vpnd_client::frames::{self, MAX_FROM_SERVICE, Reader, Writer};
 use vpnd_client::person::browser;
-use vpnd_client::person::credentials::{self, CredentialsError, Source};
+use vpnd_client::person::credentials::{self, Source};
 use vpnd_client::person::{session, terminal};
 use vpnd_client::user_messages::{
     Ask, ListedProfile, Login, ProfileName, ServiceReply, TunnelStatus, Typed, Up, UsedBy, UserRequest,
@@ -71,6 +73,10 @@ pub struct UpArgs {
     /// Log in in a browser, on the gateway's web pages [default: as the profile says]
     #[arg(long, conflicts_with_all = ["credentials", "password_fd"])]
     pub browser: bool,
+    /// Keep the password for the next time, once it has led to a tunnel: in the session's keyring, or without
+    /// one in a file that only this user can read. One that is kept already is asked for again
+    #[arg(long, conflicts_with = "browser")]
+    pub save_password: bool,
     #[command(flatten)]
     pub service: ServiceSocket,
 }
@@ -99,6 +105,9 @@ pub struct OwnTunnelsArgs {
 pub struct OwnPasswordArgs {
     /// The profile of the gateway, as `vpnd list` shows it [default: the only one]
     pub profile: Option<String>,
+    /// Remove the passwords that `vpnd up --save-password` has kept for this gateway
+    #[arg(long)]
+    pub forget: bool,
     #[command(flatten)]
     pub service: ServiceSocket,
 }
@@ -135,21 +144,50 @@ pub async fn up(args: &UpArgs) -> anyhow::Result<()> {
     service
         .send(&UserRequest::Up(Up { profile: args.profile.as_deref().map(profile_name).transpose()?, login }))
         .await?;
+    let passwords = Passwords::of_session();
+    let mut used: Option<UsedPassword> = None;
     loop {
         match service.receive().await? {
             ServiceReply::Line(line) => say(&line)?,
             ServiceReply::Ask(ask) => {
-                let typed = answer(args, &ask)?;
+                let typed = answer(args, &ask, &passwords, &mut used).await?;
                 let typed = Typed::new(typed.as_str())?;
                 service.send(&UserRequest::Answer(Some(typed))).await?;
             }
             ServiceReply::Browse(url) => browse("log in in a browser on this machine", &url)?,
             ServiceReply::Tunnels(tunnels) => {
-                return Ok(tunnels.iter().try_for_each(|tunnel| say(&table::connected(tunnel)))?);
+                tunnels.iter().try_for_each(|tunnel| say(&table::connected(tunnel)))?;
+                if args.save_password {
+                    say(&save(&passwords, used).await?)?;
+                }
+                return Ok(());
             }
-            other => return refused(other),
+            other => {
+                if let Some(UsedPassword { from: Some(place), .. }) = used {
+                    say(&format!("the password was that in {place}: `vpnd up --save-password` asks for another"))?;
+                }
+                return refused(other);
+            }
         }
     }
+}
+
+/// A password with which a login was tried.
+struct UsedPassword {
+    account: Account,
+    password: Zeroizing<String>,
+    /// Its place, if it was kept.
+    from: Option<Place>,
+}
+
+/// Keeps the password that has led to a tunnel; a line about that.
+async fn save(passwords: &Passwords, used: Option<UsedPassword>) -> anyhow::Result<String> {
+    let Some(UsedPassword { account, password, .. }) = used else {
+        return Ok("no password was asked for, so none is kept".to_owned());
+    };
+    let kept = passwords.keep(&account, &password).await;
+    let place = kept.context("it is connected, but the password is not kept")?;
+    Ok(format!("the password is kept in {place}; `vpnd password --forget` removes it"))
 }
 
 /// `vpnd down`.
@@ -219,7 +257,8 @@ pub async fn gateway(service: &ServiceSocket, name: &str) -> anyhow::Result<Prof
     }
 }
 
-/// `vpnd password`: shows the page on which the user changes it, for nothing else has the right to.
+/// `vpnd password`: shows the page on which the user changes it, for nothing else has the right to, and
+/// where it is kept.
 ///
 /// # Errors
 /// If the profile names no web pages, or there is none.
@@ -234,6 +273,16 @@ pub async fn password(args: &OwnPasswordArgs) -> anyhow::Result<()> {
         (None, _) => bail!("there are several profiles: name the one of the gateway (`vpnd list`)"),
     };
     let name = &profile.name;
+    let passwords = Passwords::of_session();
+    if let Some(gateway) = &profile.gateway {
+        if args.forget {
+            passwords.forget(gateway).await?;
+            return Ok(say(&format!("no password is kept for {gateway}"))?);
+        }
+        if let Some(place) = passwords.place(gateway).await {
+            say(&format!("a password for {gateway} is kept in {place}"))?;
+        }
+    }
     match (&profile.problem, &profile.pages) {
         (Some(problem), _) => bail!("{}", harmless(problem)),
         (None, Some(pages)) => browse(
@@ -305,13 +354,27 @@ fn profile_name(name: &str) -> anyhow::Result<ProfileName> {
     })
 }
 
-/// The person's answer, from the terminal or a file.
-fn answer(args: &UpArgs, ask: &Ask) -> Result<Zeroizing<String>, CredentialsError> {
-    match (ask, &args.credentials, args.password_fd) {
-        (Ask::Password { .. }, Some(file), _) => credentials::read(&Source::File(file.clone())),
-        (Ask::Password { .. }, None, Some(fd)) => credentials::read(&Source::Descriptor(fd)),
-        _ => terminal::ask(ask),
-    }
+/// The person's answer: a password from a file or as it was kept, all else from the terminal.
+async fn answer(
+    args: &UpArgs,
+    ask: &Ask,
+    passwords: &Passwords,
+    used: &mut Option<UsedPassword>,
+) -> anyhow::Result<Zeroizing<String>> {
+    let Ask::Password { user, gateway } = ask else { return Ok(terminal::ask(ask)?) };
+    let account = Account { gateway: gateway.clone(), user: user.clone() };
+    let kept = match (&args.credentials, args.password_fd, args.save_password) {
+        (None, None, false) => passwords.find(&account).await?,
+        _ => None,
+    };
+    let (from, password) = match (kept, &args.credentials, args.password_fd) {
+        (Some((place, password)), _, _) => (Some(place), password),
+        (None, Some(file), _) => (None, credentials::read(&Source::File(file.clone()))?),
+        (None, None, Some(fd)) => (None, credentials::read(&Source::Descriptor(fd))?),
+        (None, None, None) => (None, terminal::ask(ask)?),
+    };
+    *used = Some(UsedPassword { account, password: password.clone(), from });
+    Ok(password)
 }
 
 /// Shows a page on which to do something, and opens it if there is a screen.

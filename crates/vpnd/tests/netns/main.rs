@@ -104,6 +104,7 @@ mod resolved;
 mod resolver;
 mod revocation_list;
 mod routing;
+mod saved_password;
 mod sessions;
 mod shortage;
 mod shrink;
