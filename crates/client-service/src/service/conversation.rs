@@ -309,8 +309,13 @@ impl Conversation {
     fn start(&self, found: &Found, up: &Up, attached: Attached) -> Result<TunnelId, String> {
         let uid = self.uid();
         let (handle, ends) = running::handle(&found.name);
-        let begun = self.service.tunnels().begin(uid, &found.name, wall_s(), handle);
-        let id = begun.map_err(|denied| denied.to_string())?;
+        let begin = || {
+            let mut tunnels = self.service.tunnels();
+            // Before its user types a password.
+            tunnels.may_interrupt(uid, now())?;
+            tunnels.begin(uid, &found.name, wall_s(), handle)
+        };
+        let id = begin().map_err(|denied: Denied| denied.to_string())?;
         tracing::info!(uid, profile = found.name, "a user connects");
         let (profile, login) = (found.path.clone(), up.login.clone());
         let plan = Plan { id, uid, is_machines: false, place: self.place.clone(), profile, login };

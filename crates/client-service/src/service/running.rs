@@ -364,9 +364,9 @@ impl RunningClient {
     /// The login takes too long while the machine's own tunnel is down.
     async fn overdue(&mut self) -> Result<(), FrameError> {
         let limit = LOGIN_LIMIT.as_secs();
-        let why =
+        let reason =
             format!("it was not connected within {limit} s, for which this machine's own tunnel was down");
-        self.failure = Some((why, false));
+        self.failure = Some((reason, false));
         self.end(Ending::Another).await
     }
 

@@ -8,6 +8,7 @@
 //! arguments, and `H`, the handle that sends to a tunnel, is only kept here.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use vpnd_client::user_messages::{TunnelState, TunnelStatus, UsedBy};
 use vpnd_proto::time::Time;
@@ -20,6 +21,10 @@ const MAX_ENDED: usize = 8;
 const MAX_LINES: usize = 64;
 /// The longest line that is kept, characters.
 const MAX_LINE: usize = 512;
+
+/// The shortest time for which the machine's tunnel stays up after a login that came to nothing: many
+/// short ones would leave it no time to connect.
+const SHORTEST_REST: Duration = Duration::from_secs(10);
 
 /// Bytes of the lines in one reply, and how many a line takes besides its text: a command reads a
 /// message of 1 MiB.
@@ -141,26 +146,33 @@ impl<H> Tunnels<H> {
         id
     }
 
+    /// Whether the machine's tunnel gives way to this user's.
+    ///
+    /// # Errors
+    /// If it stays for now; only to root it gives way at any time.
+    pub(super) fn may_interrupt(&self, uid: u32, now: Time) -> Result<(), Denied> {
+        if now < self.rests_until && !self.is_held && uid != 0 {
+            return Err(Denied::Resting((self.rests_until - now).as_secs() + 1));
+        }
+        Ok(())
+    }
+
     /// The tunnel's client is ready to change the machine. Before it does, the machine's tunnel has to
     /// give way to a user's, and does not begin any more.
     ///
     /// # Errors
-    /// If the machine's tunnel stays for now; only to root it gives way at any time.
+    /// If the machine's tunnel stays for now.
     pub(super) fn begin_turn(&mut self, id: TunnelId, now: Time) -> Result<(), Denied> {
-        let rests = now < self.rests_until && !self.is_held;
-        let left_s = (self.rests_until - now).as_secs() + 1;
-        let Some(tunnel) = self.all.iter_mut().find(|tunnel| tunnel.id == id) else { return Ok(()) };
-        if rests && tunnel.owner != 0 {
-            return Err(Denied::Resting(left_s));
-        }
-        tunnel.has_turn = true;
+        let Some(place) = self.all.iter().position(|tunnel| tunnel.id == id) else { return Ok(()) };
+        self.may_interrupt(self.all[place].owner, now)?;
+        self.all[place].has_turn = true;
         Ok(())
     }
 
     /// A user's login came to nothing, which has kept the machine's tunnel down `since` then: it gives
     /// way to none for as long.
     pub(super) fn rest_machines(&mut self, since: Time, now: Time) {
-        self.rests_until = now + (now - since);
+        self.rests_until = now + (now - since).max(SHORTEST_REST);
     }
 
     /// The machine's running tunnel.
@@ -353,8 +365,6 @@ impl<H> Tunnel<H> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     const ROOT: u32 = 0;
@@ -466,8 +476,11 @@ mod tests {
         assert_eq!(up(&mut tunnels, BOB, at(219)), Err(Denied::Resting(2)), "nor for another user");
         assert_eq!(up(&mut tunnels, ROOT, at(160)), Ok(()));
         assert_eq!(up(&mut tunnels, BOB, at(220)), Ok(()));
+        // Many short ones.
+        tunnels.rest_machines(at(220), at(221));
+        assert_eq!(up(&mut tunnels, ANN, at(230)), Err(Denied::Resting(2)));
         tunnels.hold_machines(true);
-        assert_eq!(up(&mut tunnels, ANN, at(160)), Ok(()), "root keeps it down anyway");
+        assert_eq!(up(&mut tunnels, ANN, at(230)), Ok(()), "root keeps it down anyway");
     }
 
     #[test]

@@ -240,7 +240,7 @@ fn a_users_own_proxy_is_a_way_out_only_where_the_machines_profile_permits_it() {
     import();
     tries_without_a_proxy(&lab, &machine, &password);
     permit(true);
-    // What was imported without that permission has no proxy.
+    // Profiles that were imported without that permission have no proxy.
     tries_without_a_proxy(&lab, &machine, &password);
 
     must(machine.run(ANN, &["forget", "cafe"]));

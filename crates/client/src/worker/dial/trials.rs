@@ -297,7 +297,7 @@ mod tests {
         assert_eq!(trials.report(NOW), None);
         assert!(!trials.attempt_failed(NOW), "it began before the end");
         trials.begin(gateway);
-        // As when the gateway has answered, and does not answer the request.
+        // The gateway answers the handshake, and not the request.
         trials.answered();
         assert!(trials.attempt_failed(NOW), "another outage");
         assert!(trials.ends_outage(|at| at == NOW), "whose end the log needs, too");
