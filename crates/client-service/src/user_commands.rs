@@ -164,7 +164,9 @@ pub async fn up(args: &UpArgs) -> anyhow::Result<()> {
             }
             other => {
                 if let Some(UsedPassword { from: Some(place), .. }) = used {
-                    say(&format!("the password was that in {place}: `vpnd up --save-password` asks for another"))?;
+                    say(&format!(
+                        "the password was that in {place}: `vpnd up --save-password` asks for another"
+                    ))?;
                 }
                 return refused(other);
             }
@@ -368,7 +370,10 @@ async fn answer(
         _ => None,
     };
     let (from, password) = match (kept, &args.credentials, args.password_fd) {
-        (Some((place, password)), _, _) => (Some(place), password),
+        (Some((place, password)), _, _) => {
+            say(&format!("the password is that in {place}"))?;
+            (Some(place), password)
+        }
         (None, Some(file), _) => (None, credentials::read(&Source::File(file.clone()))?),
         (None, None, Some(fd)) => (None, credentials::read(&Source::Descriptor(fd))?),
         (None, None, None) => (None, terminal::ask(ask)?),

@@ -126,7 +126,8 @@ impl Passwords {
         let words = [&["clear"][..], attributes(gateway, None).as_slice()].concat();
         self.ask_keyring(&words, None).await;
         if let Some(directory) = self.directory(gateway).filter(|directory| directory.exists()) {
-            fs::remove_dir_all(&directory).with_context(|| format!("can't remove {}", directory.display()))?;
+            fs::remove_dir_all(&directory)
+                .with_context(|| format!("can't remove {}", directory.display()))?;
         }
         let left = self.place(gateway).await;
         ensure!(left.is_none(), "the keyring does not remove the password: do so in its own program");
@@ -216,7 +217,8 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let files = Some(place.path().join("passwords"));
         let passwords = Passwords { tool: "/nonexistent/secret-tool".into(), files };
-        for (gateway, user) in [("..", "ann"), ("vpn.example", "../ann"), ("vpn/example", "ann"), ("", "ann")] {
+        for (gateway, user) in [("..", "ann"), ("vpn.example", "../ann"), ("vpn/example", "ann"), ("", "ann")]
+        {
             let error = passwords.keep(&account(gateway, user), "words").await.unwrap_err();
             assert!(error.to_string().contains("no file can have the name"), "{gateway} {user}: {error}");
         }

@@ -172,6 +172,16 @@ impl<'l> Machine<'l> {
         Process::start(self.lab, "page", self.command(ANN))
     }
 
+    /// The command that has opened it, unless it was refused.
+    fn opened(&self) -> Option<Process> {
+        let mut page = self.open();
+        let is_open = eventually("the service has replied", TIMEOUT, || {
+            let is_open = page.output().contains("opens in a separate browser");
+            is_open.then_some(true).or_else(|| page.ended().map(|_| false))
+        });
+        is_open.then_some(page)
+    }
+
     fn refused(&self, uid: u32, words: &str) {
         let output = process::run(self.command(uid));
         let text = process::text(&output);
@@ -293,7 +303,8 @@ fn roams_to_a_login_page(arguments: &[&str]) {
     lab.net.nft(&format!("{rule} tcp dport 80 accept\n{rule} udp dport 53 accept\n"));
     machine.refused(ANN, "no login page is in the way");
 
-    lab.net.nft("table inet walled { chain forward { type filter hook forward priority 0; policy drop; }; }\n");
+    lab.net
+        .nft("table inet walled { chain forward { type filter hook forward priority 0; policy drop; }; }\n");
     client.change_address(2, 88);
     eventually("the client says what a person can do", TIMEOUT, || {
         speak(place);
@@ -304,7 +315,7 @@ fn roams_to_a_login_page(arguments: &[&str]) {
     });
     assert!(!machine.reaches(ANN) && !machine.reaches(0));
     assert_eq!(full::in_clear(&lab), 0, "before the browser is open");
-    let mut page = machine.open();
+    let mut page = eventually("the tunnel counts as lost", TIMEOUT, || machine.opened());
     let request = cafe.is_asked();
     assert!(request.starts_with(&format!("GET /?{OTHER_BROWSER}-")), "{request}");
     assert!(!machine.reaches(ANN) && !machine.reaches(0));
