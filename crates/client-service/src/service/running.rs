@@ -346,12 +346,14 @@ impl RunningClient {
     /// Lets the client change the machine, once the machine's own tunnel has given way to it.
     async fn begin_turn(&mut self) -> Result<(), FrameError> {
         let begun = self.service.tunnels().begin_turn(self.id, now());
-        if begun.is_ok() && !self.is_machines {
-            let due = (now(), Instant::now() + LOGIN_LIMIT);
+        if let Ok(since) = begun
+            && !self.is_machines
+        {
+            let due = (since, Instant::now() + LOGIN_LIMIT);
             self.keeps_machines_down = machine::wanted(&self.service).filter(|_| self.uid != 0).map(|_| due);
             machine::give_way(&self.service).await;
         }
-        let number = begun.and_then(|()| self.service.tunnels().take_number(self.id, is_taken));
+        let number = begun.and_then(|_| self.service.tunnels().take_number(self.id, is_taken));
         match number {
             Ok(number) => self.send(&ToClient::Turn(format!("{INTERFACE}{number}"))).await,
             Err(denied) => {

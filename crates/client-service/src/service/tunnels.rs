@@ -67,6 +67,9 @@ struct Tunnel<H> {
     number: Option<usize>,
     /// Whether its client may change the machine: its user has answered what is asked before.
     has_turn: bool,
+    /// Since when its login, and those before that it has overlapped, keep the machine's tunnel down;
+    /// `None` once it is connected.
+    login_since: Option<Time>,
     state: TunnelState,
     since_s: u64,
     /// Each with its time.
@@ -138,6 +141,7 @@ impl<H> Tunnels<H> {
             profile: profile.to_owned(),
             number: None,
             has_turn: false,
+            login_since: None,
             state: TunnelState::Connecting,
             since_s: now_s,
             lines: VecDeque::new(),
@@ -158,21 +162,22 @@ impl<H> Tunnels<H> {
     }
 
     /// The tunnel's client is ready to change the machine. Before it does, the machine's tunnel has to
-    /// give way to a user's, and does not begin any more.
+    /// give way to a user's, and does not begin any more. Returns since when logins keep it down.
     ///
     /// # Errors
     /// If the machine's tunnel stays for now.
-    pub(super) fn begin_turn(&mut self, id: TunnelId, now: Time) -> Result<(), Denied> {
-        let Some(place) = self.all.iter().position(|tunnel| tunnel.id == id) else { return Ok(()) };
+    pub(super) fn begin_turn(&mut self, id: TunnelId, now: Time) -> Result<Time, Denied> {
+        let Some(place) = self.all.iter().position(|tunnel| tunnel.id == id) else { return Ok(now) };
         self.may_interrupt(self.all[place].owner, now)?;
-        self.all[place].has_turn = true;
-        Ok(())
+        let since = self.of_users().filter_map(|tunnel| tunnel.login_since).min().unwrap_or(now);
+        (self.all[place].has_turn, self.all[place].login_since) = (true, Some(since));
+        Ok(since)
     }
 
     /// A user's login came to nothing, which has kept the machine's tunnel down `since` then: it gives
     /// way to none for as long.
     pub(super) fn rest_machines(&mut self, since: Time, now: Time) {
-        self.rests_until = now + (now - since).max(SHORTEST_REST);
+        self.rests_until = self.rests_until.max(now + (now - since).max(SHORTEST_REST));
     }
 
     /// The machine's running tunnel.
@@ -227,6 +232,9 @@ impl<H> Tunnels<H> {
         let Some(tunnel) = self.all.iter_mut().find(|tunnel| tunnel.id == id) else { return };
         if tunnel.state != state {
             (tunnel.state, tunnel.since_s) = (state, now_s);
+        }
+        if state == TunnelState::Connected {
+            tunnel.login_since = None;
         }
         self.say(id, said, now_s);
     }
@@ -466,7 +474,7 @@ mod tests {
         let mut tunnels = Tunnels::new();
         let up = |tunnels: &mut Tunnels<_>, uid, now| {
             let id = tunnels.begin(uid, "work", 5, "a user's").unwrap();
-            let turn = tunnels.begin_turn(id, now);
+            let turn = tunnels.begin_turn(id, now).map(drop);
             tunnels.end(id, "over", 6);
             turn
         };
@@ -481,6 +489,25 @@ mod tests {
         assert_eq!(up(&mut tunnels, ANN, at(230)), Err(Denied::Resting(2)));
         tunnels.hold_machines(true);
         assert_eq!(up(&mut tunnels, ANN, at(230)), Ok(()), "root keeps it down anyway");
+    }
+
+    #[test]
+    fn logins_that_overlap_count_as_one() {
+        let (mut tunnels, first) = with_anns();
+        assert_eq!(tunnels.begin_turn(first, at(100)), Ok(at(100)));
+        let second = tunnels.begin(ANN, "home", 5, "ann's").unwrap();
+        assert_eq!(tunnels.begin_turn(second, at(170)), Ok(at(100)));
+        for (id, now) in [(first, at(180)), (second, at(181))] {
+            tunnels.end(id, "over", 6);
+            tunnels.rest_machines(at(100), now);
+        }
+        tunnels.rest_machines(at(181), at(182));
+        assert_eq!(tunnels.may_interrupt(ANN, at(261)), Err(Denied::Resting(2)), "no shorter one counts");
+        let third = tunnels.begin(ANN, "work", 5, "ann's").unwrap();
+        tunnels.begin_turn(third, at(300)).unwrap();
+        tunnels.note(third, TunnelState::Connected, "connected", 7);
+        let fourth = tunnels.begin(ANN, "home", 5, "ann's").unwrap();
+        assert_eq!(tunnels.begin_turn(fourth, at(9_000)), Ok(at(9_000)), "the other is no login any more");
     }
 
     #[test]

@@ -42,6 +42,20 @@ impl fmt::Display for Place {
     }
 }
 
+/// The result of asking the keyring.
+enum Reply {
+    Said(Zeroizing<Vec<u8>>),
+    /// It has nothing, or can't be reached.
+    Failed,
+    NoProgram,
+}
+
+impl Reply {
+    fn said(self) -> Option<Zeroizing<Vec<u8>>> {
+        if let Self::Said(said) = self { Some(said) } else { None }
+    }
+}
+
 /// A user's account at a gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Account {
@@ -73,7 +87,7 @@ impl Passwords {
         account: &Account,
     ) -> Result<Option<(Place, Zeroizing<String>)>, CredentialsError> {
         let words = [&["lookup"][..], attributes(&account.gateway, Some(&account.user)).as_slice()].concat();
-        let found = self.ask_keyring(&words, None).await.filter(|found| !found.is_empty());
+        let found = self.ask_keyring(&words, None).await.said().filter(|found| !found.is_empty());
         let password = found.and_then(|found| Some(Zeroizing::new(str::from_utf8(&found).ok()?.to_owned())));
         if let Some(password) = password {
             return Ok(Some((Place::Keyring, password)));
@@ -93,7 +107,7 @@ impl Passwords {
         let label = format!("vpnd: {user} at {gateway}");
         let words = [&["store", "--label", &label][..], attributes(gateway, Some(user)).as_slice()].concat();
         let file = self.file(account);
-        if self.ask_keyring(&words, Some(password)).await.is_some() {
+        if self.ask_keyring(&words, Some(password)).await.said().is_some() {
             // It may be from a time without a keyring.
             let _ = file.map(fs::remove_file);
             return Ok(Place::Keyring);
@@ -111,7 +125,7 @@ impl Passwords {
     /// The place of passwords for this gateway, if one is kept.
     pub(super) async fn place(&self, gateway: &str) -> Option<Place> {
         let words = [&["lookup"][..], attributes(gateway, None).as_slice()].concat();
-        if self.ask_keyring(&words, None).await.is_some_and(|found| !found.is_empty()) {
+        if self.ask_keyring(&words, None).await.said().is_some_and(|found| !found.is_empty()) {
             return Some(Place::Keyring);
         }
         let mut files = fs::read_dir(self.directory(gateway)?).ok()?;
@@ -121,25 +135,30 @@ impl Passwords {
     /// Removes all that is kept for this gateway.
     ///
     /// # Errors
-    /// If some of it is still there.
+    /// If some of it is still there, or may be.
     pub(super) async fn forget(&self, gateway: &str) -> anyhow::Result<()> {
-        let words = [&["clear"][..], attributes(gateway, None).as_slice()].concat();
-        self.ask_keyring(&words, None).await;
         if let Some(directory) = self.directory(gateway).filter(|directory| directory.exists()) {
             fs::remove_dir_all(&directory)
                 .with_context(|| format!("can't remove {}", directory.display()))?;
         }
+        let words = [&["clear"][..], attributes(gateway, None).as_slice()].concat();
+        ensure!(
+            !matches!(self.ask_keyring(&words, None).await, Reply::Failed),
+            "no file has a password for {gateway} any more, but the keyring can't be reached: run this in the session that has it"
+        );
         let left = self.place(gateway).await;
         ensure!(left.is_none(), "the keyring does not remove the password: do so in its own program");
         Ok(())
     }
 
-    /// The keyring's reply; `None` if it has nothing, or there is none.
-    async fn ask_keyring(&self, words: &[&str], secret: Option<&str>) -> Option<Zeroizing<Vec<u8>>> {
+    async fn ask_keyring(&self, words: &[&str], secret: Option<&str>) -> Reply {
         let mut tool = Command::new(&self.tool);
         tool.args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut tool = match tool.kill_on_drop(true).spawn() {
+            Ok(tool) => tool,
+            Err(_) => return Reply::NoProgram,
+        };
         let asked = async {
-            let mut tool = tool.kill_on_drop(true).spawn().ok()?;
             let mut input = tool.stdin.take()?;
             input.write_all(secret.unwrap_or_default().as_bytes()).await.ok()?;
             drop(input);
@@ -147,7 +166,7 @@ impl Passwords {
             let said = Zeroizing::new(output.stdout);
             output.status.success().then_some(said)
         };
-        timeout(TOOL_TIMEOUT, asked).await.ok().flatten()
+        timeout(TOOL_TIMEOUT, asked).await.ok().flatten().map_or(Reply::Failed, Reply::Said)
     }
 
     fn directory(&self, gateway: &str) -> Option<PathBuf> {
@@ -248,5 +267,8 @@ mod tests {
         assert_eq!(passwords.place("vpn.example").await, Some(Place::Keyring));
         passwords.forget("vpn.example").await.unwrap();
         assert_eq!(found(&passwords, &ann).await, None);
+        let out_of_reach = Passwords { tool: "false".into(), files: None };
+        let error = out_of_reach.forget("vpn.example").await.unwrap_err().to_string();
+        assert!(error.contains("can't be reached"), "{error}");
     }
 }
