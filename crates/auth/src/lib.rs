@@ -159,7 +159,7 @@ fn answer_questions(service: &Service, config: &ServerConfig) {
 fn carry_orders(service: &Service, config: &ServerConfig) -> anyhow::Result<()> {
     let Some(fleet) = &config.fleet else { return Ok(()) };
     let (state_dir, port) = (&config.server.state_dir, config.server.listen.port());
-    let courier = Courier::open(state_dir, &fleet.name, port, Clocks::default());
+    let courier = Courier::open(state_dir, service.kicks(), &fleet.name, port, Clocks::default());
     service.carry_orders(courier.context("the gateway's key for its fleet can't be used")?);
     Ok(())
 }
@@ -227,7 +227,6 @@ fn begin_tasks(
     tokio::spawn(Arc::clone(service).follow_sources());
     tokio::spawn(Arc::clone(service).follow_notices());
     tokio::spawn(Arc::clone(service).end_leftover(timeouts.idle_timeout, is_start));
-    tokio::spawn(Arc::clone(service).keep_kicks());
     tokio::spawn(report_log(Arc::clone(service)));
     tokio::spawn(Arc::clone(accounting).deliver());
 }

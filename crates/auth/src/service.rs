@@ -7,7 +7,6 @@
 mod answers;
 mod commit;
 mod fleet;
-mod kicks;
 mod leftover;
 mod orders;
 mod recording;
@@ -72,7 +71,6 @@ pub(crate) struct Service {
     reasons: Mutex<HashMap<SessionId, &'static str>>,
     /// Sessions of the process before whose clients have not attached yet, and their devices.
     absent: Mutex<leftover::Absent>,
-    kicks: Mutex<kicks::Kicks>,
     /// `None` if it is not enabled.
     wireguard: Option<Arc<WireGuard>>,
     /// `None` unless other gateways may share the store.
@@ -123,7 +121,6 @@ impl Service {
             audit: None,
             reasons: Mutex::default(),
             absent: Mutex::default(),
-            kicks: Mutex::default(),
             wireguard: None,
             fleet: None,
         }
@@ -248,7 +245,6 @@ impl Service {
             return Err(Reason::cut("too many writes at once"));
         }
         let now_s = (self.clocks.steady)();
-        let kicked = self.kicked(&writes);
         let not_kept = self.note_devices(&writes, now_s);
         writes.extend(self.ends(self.replaced_by(&writes), Code::Token));
         let mut starts = Vec::new();
@@ -262,8 +258,7 @@ impl Service {
         for write in others.into_iter().chain(ends) {
             self.account_for(write, &failed);
         }
-        let failed = failed.into_iter().chain(not_kept).collect();
-        self.try_later(kicked, &failed);
+        let failed: HashSet<SessionId> = failed.into_iter().chain(not_kept).collect();
         Ok(Committed { failed: failed.into_iter().map(id).collect() })
     }
 
@@ -274,7 +269,10 @@ impl Service {
             Write::Keep { session, tokens, epoch } => {
                 let (id, tokens) = (SessionId(session.into()), tokens.into_tokens());
                 let grant = self.grants().remove(&id);
-                match grant.filter(|grant| grant.started_s.saturating_add(GRANT_LIFETIME_S) > now_s) {
+                // The user may be disabled by an order that the store does not have.
+                let is_held = |grant: &Grant| self.store.kicks().holds(&grant.start.user).unwrap_or(true);
+                let end_s = |grant: &Grant| grant.started_s.saturating_add(GRANT_LIFETIME_S);
+                match grant.filter(|grant| end_s(grant) > now_s && !is_held(grant)) {
                     Some(Grant {
                         user,
                         device,

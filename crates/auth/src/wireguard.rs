@@ -197,13 +197,11 @@ impl WireGuard {
         }
     }
 
-    /// The device that has shown this key a moment ago, and when it was renewed last: the worker
-    /// could ask for any peer.
-    pub(crate) fn has_shown(&self, key: [u8; 32]) -> Option<(DeviceId, u64)> {
+    /// Whether a device has shown this key a moment ago: the worker could ask for any peer.
+    pub(crate) fn has_shown(&self, key: [u8; 32]) -> bool {
         let state = self.state();
-        let entry = state.peers.get(&PublicKey(key))?;
-        entry.shown.filter(|at| now().since(*at) < SHOWN_LIFETIME)?;
-        entry.peer.as_ref().map(|peer| (DeviceId(peer.device.into()), peer.renewed_s))
+        let entry = state.peers.get(&PublicKey(key)).filter(|entry| entry.peer.is_some());
+        entry.and_then(|entry| entry.shown).is_some_and(|at| now().since(at) < SHOWN_LIFETIME)
     }
 
     /// Stores where devices are, soon; the caller does not wait for it.

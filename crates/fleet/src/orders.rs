@@ -59,6 +59,9 @@ pub struct Order {
     /// Whether the database has it, too: it is for gateways that can't read that.
     #[n(5)]
     pub is_stored: bool,
+    /// When this datagram was sent, by the same clock. Given by [`Orders::poll`].
+    #[n(6)]
+    pub sent_s: u64,
 }
 
 /// A message in a datagram.
@@ -297,8 +300,9 @@ impl Orders {
         }
     }
 
-    /// The datagrams that are to be sent now, [`MAX_AT_ONCE`] at most.
-    pub fn poll(&mut self, now: Time) -> Vec<Outgoing> {
+    /// The datagrams that are to be sent now, [`MAX_AT_ONCE`] at most; `now_s` is the time in seconds since
+    /// 1970.
+    pub fn poll(&mut self, now: Time, now_s: u64) -> Vec<Outgoing> {
         let Self { gateways, given, confirmations, random, .. } = self;
         let mut outgoing = Vec::new();
         while let Some((to, id, ended)) = confirmations.pop_front() {
@@ -317,7 +321,8 @@ impl Orders {
                     continue;
                 }
                 sent.next = now + interval;
-                outgoing.push(gateway.seal(random, &Message::Order(order.clone())));
+                outgoing
+                    .push(gateway.seal(random, &Message::Order(Order { sent_s: now_s, ..order.clone() })));
                 if outgoing.len() == MAX_AT_ONCE {
                     return outgoing;
                 }

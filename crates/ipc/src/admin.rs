@@ -62,7 +62,7 @@ pub enum Response {
     Fleet(Vec<FleetGateway>),
     /// To [`Request::Kick`]: how many sessions were ended.
     Ended(usize),
-    /// To [`Request::Kick`], where the user store does not keep that all have ended.
+    /// To [`Request::Kick`], where neither the user store nor the state directory keeps that all have ended.
     EndedForNow(usize),
     /// To [`Request::Reload`]: what has changed, in words.
     Reloaded(String),

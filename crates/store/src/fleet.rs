@@ -6,8 +6,9 @@
 use std::net::IpAddr;
 
 use vpnd_proto::session::SessionId;
+use vpnd_sys::clock::Clocks;
 
-use crate::{LeaseOwner, StoreError};
+use crate::{Kicks, LeaseOwner, StoreError};
 
 /// Seconds without a report after which a gateway does not count as alive.
 pub const GATEWAY_SILENCE_S: u64 = 12;
@@ -150,4 +151,16 @@ pub trait Fleet: Send + Sync {
     /// Notes that this gateway is to be drained if another one is alive that is not; whether there
     /// is. Of two gateways that ask at the same time, one is refused.
     fn drain_unless_last(&self) -> Result<bool, StoreError>;
+    /// The kicks of users that wait for the store and for other gateways. Those who are disabled by them are
+    /// disabled by all that is read here, too.
+    fn kicks(&self) -> &Kicks;
+    /// Makes kicks that the store does not have; how many. Those of this gateway wait a moment for others
+    /// to know of them, which `is_sent` shows; those of others wait for their gateway, until this one
+    /// `writes_others`.
+    fn write_kicks(
+        &self,
+        is_sent: &dyn Fn(&[u8; 16]) -> bool,
+        writes_others: bool,
+        clocks: Clocks,
+    ) -> Result<usize, StoreError>;
 }

@@ -23,7 +23,6 @@ mod format;
 mod invitations;
 #[cfg(test)]
 mod kept;
-mod kicks;
 mod known_devices;
 mod leases;
 mod live_user;
@@ -54,11 +53,11 @@ pub use fleet::{
     Notices, TakenAway,
 };
 pub use invitations::{Accepted, INVITATION_LIFETIME_S, InvitationHash, InvitationToken, Invitations};
-pub use kicks::{Kick, KickProgress, Kicks, SeenKick};
 pub use known_devices::{KnownDevice, KnownDevices, Sighting, client_network};
 pub use leases::{Family, KEPT_LEASES, Lease, LeaseOwner, Leases};
 pub use live_user::LiveUser;
 pub use provider_sessions::ProviderSessions;
+pub use put_off::kicks::{Kick, KickProgress, Kicks, SeenKick};
 pub use refresh_tokens::{RefreshToken, RefreshTokens};
 pub use revocations::{Revocation, Revocations};
 pub use session_record::SessionRecord;

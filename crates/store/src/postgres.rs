@@ -37,7 +37,7 @@ use pool::{Pool, Turn};
 pub(crate) use trouble::Fault;
 pub use trouble::Trouble;
 
-use crate::put_off::{self, Behind, Pace, PutOff, Wall, Walls};
+use crate::put_off::{self, Behind, Pace, PutOff, Wall};
 use crate::sql::{Connection, Database, Result as SqlResult, SqlError, Transaction, sessions, wireguard};
 use crate::{HandshakeShown, Revocation, SessionChange, SessionRecord, StoreError};
 
@@ -389,8 +389,8 @@ impl Database for Postgres {
         self.put_off.wall(self, wall)
     }
 
-    fn walls_put_off(&self) -> Result<Walls, StoreError> {
-        self.put_off.walls()
+    fn put_off(&self) -> &PutOff {
+        &self.put_off
     }
 
     fn is_shared(&self) -> bool {

@@ -1,17 +1,22 @@
-//! Changes of sessions that were put off because another process held the store, or its server was
-//! away, in a small database in the state directory.
+//! Changes that wait because the store can't be written now, or does not keep them: another process holds
+//! it, its server is away, its disk is full, or it is damaged.
 //!
-//! Timestamps of WireGuard handshakes wait there, too: without them old handshakes could be
-//! replayed; and kicks of WireGuard devices. INVARIANT: such a change is on the disk before it is
-//! acknowledged, counts in [`PutOff::session`] and [`PutOff::walls`] at once, and is in the store
-//! before later ones are written there. What it is about is no secret and no right: hashes of tokens,
-//! and sessions that are over. A damaged database may have had the end of any session, or the kick of
-//! its device: all that the store has end then.
+//! They are changes of sessions, timestamps of WireGuard handshakes, without which old handshakes could be
+//! replayed, kicks of WireGuard devices, and [kicks] of users. INVARIANT: such a change is in the state
+//! directory before it is acknowledged, counts at once, and is in the store before later ones are written
+//! there. What the directory does not keep either is not acknowledged; an end of a session or a kick still
+//! holds while this process runs. What it is about is no secret and no right: hashes of tokens,
+//! sessions that are over, users who are kept out. Damaged, it may have had the end of any session, or the
+//! kick of its device: all that the store has end then.
+
+mod file;
+pub(crate) mod kicks;
+mod walls;
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::slice;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
@@ -21,57 +26,16 @@ use vpnd_proto::session::{DeviceId, SessionId};
 
 use crate::sql::columns::{bytes, optional_bytes};
 use crate::sql::{self, Optional as _, Row, Transaction, Value, digest, params, sessions, users, wireguard};
-use crate::sqlite::connections::open;
-use crate::sqlite::{explain_sql, plain_files};
-use crate::{
-    FoundDevice, HandshakeShown, RevocationCause, SessionChange, SessionRecord, StoreError, UserId,
-    WireGuardDevice,
-};
+use crate::{HandshakeShown, RevocationCause, SessionChange, SessionRecord, StoreError, UserId};
+use file::PutOffFile;
+use kicks::Kicks;
 use vpnd_sys::clock::wall_s;
-use vpnd_sys::{own_file, secret_file};
+pub(crate) use walls::{Wall, Walls};
 
 /// Changes that are made together later, at most.
 const BATCH: u32 = 64;
-
-const SCHEMA: &str = "CREATE TABLE IF NOT EXISTS changes (
-    session BLOB PRIMARY KEY CHECK (length(session) = 16),
-    settled BLOB CHECK (length(settled) = 32),
-    fresh   BLOB CHECK (length(fresh) = 32),
-    epoch   INTEGER NOT NULL
-) STRICT, WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS handshakes (
-    public_key BLOB NOT NULL CHECK (length(public_key) = 32),
-    is_own     INTEGER NOT NULL,
-    time       BLOB NOT NULL CHECK (length(time) = 12),
-    PRIMARY KEY (public_key, is_own)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS walls (
-    device BLOB PRIMARY KEY CHECK (length(device) = 16),
-    at_s   INTEGER NOT NULL
-) STRICT, WITHOUT ROWID";
-
-/// A WireGuard device, and since when its sessions are not valid until it is renewed.
-pub(crate) type Wall = (DeviceId, u64);
-
-/// The walls that are not in the store yet.
-pub(crate) struct Walls {
-    kept: Vec<Wall>,
-    /// Whether there may be more: any device with a session may have been kicked.
-    are_lost: bool,
-}
-
-impl Walls {
-    /// Since when the sessions of a device are not valid, as the store found it after this was read.
-    pub(crate) fn of(&self, FoundDevice { device, has_session, .. }: &FoundDevice) -> Option<u64> {
-        self.kept(device).or_else(|| (self.are_lost && *has_session).then(wall_s))
-    }
-
-    /// Since when they are not valid, by walls that were not lost.
-    pub(crate) fn kept(&self, device: &WireGuardDevice) -> Option<u64> {
-        let of_it = |(id, at_s): &&Wall| *id == device.id && *at_s >= device.renewed_s;
-        self.kept.iter().find(of_it).map(|(_, at_s)| *at_s)
-    }
-}
+/// Ends and kicks of which neither the store nor the state directory knows, at most.
+const MAX_UNKEPT: usize = 16_384;
 
 /// Limits of a change's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,20 +71,31 @@ pub(crate) trait Behind {
 /// The changes that were put off.
 #[derive(Debug)]
 pub(crate) struct PutOff {
-    path: PathBuf,
-    /// Where a damaged one stays until the store has lost all sessions that it may have been about.
-    damaged: PathBuf,
+    file: Arc<PutOffFile>,
+    kicks: Kicks,
     /// Whether the store could not be written when it was tried last, or there may be changes.
     is_held: AtomicBool,
-    database: Mutex<Option<Connection>>,
+    unkept: Mutex<Unkept>,
+}
+
+/// Sessions that are over, and walls, which the file has not taken.
+#[derive(Clone, Debug, Default)]
+struct Unkept {
+    ends: BTreeSet<SessionId>,
+    walls: Vec<Wall>,
 }
 
 impl PutOff {
     /// Changes of the store at `store`, which another process may have left.
     pub(crate) fn beside(store: &Path) -> Self {
-        let [path, damaged] = ["db.put-off", "db.put-off.damaged"].map(|end| store.with_extension(end));
-        let is_held = path.exists() || damaged.exists();
-        Self { path, damaged, is_held: is_held.into(), database: Mutex::default() }
+        let file = Arc::new(PutOffFile::beside(store));
+        let (kicks, is_held) = (Kicks::new(Arc::clone(&file)), file.is_left());
+        Self { file, kicks, is_held: is_held.into(), unkept: Mutex::default() }
+    }
+
+    /// Kicks of users that wait here.
+    pub(crate) fn kicks(&self) -> &Kicks {
+        &self.kicks
     }
 
     /// Makes all changes. If another process holds the store, those of sessions that there are are
@@ -139,6 +114,11 @@ impl PutOff {
                     tracing::warn!(store = behind.name(), %error, "sessions go on, logins wait for the user store");
                     held = Some(error);
                 }
+                // The gateway has ended it: its client must not go on.
+                Err(error) if matches!(changes, [SessionChange::End(_)]) => {
+                    tracing::error!(store = behind.name(), %error, "the user store does not keep the end of a session, which is tried again");
+                    return self.keep_all(false, changes.iter()).map(|()| vec![true]);
+                }
                 done => return done,
             }
         }
@@ -151,7 +131,7 @@ impl PutOff {
             let error = held.unwrap_or_else(|| behind.held_up());
             // Their clients are refused, so one that is in the store is to end.
             if error.is_uncertain() {
-                self.keep_all(begun.iter())?;
+                self.keep_all(true, begun.iter())?;
             }
             return Err(error);
         }
@@ -165,19 +145,45 @@ impl PutOff {
         };
         let exist = changes.iter().map(exists).collect::<Result<Vec<bool>, StoreError>>()?;
         let kept = changes.iter().zip(&exist).filter(|(_, exists)| **exists).map(|(change, _)| change);
-        self.keep_all(kept)?;
+        self.keep_all(true, kept)?;
         Ok(exist)
     }
 
-    fn keep_all<'c>(&self, changes: impl Iterator<Item = &'c SessionChange>) -> Result<(), StoreError> {
-        let mut changes = changes;
-        self.with(|database| {
+    /// Writes to the file; those that come later are put off, too, if it `holds` them.
+    fn keep<T>(
+        &self,
+        holds: bool,
+        work: impl FnOnce(&mut Connection) -> sql::Result<T>,
+    ) -> Result<T, StoreError> {
+        self.file.with(|database| {
+            self.file.set_left(true);
             // The store may be free by now, and no longer known as held.
-            self.is_held.store(true, Ordering::Release);
-            let transaction = database.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            changes.try_for_each(|change| keep(&Transaction::new(&*transaction), change))?;
-            Ok(transaction.commit()?)
+            self.is_held.fetch_or(holds, Ordering::AcqRel);
+            work(database)
         })
+    }
+
+    fn keep_all<'c>(
+        &self,
+        holds: bool,
+        changes: impl Iterator<Item = &'c SessionChange> + Clone,
+    ) -> Result<(), StoreError> {
+        let mut to_keep = changes.clone();
+        let kept = self.keep(holds, |database| {
+            let transaction = database.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            to_keep.try_for_each(|change| keep_change(&Transaction::new(&*transaction), change))?;
+            Ok(transaction.commit()?)
+        });
+        if kept.is_err() {
+            let mut unkept = self.unkept.lock();
+            let ends = changes.filter_map(|change| match change {
+                SessionChange::End(id) => Some(*id),
+                SessionChange::Add(..) | SessionChange::Tokens(..) => None,
+            });
+            let room = MAX_UNKEPT.saturating_sub(unkept.ends.len());
+            unkept.ends.extend(ends.take(room));
+        }
+        kept
     }
 
     /// Keeps timestamps of handshakes, in the store or here.
@@ -194,8 +200,7 @@ impl PutOff {
                 done => return done,
             }
         }
-        self.with(|database| {
-            self.is_held.store(true, Ordering::Release);
+        self.keep(true, |database| {
             let transaction = database.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let sql = "INSERT INTO handshakes (public_key, is_own, time) VALUES (?, ?, ?)
                        ON CONFLICT DO UPDATE SET time = excluded.time WHERE time < excluded.time";
@@ -210,32 +215,42 @@ impl PutOff {
 
     /// Keeps that a device was walled, in the store or here.
     pub(crate) fn wall(&self, behind: &impl Behind, wall: Wall) -> Result<(), StoreError> {
-        if !self.is_held() {
-            match behind.wall(Pace::Urgent, &[wall]) {
-                Err(error) if error.is_for_now() => {
-                    tracing::warn!(store = behind.name(), %error, "a kick of a device waits for the user store, and holds until then");
-                }
-                done => return done,
-            }
+        let mut holds = self.is_held();
+        if !holds {
+            let Err(error) = behind.wall(Pace::Urgent, &[wall]) else { return Ok(()) };
+            holds = error.is_for_now();
+            tracing::warn!(store = behind.name(), %error, "a kick of a device waits for the user store, and holds until then");
         }
-        self.with(|database| {
-            self.is_held.store(true, Ordering::Release);
+        let kept = self.keep(holds, |database| {
             let sql = "INSERT INTO walls (device, at_s) VALUES (?1, ?2)
                        ON CONFLICT DO UPDATE SET at_s = excluded.at_s";
             sql::Connection::new(database).execute(sql, params![wall.0.0, wall.1]).map(drop)
-        })
+        });
+        if kept.is_err() {
+            let mut unkept = self.unkept.lock();
+            unkept.walls.retain(|(device, _)| *device != wall.0);
+            if unkept.walls.len() < MAX_UNKEPT {
+                unkept.walls.push(wall);
+            }
+        }
+        kept
     }
 
     /// The walls that are not in the store yet. To be read before the store is: one may get there
     /// meanwhile.
     pub(crate) fn walls(&self) -> Result<Walls, StoreError> {
-        if !self.is_held() {
-            return Ok(Walls { kept: Vec::new(), are_lost: false });
+        let mut kept = self.unkept.lock().walls.clone();
+        if !self.is_left() {
+            return Ok(Walls { kept, are_lost: false });
         }
-        let kept = self.with(|database| {
+        kept.extend(self.kept_walls()?);
+        Ok(Walls { kept, are_lost: self.file.are_lost() })
+    }
+
+    fn kept_walls(&self) -> Result<Vec<Wall>, StoreError> {
+        self.file.with(|database| {
             sql::Connection::new(database).statement("SELECT * FROM walls").query_all((), wall_from_row)
-        })?;
-        Ok(Walls { kept, are_lost: self.damaged.exists() })
+        })
     }
 
     /// The session as it is by the store and what was put off.
@@ -245,15 +260,20 @@ impl PutOff {
         id: SessionId,
         now_s: u64,
     ) -> Result<Option<SessionRecord>, StoreError> {
-        let stored = behind.stored_session(id, now_s)?;
-        if self.is_held() { self.newest(stored) } else { Ok(stored) }
+        self.newest(behind.stored_session(id, now_s)?)
     }
 
     /// A session of the store with what was put off.
     fn newest(&self, stored: Option<SessionRecord>) -> Result<Option<SessionRecord>, StoreError> {
         let Some(stored) = stored else { return Ok(None) };
+        if self.unkept.lock().ends.contains(&stored.id) {
+            return Ok(None);
+        }
+        if !self.is_left() {
+            return Ok(Some(stored));
+        }
         let sql = "SELECT * FROM changes WHERE session = ?";
-        let newest = self.with(|database| {
+        let newest = self.file.with(|database| {
             sql::Connection::new(database).query_row(sql, [stored.id.0], change_from_row).optional()
         })?;
         Ok(match newest {
@@ -261,19 +281,20 @@ impl PutOff {
                 Some(SessionRecord { tokens, epoch, ..stored })
             }
             Some(SessionChange::End(_)) => None,
-            None if self.damaged.exists() => None,
+            None if self.file.are_lost() => None,
             _ => Some(stored),
         })
     }
 
     /// Makes the changes that were put off, as [`super::Sqlite::catch_up`] has it. Others can be
-    /// put off meanwhile, for the store may take its time.
+    /// put off meanwhile, for the store may take its time. One that the store does not keep holds no
+    /// others up.
     pub(crate) fn catch_up(&self, behind: &impl Behind, now_s: u64) -> Result<usize, StoreError> {
-        let mut count = 0;
-        while self.is_held() {
-            let walls = self.walls()?.kept;
+        let mut count = self.make_unkept(behind, now_s)?;
+        while self.is_left() || self.is_held() {
+            let walls = self.kept_walls()?;
             self.make_up(behind)?;
-            let (changes, shown) = self.with(|database| {
+            let (changes, shown) = self.file.with(|database| {
                 let kept = sql::Connection::new(database);
                 let changes = kept.statement("SELECT * FROM changes LIMIT ?");
                 let changes: Vec<SessionChange> = changes.query_all([BATCH], change_from_row)?;
@@ -281,35 +302,65 @@ impl PutOff {
                 let shown: Vec<HandshakeShown> = shown.query_all([BATCH], shown_from_row)?;
                 Ok((changes, shown))
             })?;
+            let mut not_kept = None;
             // Before the sessions of these devices are over.
-            if !walls.is_empty() {
-                behind.wall(Pace::Later, &walls)?;
-            }
-            behind.keep_shown(Pace::Later, &shown)?;
-            behind.alter(Pace::Later, &changes, now_s)?;
+            let walls = match &walls[..] {
+                [] => Vec::new(),
+                walls => make(walls, &mut not_kept, |walls| behind.wall(Pace::Later, walls))?,
+            };
+            let shown = make(&shown, &mut not_kept, |shown| behind.keep_shown(Pace::Later, shown).map(drop))?;
+            let alter = |changes: &[SessionChange]| behind.alter(Pace::Later, changes, now_s).map(drop);
+            let changes = make(&changes, &mut not_kept, alter)?;
             self.forget(&changes, &shown, &walls)?;
             count += changes.len() + shown.len() + walls.len();
+            if let Some(error) = not_kept {
+                if alter(&[]).is_ok() {
+                    self.is_held.store(false, Ordering::Release);
+                }
+                return Err(error);
+            }
         }
         Ok(count)
     }
 
+    /// Makes what the file has not taken; how many changes that were.
+    fn make_unkept(&self, behind: &impl Behind, now_s: u64) -> Result<usize, StoreError> {
+        let Unkept { ends, walls } = self.unkept.lock().clone();
+        if ends.is_empty() && walls.is_empty() {
+            return Ok(0);
+        }
+        let ends: Vec<SessionChange> = ends.into_iter().map(SessionChange::End).collect();
+        let mut not_kept = None;
+        let walls = make(&walls, &mut not_kept, |walls| behind.wall(Pace::Later, walls))?;
+        let alter = |ends: &[SessionChange]| behind.alter(Pace::Later, ends, now_s).map(drop);
+        let ends = make(&ends, &mut not_kept, alter)?;
+        let mut unkept = self.unkept.lock();
+        unkept.walls.retain(|wall| !walls.contains(&wall));
+        for end in &ends {
+            if let SessionChange::End(id) = end {
+                unkept.ends.remove(id);
+            }
+        }
+        not_kept.map_or(Ok(ends.len() + walls.len()), Err)
+    }
+
     /// Ends all that a damaged database may have been about.
     fn make_up(&self, behind: &impl Behind) -> Result<(), StoreError> {
-        if !self.damaged.exists() {
+        if !self.file.are_lost() {
             return Ok(());
         }
         behind.end_all(wall_s())?;
-        fs::remove_file(&self.damaged).map_err(|error| self.failed(&error))
+        self.file.made_up()
     }
 
     /// Forgets changes that are made, unless there are newer ones in their place by now.
     fn forget(
         &self,
-        changes: &[SessionChange],
-        shown: &[HandshakeShown],
-        walls: &[Wall],
+        changes: &[&SessionChange],
+        shown: &[&HandshakeShown],
+        walls: &[&Wall],
     ) -> Result<(), StoreError> {
-        self.with(|database| {
+        self.file.with(|database| {
             let transaction = database.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let kept = Transaction::new(&*transaction);
             for change in changes {
@@ -329,79 +380,46 @@ impl PutOff {
             let is_left = kept.statement(left).exists(())?;
             transaction.commit()?;
             // Before the database is free for others.
-            self.is_held.store(is_left, Ordering::Release);
+            if !is_left {
+                self.file.set_left(false);
+                self.is_held.store(false, Ordering::Release);
+            }
             Ok(())
         })
     }
 
-    pub(crate) fn is_held(&self) -> bool {
+    /// Whether changes are put off without a try to make them.
+    fn is_held(&self) -> bool {
         self.is_held.load(Ordering::Acquire)
     }
 
-    fn with<T>(&self, work: impl FnOnce(&mut Connection) -> sql::Result<T>) -> Result<T, StoreError> {
-        let mut database = self.database.lock();
-        let connection = match &mut *database {
-            Some(connection) => connection,
-            none => none.insert(self.open()?),
-        };
-        let done = work(connection).map_err(|error| explain_sql(&self.path, error));
-        if matches!(done, Err(StoreError::Corrupted { .. })) {
-            // The next call sets it aside.
-            *database = None;
-        }
-        done
-    }
-
-    /// Opens the database. A damaged one is set aside.
-    fn open(&self) -> Result<Connection, StoreError> {
-        plain_files(&self.path)?;
-        match prepare(&self.path, SCHEMA) {
-            Err(StoreError::Corrupted { detail, .. }) => {
-                tracing::error!(
-                    path = %self.path.display(), detail,
-                    "changes of sessions and kicks that waited for the user store are lost: the sessions that it has \
-                     end, and WireGuard devices that had one have to be renewed, for they may have been kicked"
-                );
-                set_aside(&self.path, &self.damaged).map_err(|error| self.failed(&error))?;
-                prepare(&self.path, SCHEMA)
-            }
-            opened => opened,
-        }
-    }
-
-    fn failed(&self, error: &io::Error) -> StoreError {
-        StoreError::Failed { path: self.path.clone(), detail: error.to_string() }
+    /// Whether there may be changes, or some were lost.
+    pub(crate) fn is_left(&self) -> bool {
+        self.file.is_left()
     }
 }
 
-/// Opens a small database at this path, whose changes are on the disk once they are made.
-pub(crate) fn prepare(path: &Path, schema: &str) -> Result<Connection, StoreError> {
-    let failed =
-        |error: std::io::Error| StoreError::Failed { path: path.to_owned(), detail: error.to_string() };
-    drop(own_file::open_or_create(path).map_err(failed)?);
-    let prepared = open(path).and_then(|connection| {
-        connection.pragma_update(None, "journal_mode", "truncate")?;
-        connection.pragma_update(None, "synchronous", "full")?;
-        connection.pragma_update(None, "trusted_schema", false)?;
-        connection.execute_batch(schema)?;
-        let found: String = connection.query_row("PRAGMA quick_check(1)", (), |row| row.get(0))?;
-        Ok((connection, found))
-    });
-    match prepared.map_err(|error| explain_sql(path, error.into()))? {
-        (connection, found) if found == "ok" => Ok(connection),
-        (_, damage) => Err(StoreError::corrupted(path.to_owned(), damage)),
+/// Makes all of these changes, or, if the store does not keep one, each by itself; those that were made, and
+/// why one was not.
+fn make<'i, T>(
+    items: &'i [T],
+    not_kept: &mut Option<StoreError>,
+    attempt: impl Fn(&[T]) -> Result<(), StoreError>,
+) -> Result<Vec<&'i T>, StoreError> {
+    match attempt(items) {
+        Ok(()) => return Ok(items.iter().collect()),
+        Err(error) if error.is_for_now() => return Err(error),
+        Err(error) => *not_kept = Some(error),
     }
-}
-
-/// Moves a damaged database of this kind to another name, without its journal.
-pub(crate) fn set_aside(path: &Path, damaged: &Path) -> io::Result<()> {
-    let mut journal = path.as_os_str().to_owned();
-    journal.push("-journal");
-    match fs::remove_file(journal) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => fs::rename(path, damaged)?,
+    let mut made = Vec::new();
+    for item in items {
+        match attempt(slice::from_ref(item)) {
+            Ok(()) => made.push(item),
+            Err(error) if error.is_for_now() => return Err(error),
+            Err(error) => *not_kept = Some(error),
+        }
     }
-    File::open(secret_file::parent(path))?.sync_all()
+    Ok(made)
 }
 
 /// Makes changes in the store; which of them were made.
@@ -428,7 +446,7 @@ pub(crate) fn end_all(t: &Transaction<'_>, at_s: u64) -> sql::Result<()> {
     Ok(())
 }
 
-fn keep(t: &Transaction<'_>, change: &SessionChange) -> sql::Result<()> {
+fn keep_change(t: &Transaction<'_>, change: &SessionChange) -> sql::Result<()> {
     let Some(columns) = columns(change) else { return Ok(()) };
     let sql = "INSERT OR REPLACE INTO changes (session, settled, fresh, epoch) VALUES (?, ?, ?, ?)";
     t.execute(sql, columns).map(drop)

@@ -30,7 +30,7 @@ pub use transfer::Replacement;
 
 use super::{SessionChange, SessionRecord, StoreError, User};
 use crate::format::{Format, Found};
-use crate::put_off::{PutOff, Wall, Walls};
+use crate::put_off::{PutOff, Wall};
 use crate::sql::{self, Database, Transaction, digest, users};
 use vpnd_sys::own_file;
 
@@ -172,8 +172,8 @@ impl Database for Sqlite {
         self.put_off.wall(&self.connections, wall)
     }
 
-    fn walls_put_off(&self) -> Result<Walls, StoreError> {
-        self.put_off.walls()
+    fn put_off(&self) -> &PutOff {
+        &self.put_off
     }
 }
 

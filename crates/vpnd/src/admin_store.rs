@@ -32,7 +32,7 @@ use rustix::fs::{CWD, Mode, OFlags};
 use tokio::runtime::Runtime;
 use zeroize::Zeroizing;
 
-use database::DatabaseTarget;
+use database::{DatabaseTarget, PROMPTLY};
 pub use message::wireguard::WireGuardSummary;
 pub use message::{DeviceSummary, Opening, UserSecrets, UserSummary};
 pub(crate) use message::{FromStore, StoreLaunch};
@@ -57,9 +57,10 @@ use vpnd_ipc::spawn::{ChildError, RunningChild, StartingChild};
 use vpnd_store::audit::AuditEntry;
 use vpnd_store::audit::query::{Answer, Cursor, Range, Record};
 use vpnd_store::audit::whois::Asked;
+use vpnd_store::postgres::Trouble;
 use vpnd_store::{
-    ApiToken, CertificateHash, InvitationHash, KickProgress, NewUser, PasswordHash, StoreError, UserChange,
-    UserImport,
+    ApiToken, CertificateHash, InvitationHash, Kick, KickProgress, NewUser, PasswordHash, StoreError,
+    UserChange, UserImport,
 };
 use vpnd_sys::account::{UnixUser, invoker};
 use vpnd_sys::logging::LogFormat;
@@ -134,10 +135,10 @@ impl AdminStore {
         self.ask_about(name, SetEnabled { name: name.to_owned(), enabled, now_s, source })
     }
 
-    /// Has the running gateway end the sessions of a user at all gateways of its fleet. Only for
+    /// Has the running gateway kick or disable a user at all gateways of its fleet. Only for
     /// [`Opening::Kicks`].
-    pub(crate) fn leave_kick(&mut self, id: [u8; 16], user: &str, at_s: u64) -> Result<(), StoreError> {
-        self.ask_about(user, LeaveKick { id: id.into(), user: user.to_owned(), at_s })
+    pub(crate) fn leave_kick(&mut self, kick: &Kick) -> Result<(), StoreError> {
+        self.ask_about(&kick.user, LeaveKick::from(kick))
     }
 
     /// The state of a kick, while that is known. Only for [`Opening::Kicks`].
@@ -377,8 +378,10 @@ impl Stores for Confined {
         let running = runtime
             .block_on(start(&launch, &connections.unwrap_or_default()))
             .map_err(|error| failed(error.to_string()))?;
-        let mut process = StoreProcess { runtime, running: Some(running), path: path.clone() };
-        match process.receive()? {
+        let is_prompt = opening == Opening::Promptly && config.store.database().is_some();
+        let limit = if is_prompt { PROMPTLY } else { ANSWER_TIMEOUT };
+        let mut process = StoreProcess { runtime, running: Some(running), path: path.clone(), limit };
+        match process.receive(limit)? {
             FromStore::Opened(opened) => opened.map_err(|fault| fault.into_error(&path, ""))?,
             _ => return Err(process.unexpected()),
         }
@@ -402,6 +405,8 @@ struct StoreProcess {
     /// `None` once it is ended.
     running: Option<RunningChild<FromStore>>,
     path: PathBuf,
+    /// For a reply of the store.
+    limit: Duration,
 }
 
 impl StoreProcess {
@@ -414,12 +419,11 @@ impl StoreProcess {
     }
 
     /// Its next message. A process that sends none in time is ended.
-    fn receive(&mut self) -> Result<FromStore, StoreError> {
+    fn receive(&mut self, limit: Duration) -> Result<FromStore, StoreError> {
         let Some(running) = &mut self.running else {
             return Err(self.failed("the process that opened it has ended"));
         };
-        let answer =
-            self.runtime.block_on(async { tokio::time::timeout(ANSWER_TIMEOUT, running.receive()).await });
+        let answer = self.runtime.block_on(async { tokio::time::timeout(limit, running.receive()).await });
         match answer {
             Ok(Ok(FromStore::Failed(reason))) => Err(self.failed(reason)),
             Ok(Ok(message)) => Ok(message),
@@ -427,6 +431,10 @@ impl StoreProcess {
             Err(_) => {
                 // Dropping it kills it.
                 self.running = None;
+                if limit == PROMPTLY {
+                    let trouble = Trouble::ToldForNow("does not answer in time".to_owned());
+                    return Err(StoreError::Database { database: "of [store]".to_owned(), trouble });
+                }
                 Err(self.failed(format!(
                     "it could not be read within {} s: look what lies in its directory",
                     ANSWER_TIMEOUT.as_secs()
@@ -438,11 +446,14 @@ impl StoreProcess {
 
 impl Requests for StoreProcess {
     fn request(&mut self, request: StoreRequest) -> Result<SecretBytes, StoreError> {
+        // The audit file is another matter.
+        let is_store = !matches!(request, StoreRequest::RecordDeed(_));
+        let limit = if is_store { self.limit } else { ANSWER_TIMEOUT };
         if let Some(running) = &self.running {
             let sent = self.runtime.block_on(running.send(&request, &[]));
             sent.map_err(|error| self.failed(error))?;
         }
-        match self.receive()? {
+        match self.receive(limit)? {
             FromStore::Reply(reply) => Ok(reply),
             _ => Err(self.unexpected()),
         }

@@ -472,6 +472,9 @@ pub struct KickArgs {
     #[command(flatten)]
     #[expect(missing_docs, reason = "documented at the type")]
     pub admin: AdminArgs,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "documented at the type")]
+    pub reason: ReasonArgs,
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ pub mod doctor;
 pub mod init;
 pub mod migrate;
 pub mod netcheck;
+mod orders;
 pub mod policy;
 pub mod renew;
 pub mod source;

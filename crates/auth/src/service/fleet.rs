@@ -17,7 +17,7 @@ use vpnd_proto::session::{DeviceId, SessionId};
 use vpnd_proto::time::Time;
 use vpnd_store::audit::{Event, SessionStart};
 use vpnd_store::postgres::CLOCK_TOLERANCE_S;
-use vpnd_store::{Absences, Begun, LeaseOwner, StoreError, User};
+use vpnd_store::{Absences, Begun, Kicks, LeaseOwner, StoreError, User};
 use vpnd_sys::clock::now;
 
 use super::{Authenticator, Courier, Service, recording};
@@ -150,6 +150,11 @@ impl Service {
         member.notices.subscribe(courier);
     }
 
+    /// The kicks that wait for the store.
+    pub(crate) fn kicks(&self) -> Kicks {
+        self.store.kicks().clone()
+    }
+
     pub(super) fn courier(&self) -> Option<&Courier> {
         self.fleet.as_ref()?.courier.get().map(|courier| &**courier)
     }
@@ -160,6 +165,9 @@ impl Service {
         loop {
             let (turn, service) = (Arc::clone(&notices), Arc::clone(&self));
             let turned = tokio::task::spawn_blocking(move || {
+                if let Some(courier) = service.courier() {
+                    courier.see();
+                }
                 turn.turn()?;
                 service.courier().map_or(Ok(()), |courier| courier.write(&*service.store))
             });

@@ -1,9 +1,9 @@
-//! Kicks that reach the fleet's other gateways without the database, and revocations that reach those
-//! which alone are without it, as orders (PROTOCOL §19).
+//! Kicks, and users who are disabled, that reach the fleet's other gateways without the database, and
+//! revocations that reach those which alone are without it, as orders (PROTOCOL §19).
 //!
-//! INVARIANT: an order begins with a kick that a command has left in the state directory, or with a
-//! revocation of the store, so the worker can withhold one and make none. An order of another gateway ends
-//! sessions alone that began before it.
+//! INVARIANT: an order begins with a kick that a command or the help desk has left in the state directory,
+//! or with a revocation of the store, so the worker can withhold one and make none. An order of another
+//! gateway ends sessions alone that began before it, and disables a user only if it was sent just now.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -23,7 +23,7 @@ use vpnd_pki::key_file::{self, Content};
 use vpnd_proto::control::UserName;
 use vpnd_proto::time::Time;
 use vpnd_store::postgres::CLOCK_TOLERANCE_S;
-use vpnd_store::{GatewayState, Kicks, Revocation, RevocationCause, SeenKick, Store, StoreError};
+use vpnd_store::{GatewayState, Kick, Kicks, Revocation, RevocationCause, SeenKick, Store, StoreError};
 use vpnd_sys::clock::{Clocks, now};
 use vpnd_sys::log_limit::LogLimit;
 
@@ -39,6 +39,15 @@ const KEPT_S: u64 = 60;
 /// A kick that the store has is forgotten then, also without all confirmations: a gateway that starts reads
 /// the store.
 const KEPT_AT_MOST_S: u64 = 3_600;
+/// Time with the store, seconds, after which this gateway writes what another one has ordered and not
+/// written: that one may be gone, or without the store for long.
+const WRITES_OTHERS_AFTER_S: u64 = 10;
+/// Time between two attempts to write within which the store was there, seconds.
+const ATTEMPTS_S: u64 = 2;
+/// An order that disables a user is dropped if it was sent before or after this time, seconds. It may be a
+/// recorded one, and its user enabled since. Clocks of gateways may differ by a third of it.
+const SENT_WITHIN_S: u64 = 60;
+const _: () = assert!(SENT_WITHIN_S >= 6 * CLOCK_TOLERANCE_S && SENT_WITHIN_S < KEPT_AT_MOST_S);
 /// Time for a kick that was sent to be written, or to wait for the store by its age.
 const SENT_FOR: Duration = Duration::from_secs(10);
 
@@ -81,6 +90,8 @@ struct State {
     readers: BTreeSet<String>,
     /// When revocations were read last: the beginning of that.
     read: Option<Time>,
+    /// Since when the store was there at each attempt to write, and the last one; by the clock of sessions.
+    writes: Option<(u64, u64)>,
     /// Orders that were passed on, and when they came.
     held: Vec<(Order, Time)>,
 }
@@ -110,7 +121,13 @@ impl State {
 impl Courier {
     /// The one of this state directory, where the gateway's key is made if there is none. A damaged one
     /// is replaced: the others learn of the new one.
-    pub(crate) fn open(state_dir: &Path, name: &str, port: u16, clocks: Clocks) -> io::Result<Self> {
+    pub(crate) fn open(
+        state_dir: &Path,
+        kicks: Kicks,
+        name: &str,
+        port: u16,
+        clocks: Clocks,
+    ) -> io::Result<Self> {
         let path = state_dir.join(KEY_FILE);
         let (mut file, content) = key_file::open_or_create(&path)?;
         let key = match content {
@@ -126,17 +143,19 @@ impl Courier {
             said: None,
             readers: BTreeSet::new(),
             read: None,
+            writes: None,
             held: Vec::new(),
         };
-        let (name, kicks) = (name.to_owned(), Kicks::of_state_dir(state_dir));
-        Ok(Self { name, port, clocks, kicks, state: Mutex::new(state) })
+        Ok(Self { name: name.to_owned(), port, clocks, kicks, state: Mutex::new(state) })
     }
 
     /// Takes what has come, and says what is to be sent and done. Waits for no database but the kicks'
     /// own, and for that without the lock: notices are made under one of the whole fleet.
     pub(super) fn turn(&self, turn: OrdersTurn, now: Time) -> OrdersReply {
-        let kicks = logged(self.kicks.see(self.clocks).and_then(|()| self.kicks.unconfirmed()));
-        let (mut reply, orders, news) = self.take_turn(turn, kicks.as_deref(), now);
+        let kicks = self.see().and_then(|()| logged(self.kicks.unconfirmed()));
+        let own = self.to_disable_here(kicks.as_deref().unwrap_or_default(), &turn.done);
+        let (mut reply, mut orders, news) = self.take_turn(turn, kicks.as_deref(), now);
+        orders.retain(|order| !is_to_disable(order) || self.disables(order));
         // Before a kick counts as given.
         for (id, confirmed) in news {
             let confirmations: Vec<_> =
@@ -145,8 +164,46 @@ impl Courier {
                 self.state().kept.insert(id, (confirmed, now));
             }
         }
-        reply.orders = orders.into_iter().map(|order| self.ordered(order)).collect();
+        reply.orders = own.into_iter().chain(orders).map(|order| self.ordered(order)).collect();
         reply
+    }
+
+    /// Has those hold who were disabled since the last call; nothing after an error of the disk.
+    pub(super) fn see(&self) -> Option<()> {
+        logged(self.kicks.see(self.clocks))
+    }
+
+    /// The orders of this gateway that its worker has to carry out, too, but for those that it has done.
+    fn to_disable_here(&self, kicks: &[SeenKick], done: &[OrderDone]) -> Vec<Order> {
+        let mut orders = Vec::new();
+        for seen in kicks.iter().filter(|seen| seen.kick.is_disable && seen.here.is_none()) {
+            let done = done.iter().find(|done| *done.id == seen.kick.id).and_then(|done| done.ended);
+            match done {
+                Some(sessions) => _ = logged(self.kicks.carried_out(&seen.kick.id, sessions)),
+                None => orders.extend(order(seen)),
+            }
+        }
+        orders
+    }
+
+    /// Disables a user here by the order of another gateway, until the store has it; whether the order was
+    /// sent just now. One that is not kept is not confirmed.
+    fn disables(&self, order: &Order) -> bool {
+        let steady_s = (self.clocks.steady)();
+        let is_fresh = order.sent_s.abs_diff(steady_s) <= SENT_WITHIN_S;
+        let (id, user, at_s) = (order.id.into(), order.user.to_string(), order.at_s.min(steady_s));
+        let kick = Kick { id, user, at_s, is_disable: true, source: None };
+        if !is_fresh && FAILURES.admits() {
+            tracing::warn!(
+                user = kick.user,
+                sent_s = order.sent_s,
+                "an order was not sent just now: compare the clocks"
+            );
+        }
+        if !is_fresh || logged(self.kicks.take(&kick, steady_s)).is_none() {
+            self.state().orders.put_off(order.id);
+        }
+        is_fresh
     }
 
     /// The part of a turn under the lock: also the orders of others, and the confirmations that are new.
@@ -172,7 +229,7 @@ impl Courier {
         let received = turn.received.into_iter().take(MAX_FLEET_DATAGRAMS);
         let orders: Vec<Order> = received.filter_map(|datagram| state.orders.receive(&datagram)).collect();
         let orders = state.sift(orders, now);
-        let to_send = state.orders.poll(now).into_iter();
+        let to_send = state.orders.poll(now, (self.clocks.steady)()).into_iter();
         let to_send = to_send.map(|sent| FleetDatagram { to: sent.to, bytes: sent.datagram.into() });
         let reply = OrdersReply {
             filter: state.orders.filter().0.into(),
@@ -189,10 +246,13 @@ impl Courier {
     }
 
     fn ordered(&self, order: Order) -> OrderedEnd {
-        let Order { id, user, device, cause, at_s, .. } = order;
-        tracing::info!(user = &*user, ?cause, "another gateway orders the end of sessions");
+        let now_s = (self.clocks.steady)();
+        // One who is disabled now has no session, however late the order is.
+        let is_out = is_to_disable(&order) && self.kicks.holds(&order.user).unwrap_or(false);
         // Another gateway's clock may be ahead; none is so by more.
-        let at_s = at_s.min((self.clocks.steady)());
+        let at_s = if is_out { now_s } else { order.at_s.min(now_s) };
+        let Order { id, user, device, cause, .. } = order;
+        tracing::info!(user = &*user, ?cause, "the end of sessions is ordered");
         OrderedEnd {
             id,
             revoked: Revoked { name: user, cause, device, groups: None },
@@ -217,7 +277,7 @@ impl Courier {
             }
             let (id, device) = (ByteArray::from(rand::random::<[u8; 16]>()), device.map(|id| id.0.into()));
             let at_s = (self.clocks.steady)();
-            let order = Order { id, user, device, cause: *cause, at_s, is_stored: true };
+            let order = Order { id, user, device, cause: *cause, at_s, is_stored: true, sent_s: at_s };
             state.orders.pass_on(begun, order, to.clone());
         }
     }
@@ -236,13 +296,27 @@ impl Courier {
     /// the store has one waits for those that are named then. A worker that withholds them holds a kick
     /// back for a second.
     pub(super) fn write(&self, store: &dyn Store) -> Result<(), StoreError> {
-        self.kicks.see(self.clocks)?;
+        self.see();
         let is_sent = |id: &OrderId| self.state().kept.contains_key(id);
-        let written = self.kicks.write(store, is_sent, self.clocks)?;
+        let written =
+            store.write_kicks(&is_sent, self.writes_others(), self.clocks).inspect_err(|error| {
+                if !error.is_for_now() && FAILURES.admits() {
+                    tracing::error!(%error, "kicks are not in the user database");
+                }
+            })?;
         if written > 0 {
             tracing::info!(kicks = written, "kicks are in the user database now");
         }
         Ok(())
+    }
+
+    /// Whether the store was there for long; called at each attempt to write.
+    fn writes_others(&self) -> bool {
+        let (mut state, now_s) = (self.state(), (self.clocks.steady)());
+        let is_there = |(_, last_s): &(u64, u64)| last_s.abs_diff(now_s) <= ATTEMPTS_S;
+        let since_s = state.writes.filter(is_there).map_or(now_s, |(since_s, _)| since_s);
+        state.writes = Some((since_s, now_s));
+        since_s.abs_diff(now_s) > WRITES_OTHERS_AFTER_S
     }
 
     /// Goes by the fleet as the store has it: other gateways give no more orders, and kicks are forgotten
@@ -266,7 +340,9 @@ impl Courier {
                 let confirmed = |name: &String| known.iter().any(|(at, ended)| at == name && ended.is_some());
                 Some(silent.iter().all(confirmed))
             };
-            if (self.clocks.steady)().abs_diff(seen.steady_s) > KEPT_AT_MOST_S || is_over() == Some(true) {
+            let is_old = (self.clocks.steady)().abs_diff(seen.steady_s) > KEPT_AT_MOST_S;
+            // Another gateway's order is to be known if it comes again.
+            if is_old || seen.is_own && is_over() == Some(true) {
                 logged(self.kicks.forget(id));
             }
         }
@@ -317,11 +393,22 @@ impl Answer<OrdersTurn> for Service {
 }
 
 fn give(orders: &mut Orders, seen: &SeenKick, now: Time) {
-    let Ok(user) = UserName::new(seen.kick.user.as_str()) else { return };
-    if !orders.is_given(&seen.kick.id) {
-        let (id, cause, at_s) = (seen.kick.id.into(), RevocationCause::Kicked, seen.steady_s);
-        orders.give(now, Order { id, user, device: None, cause, at_s, is_stored: false });
+    if let (false, Some(order)) = (orders.is_given(&seen.kick.id), order(seen)) {
+        orders.give(now, order);
     }
+}
+
+fn order(seen: &SeenKick) -> Option<Order> {
+    let SeenKick { kick, steady_s, .. } = seen;
+    let user = UserName::new(kick.user.as_str()).ok()?;
+    let cause = if kick.is_disable { RevocationCause::Disabled } else { RevocationCause::Kicked };
+    let (id, at_s) = (kick.id.into(), *steady_s);
+    Some(Order { id, user, device: None, cause, at_s, is_stored: false, sent_s: at_s })
+}
+
+/// Whether the order disables its user: the store does not do so.
+fn is_to_disable(order: &Order) -> bool {
+    order.cause == RevocationCause::Disabled && !order.is_stored
 }
 
 /// The result, or nothing after an error of the disk: orders of others are carried out meanwhile.

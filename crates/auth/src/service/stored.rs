@@ -3,7 +3,7 @@
 //! INVARIANT: a session goes on only as its user may have one now, with addresses of the pools.
 
 use minicbor::bytes::ByteArray;
-use vpnd_proto::session::SessionId;
+use vpnd_proto::session::{DeviceId, SessionId};
 
 use super::{Service, account, latest_end_s};
 use crate::lease::Addresses;
@@ -15,6 +15,7 @@ impl Service {
     pub(super) fn session(&self, id: SessionId) -> Result<Option<StoredSession>, StoreError> {
         let Some((session, user)) = self.usable(id)? else { return Ok(None) };
         let Leased { ipv4: v4, ipv6: v6 } = session.addresses;
+        self.portal.heard().goes_on(id, user.id, DeviceId(session.device.into()));
         self.accounting().restored(id, &user, Addresses { v4, v6 });
         self.absent().remove(id);
         Ok(Some(session))
@@ -22,30 +23,24 @@ impl Service {
 
     /// The session and its user, if a client may attach to it.
     pub(super) fn usable(&self, id: SessionId) -> Result<Option<(StoredSession, User)>, StoreError> {
-        let Some(record) = self.record_of(id)? else { return Ok(None) };
+        let Some(record) = self.store.session(id, (self.clocks.steady)())? else { return Ok(None) };
         let Some(user) = self.store.user_by_id(record.user)? else { return Ok(None) };
         Ok(self.usable_by(record, &user)?.map(|session| (session, user)))
     }
 
     /// The session, if it is this user's and its client may go on with it.
     pub(super) fn usable_of(&self, id: SessionId, user: &User) -> Result<Option<StoredSession>, StoreError> {
-        match self.record_of(id)?.filter(|record| record.user == user.id) {
+        let record = self.store.session(id, (self.clocks.steady)())?;
+        match record.filter(|record| record.user == user.id) {
             Some(record) => self.usable_by(record, user),
             None => Ok(None),
         }
     }
 
-    fn record_of(&self, id: SessionId) -> Result<Option<SessionRecord>, StoreError> {
-        if self.kicks().has(id) {
-            return Ok(None);
-        }
-        self.store.session(id, (self.clocks.steady)())
-    }
-
     fn usable_by(&self, record: SessionRecord, user: &User) -> Result<Option<StoredSession>, StoreError> {
         let (id, now_s, store) = (record.id, (self.clocks.steady)(), self.store.as_ref());
         // The client logs in then, and is refused with the reason.
-        if user.has_expired((self.clocks.wall)()) {
+        if !user.enabled || user.has_expired((self.clocks.wall)()) {
             return Ok(None);
         }
         let Some(profile) = self.access.of(user) else { return Ok(None) };

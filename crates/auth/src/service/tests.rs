@@ -23,7 +23,7 @@ use vpnd_store::audit::Event;
 use vpnd_store::audit::testing::Recorded;
 use vpnd_store::password::Hasher;
 use vpnd_store::sqlite::Sqlite;
-use vpnd_store::{Family, NewUser, UserChange};
+use vpnd_store::{Family, Kick, NewUser, UserChange};
 
 fn service(directory: &Path) -> Arc<Service> {
     service_with(directory, None, Clocks::default())
@@ -517,22 +517,27 @@ async fn a_kicked_session_that_the_store_does_not_end_goes_on_for_nobody() {
         let traffic = vpnd_ipc::gateway::auth::Traffic::default();
         Commit(vec![Write::Ended { session, code, traffic }, Write::End(session)])
     };
-    assert_eq!(failed(&service, end(Code::Idle)).await, 1);
-    assert!(ask(&service, SessionQuery(session)).await.is_some(), "it is no kick");
-    assert_eq!(failed(&service, end(Code::Kicked)).await, 1);
-    service.try_kicks();
-    assert!(ask(&service, SessionQuery(session)).await.is_none(), "while this process runs");
-    let ends = || {
-        let ended = |event: &Event| matches!(event, Event::Ended { reason, .. } if reason == "kicked");
-        audit.events().iter().filter(|event| ended(event)).count()
-    };
-    assert_eq!(ends(), 0);
-    sql("DROP TRIGGER broken");
-    service.try_kicks();
-    service.try_kicks();
-    assert_eq!(ends(), 1, "it is over now, once");
+    assert_eq!(failed(&service, end(Code::Kicked)).await, 0);
     let after_restart = self::service(directory.path());
-    assert!(ask(&after_restart, SessionQuery(session)).await.is_none(), "the store has it now");
+    for service in [&service, &after_restart] {
+        assert!(ask(service, SessionQuery(session)).await.is_none());
+    }
+    let ended = |event: &Event| matches!(event, Event::Ended { reason, .. } if reason == "kicked");
+    assert_eq!(audit.events().iter().filter(|event| ended(event)).count(), 1, "it is over");
+}
+
+#[tokio::test]
+async fn a_user_who_is_disabled_by_an_order_begins_no_session_and_goes_on_with_none() {
+    let directory = tempfile::tempdir().unwrap();
+    let service = service(directory.path());
+    let [before, under_way] = [granted(&service, 1).await, granted(&service, 2).await];
+    assert_eq!(failed(&service, keep(before)).await, 0);
+    assert!(ask(&service, SessionQuery(before)).await.is_some());
+    let kick = Kick { id: [1; 16], user: "ann".to_owned(), at_s: 1, is_disable: true, source: None };
+    service.store.kicks().take(&kick, 1).unwrap();
+    assert!(ask(&service, SessionQuery(before)).await.is_none());
+    assert_eq!(failed(&service, keep(under_way)).await, 1);
+    assert!(!matches!(ask(&service, login("right", 3)).await, LoginReply::Granted(_)));
 }
 
 #[tokio::test]

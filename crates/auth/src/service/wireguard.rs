@@ -47,16 +47,13 @@ impl Answer<Handshake> for Service {
 impl Answer<AdmitDevice> for Service {
     async fn answer(self: &Arc<Self>, AdmitDevice { peer, outer }: AdmitDevice) -> Result<Admission, Reason> {
         // It may have to wait until timestamps of handshakes are stored.
-        let renewed = self
+        let has_shown = self
             .blocking(move |service| {
-                Ok(service.wireguard.as_ref().and_then(|wireguard| wireguard.has_shown(peer.into())))
+                Ok(service.wireguard.as_ref().is_some_and(|wireguard| wireguard.has_shown(peer.into())))
             })
             .await?;
-        let Some((device, renewed_s)) = renewed else {
+        if !has_shown {
             return Ok(Admission::Refused(Refusal::Credentials.into()));
-        };
-        if self.kicks().holds(device, renewed_s) {
-            return Ok(Admission::Walled);
         }
         let has_pages = self.portal().is_on();
         let (now_s, steady_s) = (self.now_s(), (self.clocks.steady)());
@@ -240,6 +237,17 @@ impl Service {
         }
         wireguard.keep_outer(heard);
         not_kept
+    }
+
+    /// The user and the device of a session: as this process remembers, which neither waits for the
+    /// store nor fails with it, or else by the store.
+    fn owner_of(&self, session: SessionId, now_s: u64) -> Result<Option<(UserId, DeviceId)>, StoreError> {
+        let remembered = self.portal.heard().owner(session);
+        if remembered.is_some() {
+            return Ok(remembered);
+        }
+        let record = self.store.session(session, now_s)?;
+        Ok(record.map(|record| (record.user, record.device)))
     }
 
     fn record_two_devices(&self, (user, id): (UserId, DeviceId), outer: IpAddr) -> Result<(), StoreError> {

@@ -6,6 +6,8 @@ use vpnd_crypto::Secret;
 use super::*;
 
 const NOW: Time = Time::from_nanos(1_000_000_000);
+/// The time at which datagrams are sent, seconds since 1970.
+const SENT_S: u64 = 1_000;
 
 fn counting() -> Random {
     let mut number = 0_u8;
@@ -44,12 +46,13 @@ fn order(id: u8) -> Order {
         cause: RevocationCause::Kicked,
         at_s: 1_000,
         is_stored: false,
+        sent_s: SENT_S,
     }
 }
 
 /// The only datagram that is due.
 fn due(gateway: &mut Orders, now: Time) -> Vec<u8> {
-    let mut outgoing = gateway.poll(now);
+    let mut outgoing = gateway.poll(now, SENT_S);
     assert_eq!(outgoing.len(), 1, "{outgoing:?}");
     outgoing.remove(0).datagram
 }
@@ -62,24 +65,26 @@ fn confirmed(gateway: &Orders, id: u8) -> Vec<Option<u64>> {
 fn an_order_is_sent_to_all_others_until_they_confirm_it() {
     let mut fleet = fleet(3);
     assert!(fleet[0].give(NOW, order(1)));
-    let sent = fleet[0].poll(NOW);
+    let sent = fleet[0].poll(NOW, SENT_S);
     assert_eq!(sent.iter().map(|outgoing| outgoing.to).collect::<Vec<_>>(), [address(2), address(3)]);
-    assert!(fleet[0].poll(NOW).is_empty(), "not twice at once");
+    assert!(fleet[0].poll(NOW, SENT_S).is_empty(), "not twice at once");
     assert_eq!(fleet[1].receive(&sent[0].datagram), Some(order(1)));
-    assert!(fleet[1].poll(NOW).is_empty(), "not before it is carried out");
+    assert!(fleet[1].poll(NOW, SENT_S).is_empty(), "not before it is carried out");
     fleet[1].carried_out([1; 16].into(), Some(2));
     let confirmation = due(&mut fleet[1], NOW);
     assert_eq!(fleet[0].receive(&confirmation), None);
     assert_eq!(confirmed(&fleet[0], 1), [Some(2), None]);
 
-    let again = fleet[0].poll(NOW + FAST);
+    let again = fleet[0].poll(NOW + FAST, SENT_S + 1);
     assert_eq!(again.iter().map(|outgoing| outgoing.to).collect::<Vec<_>>(), [address(3)]);
+    let received = fleet[2].receive(&again[0].datagram);
+    assert_eq!(received, Some(Order { sent_s: SENT_S + 1, ..order(1) }), "it says when it was sent");
     let later = NOW + FAST_FOR;
-    assert_eq!(fleet[0].poll(later).len(), 1);
-    assert!(fleet[0].poll(later + FAST).is_empty(), "by now there is time");
-    assert_eq!(fleet[0].poll(later + SLOW).len(), 1);
+    assert_eq!(fleet[0].poll(later, SENT_S).len(), 1);
+    assert!(fleet[0].poll(later + FAST, SENT_S).is_empty(), "by now there is time");
+    assert_eq!(fleet[0].poll(later + SLOW, SENT_S).len(), 1);
     fleet[0].keep_given(&BTreeSet::new());
-    assert!(fleet[0].poll(later + 2 * SLOW).is_empty());
+    assert!(fleet[0].poll(later + 2 * SLOW, SENT_S).is_empty());
 }
 
 #[test]
@@ -89,9 +94,9 @@ fn a_replayed_order_is_confirmed_again_and_not_carried_out_again() {
     let sent = due(&mut fleet[0], NOW);
     assert_eq!(fleet[1].receive(&sent), Some(order(1)));
     assert_eq!(fleet[1].receive(&sent), None, "it is under way");
-    assert!(fleet[1].poll(NOW).is_empty());
+    assert!(fleet[1].poll(NOW, SENT_S).is_empty());
     fleet[1].carried_out([1; 16].into(), Some(1));
-    fleet[1].poll(NOW);
+    fleet[1].poll(NOW, SENT_S);
     let repeated = due(&mut fleet[0], NOW + FAST);
     for datagram in [&sent, &repeated] {
         assert_eq!(fleet[1].receive(datagram), None);
@@ -108,7 +113,7 @@ fn an_order_that_was_put_off_is_carried_out_when_it_is_repeated() {
     let sent = due(&mut fleet[0], NOW);
     assert!(fleet[1].receive(&sent).is_some());
     fleet[1].put_off([1; 16].into());
-    assert!(fleet[1].poll(NOW).is_empty());
+    assert!(fleet[1].poll(NOW, SENT_S).is_empty());
     assert_eq!(fleet[1].receive(&sent), Some(order(1)));
 }
 
@@ -120,14 +125,14 @@ fn an_order_whose_end_was_not_stored_is_not_confirmed_on_its_repetition() {
     assert!(fleet[1].receive(&sent).is_some());
     fleet[1].carried_out([1; 16].into(), None);
     assert_eq!(fleet[1].receive(&sent), None, "there is no session left that it could end");
-    assert!(fleet[1].poll(NOW).is_empty());
+    assert!(fleet[1].poll(NOW, SENT_S).is_empty());
 }
 
 #[test]
 fn orders_of_strangers_and_of_gateways_that_have_left_change_nothing() {
     let mut fleet = fleet(3);
     fleet[2].give(NOW, order(1));
-    let sent = fleet[2].poll(NOW).remove(1).datagram;
+    let sent = fleet[2].poll(NOW, SENT_S).remove(1).datagram;
     let mut stranger = Orders::new(OwnKey::new(Secret::new([9; 32])), counting());
     stranger.learn("gw2", fleet[1].public_key(), address(2));
     stranger.give(NOW, order(2));
@@ -140,14 +145,14 @@ fn orders_of_strangers_and_of_gateways_that_have_left_change_nothing() {
 fn a_confirmation_counts_for_its_sender_alone() {
     let mut fleet = fleet(3);
     fleet[0].give(NOW, order(1));
-    fleet[0].poll(NOW);
+    fleet[0].poll(NOW, SENT_S);
     fleet[2].give(NOW, order(1));
-    fleet[2].poll(NOW);
+    fleet[2].poll(NOW, SENT_S);
     // The second has the order of the third with the same name.
-    let sent = fleet[2].poll(NOW + FAST).remove(1).datagram;
+    let sent = fleet[2].poll(NOW + FAST, SENT_S).remove(1).datagram;
     assert!(fleet[1].receive(&sent).is_some());
     fleet[1].carried_out([1; 16].into(), Some(7));
-    let confirmation = fleet[1].poll(NOW).remove(0);
+    let confirmation = fleet[1].poll(NOW, SENT_S).remove(0);
     assert_eq!(confirmation.to, address(3));
     fleet[0].receive(&confirmation.datagram);
     assert_eq!(confirmed(&fleet[0], 1), [None, None], "it is for another gateway");
@@ -162,10 +167,10 @@ fn a_gateway_that_comes_later_or_with_another_key_gets_the_orders_under_way() {
     fleet[1].carried_out([1; 16].into(), Some(0));
     let confirmation = due(&mut fleet[1], NOW);
     fleet[0].receive(&confirmation);
-    assert!(fleet[0].poll(NOW + SLOW).is_empty());
+    assert!(fleet[0].poll(NOW + SLOW, SENT_S).is_empty());
     fleet[0].learn("gw2", OwnKey::new(Secret::new([8; 32])).public(), address(8));
     fleet[0].learn("gw7", OwnKey::new(Secret::new([7; 32])).public(), address(7));
-    let sent = fleet[0].poll(NOW + SLOW);
+    let sent = fleet[0].poll(NOW + SLOW, SENT_S);
     assert_eq!(sent.iter().map(|outgoing| outgoing.to).collect::<Vec<_>>(), [address(8), address(7)]);
 }
 
@@ -179,7 +184,7 @@ fn an_order_that_is_passed_on_is_for_some_gateways_and_for_some_time() {
     };
     let to = || BTreeSet::from([name(3)]);
     fleet[0].pass_on(NOW, numbered(0), to());
-    let sent = fleet[0].poll(NOW);
+    let sent = fleet[0].poll(NOW, SENT_S);
     assert_eq!(sent.iter().map(|outgoing| outgoing.to).collect::<Vec<_>>(), [address(3)]);
     for number in 1..=MAX_PASSED_ON {
         fleet[0].pass_on(NOW + FAST, numbered(number as u16), to());
@@ -204,8 +209,8 @@ fn numbers_have_limits() {
     };
     assert!((0..MAX_GIVEN).all(|number| fleet[0].give(NOW, numbered(number))));
     assert!(!fleet[0].give(NOW, numbered(MAX_GIVEN)));
-    assert_eq!(fleet[0].poll(NOW).len(), MAX_AT_ONCE);
-    assert_eq!(fleet[0].poll(NOW).len(), MAX_GIVEN - MAX_AT_ONCE, "the others have their turn");
+    assert_eq!(fleet[0].poll(NOW, SENT_S).len(), MAX_AT_ONCE);
+    assert_eq!(fleet[0].poll(NOW, SENT_S).len(), MAX_GIVEN - MAX_AT_ONCE, "the others have their turn");
     for number in 0..2 * MAX_TAKEN {
         let order = numbered(number);
         assert_eq!(fleet[1].take("gw1".to_owned(), order.clone()), Some(order));
@@ -237,7 +242,7 @@ proptest! {
         fleet[1].give(now, order(2));
         for _ in 0..200 {
             let mut on_their_way: Vec<Outgoing> = std::mem::take(&mut late);
-            on_their_way.extend(fleet.iter_mut().flat_map(|gateway| gateway.poll(now)));
+            on_their_way.extend(fleet.iter_mut().flat_map(|gateway| gateway.poll(now, SENT_S)));
             for outgoing in on_their_way {
                 let to = (1..=3).find(|number| address(*number) == outgoing.to).unwrap();
                 let copies = match fates.next() {

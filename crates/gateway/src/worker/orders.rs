@@ -127,7 +127,7 @@ impl Orders {
         let EndedCounts { counts, is_stored } = core.end_begun(which).await?;
         for (OrderedEnd { id, revoked, .. }, sessions) in orders.iter().zip(counts) {
             let cause = revoked.cause;
-            tracing::info!(user = %revoked.name, ?cause, sessions, "ended by another gateway's order");
+            tracing::info!(user = %revoked.name, ?cause, sessions, "ended by an order");
             self.done.push(OrderDone { id: *id, ended: is_stored.then_some(sessions as u64) });
         }
         Ok(())

@@ -97,12 +97,16 @@ pub enum Trouble {
     /// In words, from the process that has used it.
     #[error("{0}")]
     Told(String),
+    /// So, of one that may be there again in a while.
+    #[error("{0}")]
+    ToldForNow(String),
 }
 
 impl Trouble {
     /// Whether sessions go on meanwhile: what is wrong with a database says nothing against them,
     /// unless they are another gateway's by now.
-    pub(crate) fn is_for_now(&self) -> bool {
+    #[must_use]
+    pub fn is_for_now(&self) -> bool {
         !matches!(
             self,
             Self::Foreign(_)

@@ -1,9 +1,11 @@
 //! A store that another process holds.
 
+use std::fs;
 use std::time::Instant;
 
 use super::*;
 use crate::sqlite::Sqlite;
+use crate::sqlite::connections::open;
 use crate::{
     NewUser, NewWireGuardDevice, PasswordHash, Revocations as _, Sessions as _, UserId, Users as _,
     WireGuardDevices as _,
@@ -147,20 +149,21 @@ fn a_damaged_file_ends_all_that_it_may_have_been_about() {
         let file = directory.path().join("vpnd.db.put-off");
         fs::write(&file, [7; 4_096]).unwrap();
         if under_way {
-            assert!(store.wall_wireguard_device(DeviceId([9; 16]), 1_050).is_err(), "it is noticed");
+            // It is noticed, and this kick is not kept; but it holds.
+            assert!(store.wall_wireguard_device(DeviceId([9; 16]), 1_050).is_err());
         } else {
             store = Sqlite::open(&directory.path().join("vpnd.db")).unwrap();
         }
         // Until the store can be written, and after that.
         assert_eq!([1, 2, 3].map(|id| epoch(&store, id)), [None; 3]);
-        assert_eq!([2, 9].map(|number| walled_s(&store, number).is_some()), [true, false]);
+        assert_eq!([2, 9].map(|number| walled_s(&store, number).is_some()), [true, under_way]);
         assert_eq!(change(&store, new_tokens(1, 5)).unwrap(), [false]);
         assert!(matches!(store.catch_up(NOW_S), Err(StoreError::Busy { .. })));
         release(&other);
         store.catch_up(NOW_S).unwrap();
         let store = Sqlite::open(&directory.path().join("vpnd.db")).unwrap();
         assert_eq!([1, 2, 3].map(|id| epoch(&store, id)), [None; 3]);
-        assert_eq!([2, 9].map(|number| walled_s(&store, number).is_some()), [true, false]);
+        assert_eq!([2, 9].map(|number| walled_s(&store, number).is_some()), [true, under_way]);
         let revoked = store.revocations_since(0).unwrap();
         assert!(revoked.iter().any(|revoked| revoked.user == user), "the gateway ends what it still has");
         assert!(store.add_session(&record(user, 4), 1).unwrap());
@@ -222,4 +225,64 @@ fn a_kick_of_a_device_holds_while_another_process_holds_the_store_and_after_that
     assert_eq!(store.catch_up(NOW_S).unwrap(), 0);
     assert!(store.renew_wireguard_device("ann", DeviceId([2; 16]), NOW_S).unwrap());
     assert_eq!(walled_s(&store, 2), None);
+}
+
+/// A store that ends no session and walls no device.
+const BROKEN: &str =
+    "CREATE TRIGGER no_end BEFORE DELETE ON sessions BEGIN SELECT RAISE(ABORT, 'broken'); END;
+     CREATE TRIGGER no_wall BEFORE UPDATE OF walled_s ON wireguard_devices
+     WHEN new.walled_s IS NOT NULL BEGIN SELECT RAISE(ABORT, 'broken'); END";
+const MENDED: &str = "DROP TRIGGER no_end; DROP TRIGGER no_wall";
+
+#[test]
+fn what_the_store_does_not_keep_survives_the_process_and_holds_nothing_up() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, user, other) = store(directory.path());
+    add_devices(&store, [2, 3]);
+    other.execute_batch(BROKEN).unwrap();
+    store.wall_wireguard_device(DeviceId([2; 16]), 1_050).unwrap();
+    assert_eq!(change(&store, SessionChange::End(SessionId([2; 16]))).unwrap(), [true]);
+    assert_eq!(change(&store, SessionChange::Add(record(user, 9), 0)).unwrap(), [true], "others log in");
+    for (id, store) in (4..).zip([store, Sqlite::open(&directory.path().join("vpnd.db")).unwrap()]) {
+        assert_eq!((epoch(&store, 2), walled_s(&store, 2)), (None, Some(1_050)));
+        assert!(!store.catch_up(NOW_S).unwrap_err().is_for_now());
+        assert_eq!((epoch(&store, 2), walled_s(&store, 2)), (None, Some(1_050)), "it is still not kept");
+        assert_eq!(change(&store, SessionChange::Add(record(user, id), 0)).unwrap(), [true], "others log in");
+    }
+    // One that the store keeps does not wait for the others.
+    hold(&other);
+    let store = Sqlite::open(&directory.path().join("vpnd.db")).unwrap();
+    assert!(store.catch_up(NOW_S).is_err());
+    change(&store, new_tokens(3, 5)).unwrap();
+    release(&other);
+    assert!(!store.catch_up(NOW_S).unwrap_err().is_for_now());
+    let kept: u32 = other.query_row("SELECT max(epoch) FROM sessions", (), |row| row.get(0)).unwrap();
+    assert_eq!(kept, 5);
+    other.execute_batch(MENDED).unwrap();
+    assert_eq!(store.catch_up(NOW_S).unwrap(), 2);
+    let store = Sqlite::open(&directory.path().join("vpnd.db")).unwrap();
+    assert_eq!((epoch(&store, 2), walled_s(&store, 2)), (None, Some(1_050)), "the store has it");
+    assert_eq!(walled_s(&store, 3), None);
+}
+
+#[test]
+fn what_nothing_keeps_is_not_acknowledged_and_holds_while_the_process_runs() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, _, other) = store(directory.path());
+    add_devices(&store, [2, 3]);
+    other.execute_batch(BROKEN).unwrap();
+    assert_eq!(walled_s(&store, 2), None);
+    fs::create_dir(directory.path().join("vpnd.db.put-off")).unwrap();
+    assert!(store.wall_wireguard_device(DeviceId([2; 16]), 1_050).is_err());
+    assert!(change(&store, SessionChange::End(SessionId([2; 16]))).is_err());
+    let state = || ([1, 2].map(|id| epoch(&store, id)), [2, 3].map(|number| walled_s(&store, number)));
+    let expected = ([Some(1), None], [Some(1_050), None]);
+    assert_eq!(state(), expected);
+    assert!(store.catch_up(NOW_S).is_err());
+    assert_eq!(state(), expected, "it is still not kept");
+    other.execute_batch(MENDED).unwrap();
+    assert_eq!(store.catch_up(NOW_S).unwrap(), 2);
+    assert_eq!(state(), expected);
+    let count: u32 = other.query_row("SELECT count(*) FROM sessions", (), |row| row.get(0)).unwrap();
+    assert_eq!((count, store.catch_up(NOW_S).unwrap()), (2, 0), "the store has it");
 }

@@ -5,17 +5,18 @@ use std::net::IpAddr;
 
 use vpnd_proto::attach::Tokens;
 use vpnd_proto::session::{DeviceId, SessionId};
+use vpnd_sys::clock::Clocks;
 
 use super::{
     Connection, Transaction, accounts, carriers, digest, events, fixed_addresses, gateways, notices,
     sessions, users, wireguard,
 };
-use crate::put_off::{Wall, Walls};
+use crate::put_off::{PutOff, Wall};
 use crate::{
     Begun, Carrier, CertificateHash, Device, ExternalUser, Family, Fleet, GatewayReport, GatewayState,
-    HandshakeShown, Lease, LeaseOwner, Leases, LiveSession, LiveUser, NewUser, Notices, Owner, PasswordHash,
-    Revocation, RevocationCause, Revocations, SessionChange, SessionRecord, Sessions, StoreError, TakenAway,
-    User, UserChange, UserId, UserImport, UserPage, Users,
+    HandshakeShown, Kicks, Lease, LeaseOwner, Leases, LiveSession, LiveUser, NewUser, Notices, Owner,
+    PasswordHash, Revocation, RevocationCause, Revocations, SessionChange, SessionRecord, Sessions,
+    StoreError, TakenAway, User, UserChange, UserId, UserImport, UserPage, Users,
 };
 
 /// Revocations that may be kept though they were carried out, so that not each is a change of its
@@ -56,8 +57,13 @@ pub(crate) trait Database: Send + Sync {
     /// Keeps that a device was walled, or puts that off.
     fn wall_device(&self, wall: Wall) -> Result<(), StoreError>;
 
-    /// The walls that were put off; to be read before the store is.
-    fn walls_put_off(&self) -> Result<Walls, StoreError>;
+    /// Changes that were put off. Walls are to be read there before the store is read.
+    fn put_off(&self) -> &PutOff;
+
+    /// The user, who may not log in if they are disabled by a kick that was put off.
+    fn kicked(&self, user: User) -> Result<User, StoreError> {
+        Ok(User { enabled: user.enabled && !self.put_off().kicks().holds(&user.name)?, ..user })
+    }
 
     /// Learns of revocations that someone has made.
     fn learnt_of(&self, _revocations: &[Revocation]) {}
@@ -90,26 +96,31 @@ impl<D: Database> Users for D {
     }
 
     fn user(&self, name: &str) -> Result<Option<User>, StoreError> {
-        self.read(|c| users::by_name(c, name))
+        self.read(|c| users::by_name(c, name))?.map(|user| self.kicked(user)).transpose()
     }
 
     fn user_by_id(&self, id: UserId) -> Result<Option<User>, StoreError> {
-        self.read(|c| users::by_id(c, id))
+        self.read(|c| users::by_id(c, id))?.map(|user| self.kicked(user)).transpose()
     }
 
     fn user_by_subject(&self, source: &str, subject: &str) -> Result<Option<User>, StoreError> {
-        self.read(|c| match accounts::by_subject(c, source, subject)? {
+        let found = self.read(|c| match accounts::by_subject(c, source, subject)? {
             Some((id, _)) => users::by_id(c, id),
             None => Ok(None),
-        })
+        })?;
+        found.map(|user| self.kicked(user)).transpose()
     }
 
     fn find_users(&self, part: &str, after: Option<&str>, limit: usize) -> Result<UserPage, StoreError> {
-        self.read(|c| users::find(c, part, after, limit))
+        let mut page = self.read(|c| users::find(c, part, after, limit))?;
+        for user in &mut page.users {
+            user.enabled &= !self.put_off().kicks().holds(&user.name)?;
+        }
+        Ok(page)
     }
 
     fn users(&self) -> Result<Vec<User>, StoreError> {
-        self.read(users::all)
+        self.read(users::all)?.into_iter().map(|user| self.kicked(user)).collect()
     }
 
     fn set_enabled(&self, name: &str, enabled: bool, now_s: u64) -> Result<(), StoreError> {
@@ -118,11 +129,11 @@ impl<D: Database> Users for D {
     }
 
     fn refresh_external(&self, user: &ExternalUser, now_s: u64) -> Result<User, StoreError> {
-        self.change(|t| accounts::refresh_external(t, user, now_s))
+        self.kicked(self.change(|t| accounts::refresh_external(t, user, now_s))?)
     }
 
     fn update_external(&self, user: &ExternalUser, now_s: u64) -> Result<User, StoreError> {
-        self.change(|t| accounts::update_external(t, user, now_s))
+        self.kicked(self.change(|t| accounts::update_external(t, user, now_s))?)
     }
 
     fn modify_user(&self, name: &str, change: &UserChange, now_s: u64) -> Result<(), StoreError> {
@@ -438,5 +449,18 @@ impl<D: Database> Fleet for D {
             Some(gateway) => gateways::drain_unless_last(t, gateway).map(Ok),
             None => Ok(Err(StoreError::NoFleet)),
         })
+    }
+
+    fn kicks(&self) -> &Kicks {
+        self.put_off().kicks()
+    }
+
+    fn write_kicks(
+        &self,
+        is_sent: &dyn Fn(&[u8; 16]) -> bool,
+        writes_others: bool,
+        clocks: Clocks,
+    ) -> Result<usize, StoreError> {
+        self.put_off().kicks().write(self, is_sent, writes_others, clocks)
     }
 }

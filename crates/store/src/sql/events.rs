@@ -69,6 +69,12 @@ pub(crate) fn revocations_since(c: &Connection, seq: u64) -> Result<Vec<Revocati
     c.statement(sql).query_all([seq], revocation_from_row)
 }
 
+/// Whether a user of this name was disabled at this time or later.
+pub(crate) fn is_disabled_since(c: &Connection, name: &str, at_s: u64) -> Result<bool> {
+    let sql = "SELECT 1 FROM revocations WHERE name = ? AND cause = ? AND at_s >= ? LIMIT 1";
+    c.statement(sql).exists(params![name, word(RevocationCause::Disabled), at_s])
+}
+
 fn revocation_from_row(row: &Row<'_>) -> Result<Revocation> {
     let cause: String = row.get("cause")?;
     Ok(Revocation {

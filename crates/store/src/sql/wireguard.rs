@@ -39,7 +39,7 @@ impl<D: Database> WireGuardDevices for D {
     }
 
     fn wireguard_devices_of(&self, user: UserId) -> Result<Vec<WireGuardDevice>, StoreError> {
-        let walls = self.walls_put_off()?;
+        let walls = self.put_off().walls()?;
         let mut devices = self.read(|c| of_user(c, user))?;
         for device in &mut devices {
             device.walled_s = device.walled_s.or_else(|| walls.kept(device));
@@ -52,10 +52,11 @@ impl<D: Database> WireGuardDevices for D {
         public_key: &[u8; 32],
         now_s: u64,
     ) -> Result<Option<FoundDevice>, StoreError> {
-        let walls = self.walls_put_off()?;
+        let walls = self.put_off().walls()?;
         let mut found = self.read(|c| by_key(c, public_key, now_s))?;
         if let Some(found) = &mut found {
             found.device.walled_s = found.device.walled_s.or_else(|| walls.of(found));
+            found.user.enabled &= !self.put_off().kicks().holds(&found.user.name)?;
         }
         Ok(found)
     }

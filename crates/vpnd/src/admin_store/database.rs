@@ -7,12 +7,13 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use minicbor::{Decode, Encode};
 
 use super::message::Opening;
 use vpnd_config::ServerConfig;
-use vpnd_config::database::PostgresSettings;
+use vpnd_config::database::{DatabaseHost, PostgresSettings};
 use vpnd_config::fleet::Fleet;
 use vpnd_ipc::gateway::database::DatabaseLaunch;
 use vpnd_store::StoreError;
@@ -20,6 +21,8 @@ use vpnd_store::postgres::{Access, Dial, Dialled, Holder, Postgres, Trouble};
 
 /// Connections to each server: a command that moves a store needs this many.
 const CONNECTIONS: usize = 6;
+/// Limit for the connections to all servers, and for each answer, with [`Opening::Promptly`].
+pub(super) const PROMPTLY: Duration = Duration::from_millis(600);
 
 /// How the process reaches the database.
 #[derive(Debug, Encode, Decode)]
@@ -52,7 +55,9 @@ impl DatabaseTarget {
         let settings = match opening {
             Opening::Audit | Opening::Replace | Opening::Kicks => None,
             Opening::Move => config.store.postgres.as_ref(),
-            Opening::Existing | Opening::Create | Opening::Inspect => config.store.database(),
+            Opening::Existing | Opening::Promptly | Opening::Create | Opening::Inspect => {
+                config.store.database()
+            }
         };
         let Some(settings) = settings else { return Ok(None) };
         let failed = |error: anyhow::Error| StoreError::Database {
@@ -63,7 +68,13 @@ impl DatabaseTarget {
         let (mut unreachable, mut descriptors) = (Vec::new(), Vec::new());
         let wanted = if opening == Opening::Move { CONNECTIONS } else { 2 };
         for host in &settings.hosts {
-            let dialled: io::Result<Vec<OwnedFd>> = (0..wanted).map(|_| host.dial()).collect();
+            let connect = || match host {
+                DatabaseHost::Address(address) if opening == Opening::Promptly => {
+                    vpnd_sys::dial::connect(address, PROMPTLY / settings.hosts.len().max(1) as u32)
+                }
+                host => host.dial(),
+            };
+            let dialled: io::Result<Vec<OwnedFd>> = (0..wanted).map(|_| connect()).collect();
             match dialled {
                 Ok(connections) => {
                     descriptors.extend(connections);

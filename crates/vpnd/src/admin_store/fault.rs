@@ -55,9 +55,9 @@ pub(crate) enum Fault {
     KeyTaken(#[n(0)] String),
     #[n(13)]
     TooManyDevices(#[n(0)] u64),
-    /// A database's name, and what is wrong with it.
+    /// A database's name, what is wrong with it, and whether it may be there again in a while.
     #[n(14)]
-    Database(#[n(0)] String, #[n(1)] String),
+    Database(#[n(0)] String, #[n(1)] String, #[n(2)] bool),
     /// A store's name, and why it can't be moved or moved to.
     #[n(15)]
     Unsuitable(#[n(0)] String, #[n(1)] String),
@@ -82,7 +82,9 @@ impl From<StoreError> for Fault {
             }
             StoreError::KeyTaken { holder } => Self::KeyTaken(holder),
             StoreError::TooManyDevices { most, .. } => Self::TooManyDevices(most),
-            StoreError::Database { database, trouble } => Self::Database(database, trouble.to_string()),
+            StoreError::Database { database, trouble } => {
+                Self::Database(database, trouble.to_string(), trouble.is_for_now())
+            }
             StoreError::Unsuitable { store, detail } => Self::Unsuitable(store, detail),
             // Only the auth process stores users of other sources, and moves sessions.
             error @ (StoreError::NameTaken { .. } | StoreError::Unusable { .. } | StoreError::NoFleet) => {
@@ -114,10 +116,11 @@ impl Fault {
             Self::NoSuchUser => StoreError::NoSuchUser { name },
             Self::KeyTaken(holder) => StoreError::KeyTaken { holder: vpnd_sys::text::plain(&holder) },
             Self::TooManyDevices(most) => StoreError::TooManyDevices { name, most },
-            Self::Database(database, trouble) => StoreError::Database {
-                database: vpnd_sys::text::plain(&database),
-                trouble: Trouble::Told(vpnd_sys::text::plain(&trouble)),
-            },
+            Self::Database(database, trouble, is_for_now) => {
+                let (database, told) = (vpnd_sys::text::plain(&database), vpnd_sys::text::plain(&trouble));
+                let trouble = if is_for_now { Trouble::ToldForNow(told) } else { Trouble::Told(told) };
+                StoreError::Database { database, trouble }
+            }
             Self::Unsuitable(store, detail) => StoreError::Unsuitable {
                 store: vpnd_sys::text::plain(&store),
                 detail: vpnd_sys::text::plain(&detail),

@@ -20,7 +20,7 @@ use vpnd_config::desk::DeskRole;
 use vpnd_ipc::messages::SecretBytes;
 use vpnd_store::audit::AuditEntry;
 use vpnd_store::audit::query::{Answer, Cursor, Range, Record};
-use vpnd_store::{ApiToken, CertificateHash, KickProgress};
+use vpnd_store::{ApiToken, CertificateHash, Kick, KickProgress};
 
 /// A reply, or why there is none.
 pub(crate) type Replied<T> = Result<T, Fault>;
@@ -96,15 +96,33 @@ pub(crate) struct SetEnabled {
     pub(crate) source: Option<String>,
 }
 
-/// The sessions of the user with this name are to end at all gateways of the fleet.
+/// The sessions of the user with this name are to end at all gateways of the fleet, and the user may be
+/// disabled.
 #[derive(Debug, Encode, Decode)]
 pub(crate) struct LeaveKick {
     #[n(0)]
-    pub(crate) id: ByteArray<16>,
+    id: ByteArray<16>,
     #[n(1)]
-    pub(crate) user: String,
+    user: String,
     #[n(2)]
-    pub(crate) at_s: u64,
+    at_s: u64,
+    #[n(3)]
+    is_disable: bool,
+    #[n(4)]
+    source: Option<String>,
+}
+
+impl From<&Kick> for LeaveKick {
+    fn from(kick: &Kick) -> Self {
+        let Kick { id, user, at_s, is_disable, source } = kick.clone();
+        Self { id: id.into(), user, at_s, is_disable, source }
+    }
+}
+
+impl From<LeaveKick> for Kick {
+    fn from(LeaveKick { id, user, at_s, is_disable, source }: LeaveKick) -> Self {
+        Self { id: id.into(), user, at_s, is_disable, source }
+    }
 }
 
 /// The state of the kick with this id.

@@ -18,8 +18,7 @@ use vpnd_store::audit::{self, AuditEntry, AuditError, AuditFile, Event};
 use vpnd_store::postgres::Postgres;
 use vpnd_store::sqlite::{Replacement, Sqlite};
 use vpnd_store::{
-    ExternalUser, Kick, KickProgress, Kicks, NewUser, PasswordHash, Store, StoreError, TotpSecret, User,
-    UserImport,
+    ExternalUser, KickProgress, Kicks, NewUser, PasswordHash, Store, StoreError, TotpSecret, User, UserImport,
 };
 
 use super::database::Target;
@@ -110,7 +109,7 @@ impl Served {
         }
         let embedded = |store| Self::Store(Engine::Sqlite(Box::new(store)), Parts::new(path));
         Ok(match opening {
-            Opening::Existing => embedded(Sqlite::open(path)?),
+            Opening::Existing | Opening::Promptly => embedded(Sqlite::open(path)?),
             Opening::Create => embedded(Sqlite::open_or_create(path)?),
             Opening::Move => {
                 let detail = "[store] names no database: it needs 'hosts'".to_owned();
@@ -231,8 +230,8 @@ impl Serve<SetEnabled> for Served {
 }
 
 impl Serve<LeaveKick> for Served {
-    fn serve(&mut self, LeaveKick { id, user, at_s }: LeaveKick) -> Replied<()> {
-        Ok(self.kicks()?.leave(&Kick { id: id.into(), user, at_s })?)
+    fn serve(&mut self, kick: LeaveKick) -> Replied<()> {
+        Ok(self.kicks()?.leave(&kick.into())?)
     }
 }
 

@@ -13,13 +13,14 @@ use serde::Serialize;
 
 use crate::admin_store::{Opening, Stores};
 use crate::cli::{AdminArgs, KickArgs, SourceConfirmArgs, StatusArgs};
+use crate::commands::orders::{self, Carried};
 use table::{ID_DIGITS, Rates, render};
 use vpnd_config::DEFAULT_CONFIG;
 use vpnd_config::{ConfigError, ServerConfig};
 use vpnd_gateway::args::ServerArgs;
 use vpnd_ipc::admin::client::{Client, ClientError};
 use vpnd_ipc::admin::{Kicked, Status};
-use vpnd_store::KickProgress;
+use vpnd_store::Kick;
 use vpnd_store::audit::AuditEntry;
 use vpnd_sys::clock::wall_s;
 
@@ -28,10 +29,6 @@ const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// Fewest digits of a session's id that `vpnd kick` takes for one: fewer are more likely a user's
 /// name.
 const MIN_ID_DIGITS: usize = 8;
-/// Limits for the confirmations of other gateways, and for the store's word after them.
-const CONFIRMATION_TIMEOUT: Duration = Duration::from_secs(3);
-const STORE_TIMEOUT: Duration = Duration::from_secs(1);
-const CONFIRMATION_INTERVAL: Duration = Duration::from_millis(50);
 /// Cursor to the top left, and the screen empty from there.
 const CLEAR_SCREEN: &str = "\x1b[H\x1b[J";
 
@@ -55,9 +52,9 @@ pub enum CommandError {
     )]
     NotConfirmed { ended: usize, gateways: String },
     #[error(
-        "sessions were ended: {0}; but the user store does not keep that. Their devices stay out while the gateway \
-         runs, which tries again until the store does; a restart or upgrade before that lets them in again. The gateway's \
-         log says what is wrong with the store, and when it keeps them"
+        "sessions were ended: {0}; but neither the user store nor the state directory keeps that. Their devices stay out \
+         while the gateway runs, which tries again until the store does; a restart or upgrade before that lets them in \
+         again. The gateway's log says what is wrong with both"
     )]
     NotKept(usize),
     #[error("several sessions have ids that begin with {0:?}: give more digits")]
@@ -113,11 +110,12 @@ pub fn kick(args: &KickArgs, stores: &dyn Stores) -> Result<(), CommandError> {
     let elsewhere = is_everywhere.then(|| kick_elsewhere(&args.admin, stores, &target));
     // The kick itself is kept then, and is written once the store can be.
     let is_kept = is_kept || matches!(elsewhere, Some(Ok(_)));
-    let progress = elsewhere.as_ref().and_then(|left| left.as_ref().ok());
-    let ended = own + progress.map_or(0, ended_elsewhere);
-    let missing = progress.filter(|progress| !is_confirmed(progress)).map(unconfirmed);
+    let carried = elsewhere.as_ref().and_then(|left| left.as_ref().ok());
+    let ended = own + carried.map_or(0, Carried::ended);
+    let missing = carried.filter(|carried| !carried.is_confirmed()).map(Carried::unconfirmed);
     if ended > 0 || missing.is_some() {
-        record(stores, &args.admin.config, &args.admin.socket, "kicked", &target);
+        let detail = args.reason.behind(target);
+        record(stores, &args.admin.config, &args.admin.socket, "kicked", &detail);
     }
     match (elsewhere, missing, ended) {
         (Some(Err(why)), ..) => Err(CommandError::NotElsewhere { own, why }),
@@ -129,54 +127,16 @@ pub fn kick(args: &KickArgs, stores: &dyn Stores) -> Result<(), CommandError> {
     }
 }
 
-/// The sessions that a kick has ended at other gateways, as far as that is known: by them, or by the store,
-/// which also has those of clients that are away.
-fn ended_elsewhere(progress: &KickProgress) -> usize {
-    let confirmed: u64 = progress.gateways.iter().filter_map(|(_, ended)| *ended).sum();
-    usize::try_from(confirmed.max(progress.stored.unwrap_or_default())).unwrap_or(usize::MAX)
-}
-
-/// Whether each gateway has carried the kick out, and there is one or the store has the kick: the gateway
-/// may not have looked at it.
-fn is_confirmed(progress: &KickProgress) -> bool {
-    let KickProgress { stored, gateways } = progress;
-    (stored.is_some() || !gateways.is_empty()) && gateways.iter().all(|(_, ended)| ended.is_some())
-}
-
-/// The names of the gateways that have not confirmed a kick.
-fn unconfirmed(progress: &KickProgress) -> String {
-    let missing = progress.gateways.iter().filter(|(_, ended)| ended.is_none());
-    let names: Vec<&str> = missing.map(|(name, _)| name.as_str()).collect();
-    match &names[..] {
-        [] => "the other gateways of the fleet".to_owned(),
-        names => vpnd_sys::text::plain(&names.join(", ")),
-    }
-}
-
 /// Has the running gateway end the sessions that a user has at the other gateways of the fleet, which it
 /// does without the database, and waits for their confirmations.
-fn kick_elsewhere(args: &AdminArgs, stores: &dyn Stores, user: &str) -> Result<KickProgress, String> {
+fn kick_elsewhere(args: &AdminArgs, stores: &dyn Stores, user: &str) -> Result<Carried, String> {
     if args.socket.is_some() {
         return Err("give --config in place of --socket, and the state directory is found".to_owned());
     }
     let config = ServerConfig::load(&args.config).map_err(|error| error.to_string())?;
-    let mut store = stores.open(&config, Opening::Kicks).map_err(|error| error.to_string())?;
-    let id = rand::random();
-    store.leave_kick(id, user, wall_s()).map_err(|error| error.to_string())?;
-    let left = Instant::now();
-    loop {
-        std::thread::sleep(CONFIRMATION_INTERVAL);
-        let progress = store.kick_progress(id).map_err(|error| error.to_string())?.unwrap_or_default();
-        // The store has those sessions, too, whose clients are away.
-        let limit = match (is_confirmed(&progress), progress.stored) {
-            (true, Some(_)) => Duration::ZERO,
-            (true, None) => STORE_TIMEOUT,
-            (false, _) => CONFIRMATION_TIMEOUT,
-        };
-        if left.elapsed() >= limit {
-            return Ok(progress);
-        }
-    }
+    let (id, user, at_s) = (rand::random(), user.to_owned(), wall_s());
+    let kick = Kick { id, user, at_s, ..Kick::default() };
+    orders::give(&config, stores, &kick, || ()).map_err(|error| error.to_string())
 }
 
 /// Has a running gateway end the sessions of users whom a source no longer shows, and prints how
@@ -316,6 +276,7 @@ const _: () = assert!(ID_DIGITS >= MIN_ID_DIGITS, "what the table shows must be 
 mod tests {
     use super::*;
     use crate::admin_store::InThisProcess;
+    use crate::cli::ReasonArgs;
     use vpnd_ipc::admin::testing::status;
 
     #[test]
@@ -352,29 +313,6 @@ mod tests {
     }
 
     #[test]
-    fn a_kick_is_confirmed_by_each_gateway() {
-        let known = |stored: Option<u64>, ended: &[Option<u64>]| KickProgress {
-            stored,
-            gateways: (2..).zip(ended).map(|(number, ended)| (format!("gw{number}"), *ended)).collect(),
-        };
-        for (stored, ended, is_good, sessions) in [
-            (None, &[Some(1), Some(2)][..], true, 3),
-            (Some(1), &[Some(1), Some(2)], true, 3),
-            (Some(5), &[Some(0)], true, 5),
-            (Some(1), &[], true, 1),
-            (None, &[], false, 0),
-            (Some(0), &[Some(1), None], false, 1),
-            (None, &[None], false, 0),
-        ] {
-            let progress = known(stored, ended);
-            assert_eq!(is_confirmed(&progress), is_good, "{progress:?}");
-            assert_eq!(ended_elsewhere(&progress), sessions, "{progress:?}");
-        }
-        assert_eq!(unconfirmed(&known(None, &[None, Some(1), None])), "gw2, gw4");
-        assert!(unconfirmed(&known(None, &[])).contains("other gateways"), "the gateway is an older one");
-    }
-
-    #[test]
     fn a_kick_of_no_session_is_an_error_as_is_one_that_is_not_kept() {
         use std::io::{BufRead as _, BufReader, Write as _};
 
@@ -395,6 +333,7 @@ mod tests {
         });
         let args = |target: &str| KickArgs {
             target: target.to_owned(),
+            reason: ReasonArgs { reason: None },
             admin: AdminArgs { socket: Some(path.clone()), config: PathBuf::new() },
         };
         let error = kick(&args("eve"), &InThisProcess).unwrap_err();

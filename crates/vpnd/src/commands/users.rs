@@ -9,6 +9,7 @@
 mod encoding;
 mod import;
 mod modify;
+mod ordered;
 mod passwords;
 pub mod revoke;
 pub(super) mod secret_input;
@@ -59,6 +60,8 @@ pub enum UserError {
     /// A file that the configuration names can't be read.
     #[error("can't read {path}: {source}")]
     Read { path: String, source: std::io::Error },
+    #[error(transparent)]
+    NotEverywhere(#[from] ordered::NotEverywhere),
     /// There is nothing to put into a profile.
     #[error(transparent)]
     NoProfile(#[from] NoProfile),
@@ -135,17 +138,27 @@ pub fn run(
         UserCommand::Enable(args) => (args, "enabled"),
         UserCommand::Remove(args) => (args, "removed"),
     };
-    let (config, mut store) = open(&args.store, stores)?;
+    let config = ServerConfig::load(&args.store.config)?;
     let (name, source) = config.source_of(&args.name).unzip();
     let source = source.map(|source| source.name.as_str());
     let name = name.as_ref().unwrap_or(&args.name);
-    match command {
-        UserCommand::Remove(_) => store.remove_user(name, now_s)?,
-        _ => store.set_enabled(name, source, matches!(command, UserCommand::Enable(_)), now_s)?,
+    let detail = args.reason.behind(String::new());
+    let entry = AuditEntry { detail, ..entry(&format!("user-{done}"), name, now_s) };
+    let can_be_ordered = config.fleet.is_some() && matches!(command, UserCommand::Disable(_));
+    let opening = if can_be_ordered { Opening::Promptly } else { Opening::Existing };
+    let changed = stores.open(&config, opening).and_then(|mut store| {
+        match command {
+            UserCommand::Remove(_) => store.remove_user(name, now_s)?,
+            _ => store.set_enabled(name, source, matches!(command, UserCommand::Enable(_)), now_s)?,
+        }
+        Ok(store)
+    });
+    match changed {
+        Err(why) if can_be_ordered && why.is_for_now() => {
+            return ordered::disable(&config, stores, (name.as_str(), source), why, entry, out);
+        }
+        changed => changed?.audit(entry)?,
     }
-    let mut entry = entry(&format!("user-{done}"), name, now_s);
-    entry.detail = args.reason.behind(String::new());
-    store.audit(entry)?;
     Ok(writeln!(out, "user '{name}' {done}")?)
 }
 

@@ -12,7 +12,7 @@ use vpnd_ipc::gateway::portal::desk::{ChangeUser, Deed, DeskRefusal, Made, Repli
 use vpnd_proto::session::DeviceId;
 use vpnd_store::audit::whois::is_reason;
 use vpnd_store::{
-    CertificateHash, ExternalUser, LOCAL, LiveUser, PasswordHash, StoreError, User, UserChange,
+    CertificateHash, ExternalUser, Kick, LOCAL, LiveUser, PasswordHash, StoreError, User, UserChange,
 };
 use vpnd_sys::date::Expiry;
 use vpnd_wireguard::PublicKey;
@@ -110,10 +110,24 @@ impl Portal {
     /// Disables a user of a source before the first login.
     fn keep_out<'a>(&'a self, name: &'a str, source: &'a str) -> Planned<'a> {
         Planned::new("user-disabled", format!("of '{source}', before the first login"), move || {
-            let now_s = (self.clocks.wall)();
-            self.store.refresh_external(&ExternalUser::expected(source, name), now_s)?;
-            self.store.set_enabled(name, false, now_s).map(|()| Ok(None))
+            self.disable(name, Some(source)).map(|()| Ok(None))
         })
+    }
+
+    /// Disables a user; in a fleet by an order to all gateways while the store can't be written, which it
+    /// reaches later.
+    fn disable(&self, name: &str, source: Option<&str>) -> Result<(), StoreError> {
+        let now_s = (self.clocks.wall)();
+        let expected = source.map(|source| ExternalUser::expected(source, name));
+        let user = expected.map(|expected| self.store.refresh_external(&expected, now_s)).transpose();
+        match user.and_then(|_| self.store.set_enabled(name, false, now_s)) {
+            Err(error) if error.is_for_now() && self.notices.get().is_some() => {
+                tracing::warn!(user = name, %error, "ordered of all gateways, and written once the user store can be");
+                let (id, user, source) = (rand::random(), name.to_owned(), source.map(str::to_owned));
+                self.store.kicks().leave(&Kick { id, user, at_s: now_s, is_disable: true, source })
+            }
+            done => done,
+        }
     }
 
     fn needs_code(&self, user: &User) -> bool {
@@ -126,16 +140,18 @@ impl Portal {
     /// Finds what a deed takes, and whether it fits the user.
     fn plan<'a>(&'a self, actor: &'a Actor, user: &'a User, deed: &Deed) -> Replied<Planned<'a>> {
         let (name, now_s) = (user.name.as_str(), (self.clocks.wall)());
-        let set_enabled =
-            move |is_enabled| move || self.store.set_enabled(name, is_enabled, now_s).map(|_| Ok(None));
         Ok(match deed {
             Deed::Kick(device) => {
                 let device = device.as_ref().map(|device| DeviceId((*device).into()));
                 let detail = device.map_or_else(String::new, |device| format!("device {device}"));
                 Planned::new("kicked", detail, move || Ok(found(self.kick(user, device)?)))
             }
-            Deed::Disable => Planned::new("user-disabled", String::new(), set_enabled(false)),
-            Deed::Enable => Planned::new("user-enabled", String::new(), set_enabled(true)),
+            Deed::Disable => Planned::new("user-disabled", String::new(), move || {
+                self.disable(name, None).map(|()| Ok(None))
+            }),
+            Deed::Enable => Planned::new("user-enabled", String::new(), move || {
+                self.store.set_enabled(name, true, now_s).map(|()| Ok(None))
+            }),
             // Without a code such a user can't log in, not even to set another app up.
             Deed::ResetCodes if self.needs_code(user) => return Err(DeskRefusal::Unusable),
             Deed::ResetCodes if user.totp.is_some() => {

@@ -27,8 +27,8 @@ use vpnd_store::audit::testing::{Recorded, all};
 use vpnd_store::password::{Hasher, Password};
 use vpnd_store::sqlite::Sqlite;
 use vpnd_store::{
-    ApiTokens as _, ExternalUser, NewUser, Revocations as _, SessionChange, SessionRecord, Sessions as _,
-    TotpSecret, UserChange, UserImport, Users as _,
+    ApiTokens as _, ExternalUser, Fleet as _, NewUser, Revocations as _, SessionChange, SessionRecord,
+    Sessions as _, TotpSecret, UserChange, UserImport, Users as _,
 };
 use vpnd_sys::clock::Clocks;
 
@@ -217,6 +217,30 @@ async fn who_was_never_here_is_kept_out_by_any_form_of_the_name() {
     for (user, deed) in [("nobody", Deed::Disable), ("max@uni.example", Deed::Kick(None))] {
         assert_eq!(change(user, deed).await, Err(DeskRefusal::NotThere), "{user}");
     }
+}
+
+#[tokio::test]
+async fn in_a_fleet_a_user_is_disabled_although_the_store_can_not_be_written() {
+    let bench = Bench::new();
+    let dora = bench.browser("dora", INSIDE).await;
+    let path = bench.portal.desk().unwrap().audit.with_file_name(vpnd_config::STORE_FILE_NAME);
+    let other = rusqlite::Connection::open(path).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let disable = || ChangeUser {
+        caller: Caller::Browser(dora.clone()),
+        user: Text::cut("gus"),
+        deed: Deed::Disable,
+        reason: Text::cut("call 4711"),
+    };
+    assert!(bench.portal.answer(disable()).await.is_err() && bench.user("gus").enabled, "it is of no fleet");
+    bench.portal.share(&Arc::new(crate::notices::Notices::new(Arc::clone(&bench.store) as _)));
+    assert!(bench.ask(disable()).await.is_ok() && !bench.user("gus").enabled);
+    other.execute_batch("ROLLBACK").unwrap();
+    let clocks = bench.portal.clocks;
+    bench.store.kicks().see(clocks).unwrap();
+    assert_eq!(bench.store.write_kicks(&|_| true, false, clocks).unwrap(), 1);
+    bench.store.set_enabled("gus", true, (clocks.wall)()).unwrap();
+    assert!(bench.user("gus").enabled, "it is written, and the store's word counts");
 }
 
 #[tokio::test]

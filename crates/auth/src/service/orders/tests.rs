@@ -1,15 +1,21 @@
 use vpnd_fleet::orders::MAX_GIVEN;
 use vpnd_ipc::gateway::auth::{FleetDatagram, OrderDone};
-use vpnd_store::Kick;
+use vpnd_store::sqlite::Sqlite;
+use vpnd_store::{Fleet as _, Kick, NewUser, PasswordHash, Revocations as _, Users as _};
 
 use super::*;
 
 const NOW: Time = Time::from_nanos(1_000_000_000);
 
-/// A gateway's courier and its state directory.
+/// A gateway's courier, its store and its state directory.
 struct Gateway {
     courier: Courier,
+    store: Sqlite,
     directory: tempfile::TempDir,
+}
+
+fn courier(directory: &tempfile::TempDir, store: &Sqlite, name: &str, clocks: Clocks) -> Courier {
+    Courier::open(directory.path(), store.kicks().clone(), name, 4_433, clocks).unwrap()
 }
 
 fn address(number: u8) -> SocketAddr {
@@ -36,11 +42,12 @@ fn known(number: u8, here: u8, is_alive: bool) -> GatewayState {
 fn fleet(count: u8, clocks: Clocks) -> Vec<Gateway> {
     let gateway = |number: u8| {
         let directory = tempfile::tempdir().unwrap();
-        let courier = Courier::open(directory.path(), &format!("gw{number}"), 4_433, clocks).unwrap();
+        let store = Sqlite::open_or_create(&directory.path().join("vpnd.db")).unwrap();
+        let courier = courier(&directory, &store, &format!("gw{number}"), clocks);
         let all: Vec<_> = (1..=count).map(|other| known(other, number, true)).collect();
         assert!(courier.made().is_empty(), "it does not know where it is");
         courier.know(&all);
-        Gateway { courier, directory }
+        Gateway { courier, store, directory }
     };
     let gateways: Vec<Gateway> = (1..=count).map(gateway).collect();
     let notices: Vec<Notice> = gateways.iter().flat_map(|gateway| gateway.courier.made()).collect();
@@ -54,8 +61,16 @@ fn fleet(count: u8, clocks: Clocks) -> Vec<Gateway> {
 
 impl Gateway {
     fn kick(&self, id: u8, at_s: u64) {
-        let kick = Kick { id: [id; 16], user: "ann".to_owned(), at_s };
-        Kicks::of_state_dir(self.directory.path()).leave(&kick).unwrap();
+        self.leave(&Kick { id: [id; 16], user: "ann".to_owned(), at_s, ..Kick::default() });
+    }
+
+    fn disable(&self, id: u8, at_s: u64) {
+        self.leave(&Kick { id: [id; 16], user: "ann".to_owned(), at_s, is_disable: true, source: None });
+    }
+
+    /// Leaves a kick, as a command does.
+    fn leave(&self, kick: &Kick) {
+        Kicks::of_state_dir(self.directory.path()).leave(kick).unwrap();
     }
 
     fn turn(&self, received: Vec<FleetDatagram>, done: &[OrderDone]) -> OrdersReply {
@@ -95,8 +110,7 @@ fn an_order_ends_no_sessions_of_the_future() {
     ahead[0].kick(1, 90_000);
     let sent = ahead[0].turn(Vec::new(), &[]).to_send;
     let behind = Clocks { wall: || 4_000, steady: || 4_000 };
-    let receiver =
-        Courier::open(ahead[1].directory.path(), "gw2", 4_433, behind).expect("it has the same key");
+    let receiver = courier(&ahead[1].directory, &ahead[1].store, "gw2", behind);
     let key = ahead[0].courier.state().orders.public_key().0.into();
     receiver.learn(&Notice::Gateway("gw1".to_owned(), key, address(1)));
     let received = sent.into_iter().map(|datagram| datagram.bytes).collect();
@@ -104,9 +118,8 @@ fn an_order_ends_no_sessions_of_the_future() {
     assert_eq!(orders[0].begun_until_s, 4_000 + 2 * CLOCK_TOLERANCE_S);
 }
 
-/// A gateway's store.
-fn store(gateway: &Gateway) -> vpnd_store::sqlite::Sqlite {
-    vpnd_store::sqlite::Sqlite::open_or_create(&gateway.directory.path().join("vpnd.db")).unwrap()
+fn write(gateway: &Gateway) {
+    gateway.courier.write(&gateway.store).unwrap();
 }
 
 fn set_steady(courier: &mut Courier, steady: fn() -> u64) {
@@ -117,10 +130,9 @@ fn set_steady(courier: &mut Courier, steady: fn() -> u64) {
 fn a_kick_stays_until_the_store_and_each_gateway_have_it() {
     let mut fleet = fleet(3, Clocks { wall: || 5_000, steady: || 5_000 });
     let kicks = Kicks::of_state_dir(fleet[0].directory.path());
-    let store = store(&fleet[0]);
     let stored = || kicks.progress(&[1; 16]).unwrap().map(|known| known.stored);
     fleet[0].kick(1, 5_000);
-    fleet[0].courier.write(&store).unwrap();
+    write(&fleet[0]);
     assert_eq!(stored(), Some(None), "the others were not told");
     let sent = fleet[0].turn(Vec::new(), &[]).to_send;
     set_steady(&mut fleet[0].courier, || 5_001 + KEPT_S);
@@ -129,7 +141,7 @@ fn a_kick_stays_until_the_store_and_each_gateway_have_it() {
         stored().is_some()
     };
     assert!(look(&fleet[0], true), "the store does not have it");
-    fleet[0].courier.write(&store).unwrap();
+    write(&fleet[0]);
     assert_eq!(stored(), Some(Some(0)));
     assert!(look(&fleet[0], true), "the second gateway neither has it nor reads the store");
     let datagram = sent.into_iter().find(|datagram| datagram.to == address(2)).unwrap();
@@ -148,7 +160,7 @@ fn notices_are_made_while_the_disk_keeps_a_turn_waiting() {
     let first = &fleet[0];
     first.kick(1, 5_000);
     first.courier.kicks.see(first.courier.clocks).unwrap();
-    let disk = rusqlite::Connection::open(first.directory.path().join("kicks.db")).unwrap();
+    let disk = rusqlite::Connection::open(first.directory.path().join("vpnd.db.put-off")).unwrap();
     disk.execute_batch("BEGIN IMMEDIATE").unwrap();
     std::thread::scope(|scope| {
         let turn = scope.spawn(|| first.turn(Vec::new(), &[]));
@@ -170,7 +182,7 @@ fn a_gateway_that_is_off_for_good_pins_no_kick() {
     let kicks = Kicks::of_state_dir(fleet[0].directory.path());
     fleet[0].kick(1, 5_000);
     fleet[0].turn(Vec::new(), &[]);
-    fleet[0].courier.write(&store(&fleet[0])).unwrap();
+    write(&fleet[0]);
     let mut is_left_after = |steady| {
         set_steady(&mut fleet[0].courier, steady);
         fleet[0].courier.know(&[known(1, 1, true), known(2, 1, false)]);
@@ -186,7 +198,8 @@ fn the_newest_kicks_are_sent_however_many_wait_for_a_gateway_that_is_off() {
     let seen = |number: usize| {
         let mut id = [0; 16];
         id[..8].copy_from_slice(&number.to_be_bytes());
-        SeenKick { kick: Kick { id, user: "ann".to_owned(), at_s: 1 }, steady_s: 1, ended: None }
+        let kick = Kick { id, user: "ann".to_owned(), at_s: 1, ..Kick::default() };
+        SeenKick { kick, steady_s: 1, is_own: true, here: None, ended: None }
     };
     let idle = || OrdersTurn { received: Vec::new(), done: Vec::new() };
     let courier = &fleet[0].courier;
@@ -203,11 +216,11 @@ fn the_newest_kicks_are_sent_however_many_wait_for_a_gateway_that_is_off() {
 #[test]
 fn a_worker_that_withholds_kicks_keeps_none_from_the_store() {
     let mut fleet = fleet(2, Clocks { wall: || 5_000, steady: || 5_000 });
-    let (kicks, store) = (Kicks::of_state_dir(fleet[0].directory.path()), store(&fleet[0]));
+    let kicks = Kicks::of_state_dir(fleet[0].directory.path());
     fleet[0].kick(1, 5_000);
     let mut stored_after = |steady| {
         set_steady(&mut fleet[0].courier, steady);
-        fleet[0].courier.write(&store).unwrap();
+        write(&fleet[0]);
         kicks.progress(&[1; 16]).unwrap().unwrap().stored
     };
     assert_eq!(stored_after(|| 5_000), None);
@@ -223,7 +236,7 @@ fn a_step_of_the_systems_clock_widens_no_order() {
         // It has started again: nothing but the disk knows the order.
         let (first, key) = (&fleet[0], fleet[1].courier.state().orders.public_key().0.into());
         let clocks = Clocks { wall, steady: || 4_500 };
-        let courier = Courier::open(first.directory.path(), "gw1", 4_433, clocks).unwrap();
+        let courier = courier(&first.directory, &first.store, "gw1", clocks);
         courier.learn(&Notice::Gateway("gw2".to_owned(), key, address(2)));
         fleet[0].courier = courier;
         let sent = fleet[0].turn(Vec::new(), &[]).to_send;
@@ -234,7 +247,7 @@ fn a_step_of_the_systems_clock_widens_no_order() {
 
 /// The second gateway after a start: it knows the first one, and no order that it had.
 fn restarted(fleet: &[Gateway], clocks: Clocks) -> Courier {
-    let receiver = Courier::open(fleet[1].directory.path(), "gw2", 4_433, clocks).unwrap();
+    let receiver = courier(&fleet[1].directory, &fleet[1].store, "gw2", clocks);
     let key = fleet[0].courier.state().orders.public_key().0.into();
     receiver.learn(&Notice::Gateway("gw1".to_owned(), key, address(1)));
     receiver
@@ -275,7 +288,8 @@ fn a_gateway_that_has_left_the_fleet_gives_no_orders() {
 fn a_key_stays_and_a_damaged_one_is_replaced() {
     let directory = tempfile::tempdir().unwrap();
     let key = || {
-        let courier = Courier::open(directory.path(), "gw1", 1, Clocks::default()).unwrap();
+        let kicks = Kicks::of_state_dir(directory.path());
+        let courier = Courier::open(directory.path(), kicks, "gw1", 1, Clocks::default()).unwrap();
         courier.state().orders.public_key()
     };
     let first = key();
@@ -359,4 +373,119 @@ fn each_gateway_passes_on_to_the_next_ones_and_to_those_that_may_not_read() {
     let courier = &fleet[0].courier;
     courier.know(&[known(1, 1, true)]);
     assert!(courier.receivers(&courier.state()).is_empty(), "the others have left the fleet");
+}
+
+fn add_ann(gateway: &Gateway) {
+    let ann = NewUser::new("ann", PasswordHash::new("x".to_owned()));
+    gateway.store.add_user(&ann, 1_000).unwrap();
+}
+
+fn may_come(gateway: &Gateway) -> bool {
+    gateway.store.user("ann").unwrap().unwrap().enabled
+}
+
+/// Two gateways, of which the first one disables a user and the second one has it done; and the order's
+/// datagrams.
+fn with_disabled_user() -> (Vec<Gateway>, Vec<FleetDatagram>) {
+    let mut fleet = fleet(2, Clocks { wall: || 5_000, steady: || 5_000 });
+    fleet.iter().for_each(add_ann);
+    fleet[0].disable(1, 5_000);
+    let reply = fleet[0].turn(Vec::new(), &[]);
+    assert!(!may_come(&fleet[0]) && may_come(&fleet[1]));
+    let [own] = &reply.orders[..] else { panic!("{:?}", reply.orders) };
+    assert_eq!((&*own.revoked.name, own.revoked.cause), ("ann", RevocationCause::Disabled));
+    let done_here =
+        || Kicks::of_state_dir(fleet[0].directory.path()).progress(&[1; 16]).unwrap().unwrap().here;
+    let not_stored = fleet[0].turn(Vec::new(), &[OrderDone { id: own.id, ended: None }]);
+    assert_eq!((not_stored.orders.len(), done_here()), (1, None), "the worker tries it again");
+    let done = fleet[0].turn(Vec::new(), &[OrderDone { id: own.id, ended: Some(3) }]);
+    assert_eq!((done.orders.len(), done_here()), (0, Some(3)));
+
+    // It comes late.
+    set_steady(&mut fleet[1].courier, || 5_050);
+    let order = fleet[1].turn(reply.to_send.clone(), &[]).orders.remove(0);
+    assert_eq!(order.begun_until_s, 5_050 + 2 * CLOCK_TOLERANCE_S, "no session of the user goes on");
+    set_steady(&mut fleet[1].courier, || 5_000);
+    assert!(!may_come(&fleet[1]), "before the worker has ended the sessions");
+    let done = OrderDone { id: order.id, ended: Some(2) };
+    fleet[0].turn(fleet[1].turn(Vec::new(), &[done]).to_send, &[]);
+    assert_eq!(fleet[0].ended(1), [Some(2)]);
+    (fleet, reply.to_send)
+}
+
+#[test]
+fn a_user_who_is_disabled_without_the_store_is_out_everywhere_until_it_has_that() {
+    let (fleet, _) = with_disabled_user();
+    write(&fleet[1]);
+    write(&fleet[0]);
+    assert!(!may_come(&fleet[0]) && !may_come(&fleet[1]));
+    // Here the second one reads another store.
+    fleet[1].store.set_enabled("ann", false, 5_000).unwrap();
+    for gateway in &fleet {
+        gateway.store.set_enabled("ann", true, 5_001).unwrap();
+        write(gateway);
+        assert!(may_come(gateway), "the store's word counts");
+    }
+}
+
+#[test]
+fn an_order_that_its_gateway_does_not_write_is_written_by_another_one() {
+    let (mut fleet, _) = with_disabled_user();
+    let revocations = |gateway: &Gateway| gateway.store.last_revocation().unwrap();
+    let second = &mut fleet[1];
+    let before = revocations(second);
+    // It was without the store in between.
+    for steady in [|| 9_000, || 9_002, || 9_020, || 9_022, || 9_024, || 9_026, || 9_028, || 9_030_u64] {
+        set_steady(&mut second.courier, steady);
+        write(second);
+        assert_eq!(revocations(second), before, "its gateway may come to it yet");
+    }
+    set_steady(&mut second.courier, || 9_032);
+    write(second);
+    assert_eq!(revocations(second), before + 1);
+    second.store.set_enabled("ann", true, 9_033).unwrap();
+    assert!(may_come(second));
+}
+
+#[test]
+fn a_recorded_order_disables_no_user_who_was_enabled_since() {
+    let (mut fleet, sent) = with_disabled_user();
+    let second = &mut fleet[1];
+    second.store.set_enabled("ann", false, 5_000).unwrap();
+    write(second);
+    second.store.set_enabled("ann", true, 5_001).unwrap();
+    assert!(may_come(second));
+    let again = |fleet: &[Gateway], steady: fn() -> u64| {
+        let receiver = restarted(fleet, Clocks { wall: steady, steady });
+        let received = sent.iter().map(|datagram| datagram.bytes.clone()).collect();
+        let orders = receiver.turn(OrdersTurn { received, done: Vec::new() }, NOW).orders;
+        (orders.len(), may_come(&fleet[1]))
+    };
+    assert_eq!(again(&fleet, || 5_000 + SENT_WITHIN_S), (1, true), "it is known");
+    let id = [1; 16];
+    fleet[1].store.kicks().forget(&id).unwrap();
+    assert_eq!(again(&fleet, || 5_001 + SENT_WITHIN_S), (0, true), "it is an old one");
+    assert_eq!(again(&fleet, || 5_000), (1, false), "as one that is new");
+}
+
+#[test]
+fn a_worker_makes_no_order_that_disables_a_user() {
+    let fleet = fleet(2, Clocks { wall: || 5_000, steady: || 5_000 });
+    fleet.iter().for_each(add_ann);
+    let done = OrderDone { id: [1; 16].into(), ended: Some(1) };
+    let forged = FleetDatagram { to: address(2), bytes: vec![5; 200].into() };
+    for gateway in &fleet {
+        let reply = gateway.turn(vec![forged.clone()], &[done]);
+        assert!(reply.orders.is_empty() && reply.to_send.is_empty() && may_come(gateway));
+    }
+    // Revocations that are passed on are in the store.
+    fleet[0].courier.has_read(&[], NOW);
+    fleet[0].courier.has_read(&[disabled(1)], NOW + CURRENT / 2);
+    let passed_on =
+        fleet[0].courier.turn(OrdersTurn { received: Vec::new(), done: Vec::new() }, NOW + CURRENT);
+    assert_eq!(passed_on.to_send.len(), 1);
+    fleet[1].turn(passed_on.to_send, &[]);
+    let later = OrdersTurn { received: Vec::new(), done: Vec::new() };
+    assert_eq!(fleet[1].courier.turn(later, NOW + 2 * CURRENT).orders.len(), 1);
+    assert!(may_come(&fleet[1]), "by its own store");
 }

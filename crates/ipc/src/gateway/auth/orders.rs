@@ -52,7 +52,7 @@ pub struct FleetDatagram {
     pub bytes: ByteVec,
 }
 
-/// Sessions are to end by another gateway's order.
+/// Sessions are to end by an order of this gateway or another one.
 #[derive(Debug, Encode, Decode)]
 pub struct OrderedEnd {
     #[n(0)]

@@ -17,7 +17,7 @@ use vpnd_proto::session::SessionId;
 use crate::postgres::history::{Histories, History, Mark, SETTLING};
 use crate::postgres::holder::{IS_LOST, RAISE};
 use crate::postgres::trouble::{Trouble, of_store};
-use crate::put_off::{self, Behind, Pace, PutOff, Wall, Walls};
+use crate::put_off::{self, Behind, Pace, PutOff, Wall};
 use crate::sql::{
     Connection, Database, Dialect, Engine, Optional as _, Result as SqlResult, Rows, Transaction, Value,
     digest, params, sessions, users, wireguard,
@@ -201,7 +201,7 @@ impl AtGateway {
 
     /// Whether changes of sessions wait for the database.
     pub fn has_put_off(&self) -> bool {
-        self.put_off.is_held()
+        self.put_off.is_left()
     }
 
     /// See [`crate::postgres::Postgres::catch_up`].
@@ -300,8 +300,8 @@ impl Database for AtGateway {
         self.put_off.wall(self, wall)
     }
 
-    fn walls_put_off(&self) -> Result<Walls, StoreError> {
-        self.put_off.walls()
+    fn put_off(&self) -> &PutOff {
+        &self.put_off
     }
 
     fn is_shared(&self) -> bool {

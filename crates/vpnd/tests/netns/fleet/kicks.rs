@@ -1,6 +1,7 @@
-//! Behaviour: a kick reaches the sessions at every gateway of a fleet also while the database is away;
-//! orders that are forged or sent again change nothing, and a gateway that does not answer is named. One
-//! that is cut off alone learns from the others who was disabled.
+//! Behaviour: a kick reaches the sessions at every gateway of a fleet also while the database is away, and a
+//! user who is disabled then stays out until an administrator enables them; orders that are forged or sent
+//! again change nothing, and a gateway that does not answer is named. One that is cut off alone learns from
+//! the others who was disabled.
 
 use std::net::Ipv4Addr;
 
@@ -37,10 +38,35 @@ impl Recorder {
 }
 
 fn kick(gateway: &Gateway<'_>) -> (bool, String) {
-    let mut kick = gateway.vpnd(&["kick", "ann", "--config"]);
+    let mut kick = gateway.vpnd(&["kick", "ann", "--reason", "call 4711", "--config"]);
     kick.arg(gateway.config());
     let output = process::run(kick);
     (output.status.success(), process::text(&output))
+}
+
+/// Keeps datagrams from the second gateway, or the first one from the database.
+fn cut(fleet: &Fleet<'_>, rule: &str) {
+    fleet.lab.net.nft(&format!(
+        "add table ip cut\n\
+         add chain ip cut in {{ type filter hook input priority 0; }}\n\
+         add chain ip cut through {{ type filter hook forward priority 0; }}\n\
+         add rule ip cut {rule} drop\n"
+    ));
+}
+
+/// A fleet whose clients begin at the second gateway, once the gateways know one another.
+fn started<'l>(lab: &'l Lab) -> Option<(Fleet<'l>, Client<'l>)> {
+    let mut fleet = Fleet::new(lab)?;
+    edit_toml(&fleet.ann.profile, |profile| {
+        profile["server"]["addresses"].as_array_mut().unwrap().remove(0);
+    });
+    fleet.start();
+    let client = Client::connect(lab, 1, &fleet.ann);
+    eventually("the second gateway has the session", LIMIT, at(&fleet.second));
+    for (gateway, other) in [(&mut fleet.first, "gw2"), (&mut fleet.second, "gw1")] {
+        said(gateway, &format!("orders go to {other}"), 1);
+    }
+    Some((fleet, client))
 }
 
 fn said(gateway: &mut Gateway<'_>, text: &str, times: usize) {
@@ -50,16 +76,7 @@ fn said(gateway: &mut Gateway<'_>, text: &str, times: usize) {
 #[test]
 fn a_kick_reaches_the_other_gateway_without_the_database_and_no_forger_or_replay_does() {
     let Some(lab) = Lab::new(3) else { return };
-    let Some(mut fleet) = Fleet::new(&lab) else { return };
-    edit_toml(&fleet.ann.profile, |profile| {
-        profile["server"]["addresses"].as_array_mut().unwrap().remove(0);
-    });
-    fleet.start();
-    let mut client = Client::connect(&lab, 1, &fleet.ann);
-    eventually("the second gateway has the session", LIMIT, at(&fleet.second));
-    for (gateway, other) in [(&mut fleet.first, "gw2"), (&mut fleet.second, "gw1")] {
-        said(gateway, &format!("orders go to {other}"), 1);
-    }
+    let Some((mut fleet, mut client)) = started(&lab) else { return };
     let [orders, confirmations] = [&lab.clients[1], &lab.gateway].map(Recorder::start);
 
     fleet.cluster.stop(true);
@@ -74,16 +91,13 @@ fn a_kick_reaches_the_other_gateway_without_the_database_and_no_forger_or_replay
     println!("kicked without the database: confirmed after {:.2?}", began.elapsed());
     assert!(is_good && shown.contains("1 session ended"), "{shown}");
     assert!(fleet.second.sessions().is_empty(), "it is confirmed once it is done");
+    assert_eq!(exported(&fleet.first, "kicked")[0]["detail"], "ann: call 4711");
 
-    lab.net.nft(&format!(
-        "add table ip cut\n\
-         add chain ip cut through {{ type filter hook forward priority 0; }}\n\
-         add rule ip cut through ip daddr {SECOND_GATEWAY} udp dport {PORT} drop\n"
-    ));
+    cut(&fleet, &format!("through ip daddr {SECOND_GATEWAY} udp dport {PORT}"));
     let (is_good, shown) = kick(&fleet.first);
     assert!(!is_good && shown.contains("not confirmed") && shown.contains("gw2"), "{shown}");
     lab.net.nft("delete table ip cut\n");
-    said(&mut fleet.second, "ended by another gateway's order", 2);
+    said(&mut fleet.second, "ended by an order", 2);
     fleet.cluster.restart();
     said(&mut fleet.first, "kicks are in the user database now", 1);
     // A revocation ends the sessions that begin until it is read, too.
@@ -122,26 +136,63 @@ fn a_kick_reaches_the_other_gateway_without_the_database_and_no_forger_or_replay
 #[test]
 fn a_gateway_that_is_cut_off_from_the_database_ends_the_sessions_of_a_user_who_is_disabled_elsewhere() {
     let Some(lab) = Lab::new(2) else { return };
-    let Some(mut fleet) = Fleet::new(&lab) else { return };
-    edit_toml(&fleet.ann.profile, |profile| {
-        profile["server"]["addresses"].as_array_mut().unwrap().remove(0);
-    });
-    fleet.start();
-    let mut client = Client::connect(&lab, 1, &fleet.ann);
-    eventually("the second gateway has the session", LIMIT, at(&fleet.second));
-    for (gateway, other) in [(&mut fleet.first, "gw2"), (&mut fleet.second, "gw1")] {
-        said(gateway, &format!("orders go to {other}"), 1);
-    }
-    let port = fleet.cluster.port;
-    lab.net.nft(&format!(
-        "add table ip cut\n\
-         add chain ip cut in {{ type filter hook input priority 0; }}\n\
-         add rule ip cut in ip saddr {SECOND_GATEWAY} tcp dport {port} drop\n"
-    ));
+    let Some((mut fleet, mut client)) = started(&lab) else { return };
+    cut(&fleet, &format!("in ip saddr {SECOND_GATEWAY} tcp dport {}", fleet.cluster.port));
     must(process::run(fleet.first.user(&["disable", "ann"])));
     let disabled = Instant::now();
     let status = client.process().wait(LIMIT);
     println!("disabled while its gateway is cut off: out after {:.2?}", disabled.elapsed());
     assert!(!status.success() && client.process().output().contains("disabled"), "{status}");
-    said(&mut fleet.second, "ended by another gateway's order", 1);
+    said(&mut fleet.second, "ended by an order", 1);
+}
+
+fn disable(gateway: &Gateway<'_>) -> (bool, String) {
+    let output = process::run(gateway.user(&["disable", "ann", "--reason", "call 4711"]));
+    (output.status.success(), process::text(&output))
+}
+
+#[test]
+fn a_user_who_is_disabled_without_the_database_stays_out_everywhere_until_an_administrator_enables_them() {
+    let Some(lab) = Lab::new(2) else { return };
+    let Some((mut fleet, mut client)) = started(&lab) else { return };
+    let is_enabled =
+        |fleet: &Fleet<'_>| fleet.cluster.sql(&fleet.database, "SELECT enabled FROM vpnd.users") == "1";
+    fleet.cluster.stop(true);
+    let (began, first) = (Instant::now(), &fleet.first);
+    let (is_good, shown) = thread::scope(|scope| {
+        let command = scope.spawn(|| disable(first));
+        let status = client.process().wait(LIMIT);
+        println!("disabled without the database: out after {:.2?}", began.elapsed());
+        assert!(!status.success() && client.process().output().contains("disabled"), "{status}");
+        command.join().unwrap()
+    });
+    println!("disabled without the database: confirmed after {:.2?}: {shown}", began.elapsed());
+    assert!(is_good && shown.contains("at gateways gw1, gw2: 1 session ended"), "{shown}");
+    assert!(shown.contains("written as soon as"), "{shown}");
+    assert_eq!(exported(&fleet.first, "user-disabled")[0]["detail"], "call 4711");
+
+    cut(&fleet, &format!("through ip daddr {SECOND_GATEWAY} udp dport {PORT}"));
+    let (is_good, shown) = disable(&fleet.first);
+    assert!(!is_good && shown.contains("at gateways gw1,") && shown.contains("that: gw2."), "{shown}");
+    lab.net.nft("delete table ip cut\n");
+    said(&mut fleet.second, "ended by an order", 2);
+
+    // The gateway of the order stays without the database, and the other one starts again.
+    cut(&fleet, &format!("in ip saddr {GATEWAY_V4} tcp dport {}", fleet.cluster.port));
+    fleet.second.kill();
+    fleet.cluster.restart();
+    assert!(is_enabled(&fleet));
+    fleet.second.start();
+    let (_, refused) = Client::refused(&lab, 1, &fleet.ann, &[]);
+    assert!(refused.contains("the login was refused"), "{refused}");
+    println!("refused at the other gateway; the database has it as enabled: {}", is_enabled(&fleet));
+    said(&mut fleet.second, "kicks are in the user database now", 1);
+    assert!(!is_enabled(&fleet), "the other one has written it");
+    must(process::run(fleet.second.user(&["enable", "ann"])));
+    let mut client = Client::connect(&lab, 1, &fleet.ann);
+
+    lab.net.nft("delete table ip cut\n");
+    said(&mut fleet.first, "kicks are in the user database now", 1);
+    assert!(is_enabled(&fleet), "it was written before an administrator enabled the user");
+    client.process().assert_running();
 }

@@ -71,7 +71,8 @@ impl Fleet {
         let mut notices = Vec::new();
         for (number, gateway) in fleet.gateways.iter().enumerate() {
             let (name, port) = (format!("gw{number}"), u16::try_from(number).unwrap());
-            let courier = Courier::open(gateway.directory.path(), &name, port, clocks).unwrap();
+            let kicks = gateway.service.kicks();
+            let courier = Courier::open(gateway.directory.path(), kicks, &name, port, clocks).unwrap();
             gateway.service.carry_orders(courier);
             let state = vpnd_store::GatewayState {
                 name,
@@ -157,7 +158,8 @@ async fn a_kick_reaches_all_gateways_without_the_database_and_is_made_there_once
         }
         fleet.pass(MINUTE);
         let kicks = Kicks::of_state_dir(fleet.gateways[0].directory.path());
-        kicks.leave(&Kick { id: [7; 16], user: "ann".to_owned(), at_s: now_s() }).unwrap();
+        let user = "ann".to_owned();
+        kicks.leave(&Kick { id: [7; 16], user, at_s: now_s(), ..Kick::default() }).unwrap();
         // The command has the worker end those of this gateway.
         fleet.gateways[0].members.clear();
         // A second, in which each has several attempts.
@@ -182,6 +184,53 @@ async fn a_kick_reaches_all_gateways_without_the_database_and_is_made_there_once
         first.courier().unwrap().write(&*first.store).unwrap();
         fleet.pass(2 * POLL);
         assert_eq!(fleet.sessions(), again, "old orders change nothing");
+        fleet.check_quiet();
+    }
+}
+
+#[tokio::test]
+async fn a_user_who_is_disabled_without_the_database_logs_in_nowhere_until_an_administrator_enables_them() {
+    for seed in 0..6 {
+        println!("seed {seed}");
+        let mut fleet = Fleet::with_couriers(seed);
+        let mut network = Network::default();
+        (1..=6).for_each(|device| fleet.log_in(device));
+        fleet.pass(POLL);
+        assert!(fleet.sessions() >= 5);
+        let outage = fleet.elapsed + 2 * MINUTE;
+        for (number, gateway) in fleet.gateways.iter_mut().enumerate() {
+            // The gateway of the order is without it for longer.
+            gateway.cut_until = if number == 0 { outage + MINUTE } else { outage };
+            gateway.store.cut(true);
+        }
+        fleet.pass(MINUTE);
+        let (user, at_s) = ("ann".to_owned(), now_s());
+        let kick = Kick { id: [7; 16], user, at_s, is_disable: true, source: None };
+        Kicks::of_state_dir(fleet.gateways[0].directory.path()).leave(&kick).unwrap();
+        (0..10).for_each(|_| fleet.turn(&mut network));
+        assert_eq!(fleet.sessions(), 0, "all are over within a second");
+        fleet.clients.clear();
+
+        fleet.pass(MINUTE);
+        let tries = |fleet: &mut Fleet| {
+            (1..=12).for_each(|device| fleet.log_in(device));
+            fleet.sessions()
+        };
+        let write = |fleet: &Fleet, number: usize| {
+            let service = &fleet.gateways[number].service;
+            service.courier().unwrap().write(&*service.store)
+        };
+        assert!(write(&fleet, 0).is_err(), "its gateway is still without the database");
+        (1..GATEWAYS).for_each(|number| write(&fleet, number).unwrap());
+        assert_eq!(tries(&mut fleet), 0, "others have it, and hold the user");
+        fleet.pass(MINUTE);
+        (0..GATEWAYS).for_each(|number| write(&fleet, number).unwrap());
+        fleet.pass(POLL);
+        assert_eq!(tries(&mut fleet), 0, "the database has it");
+        let store = Arc::clone(&fleet.gateways[1].service.store);
+        assert!(!store.user("ann").unwrap().unwrap().enabled);
+        store.set_enabled("ann", true, now_s()).unwrap();
+        assert!(tries(&mut fleet) > 0);
         fleet.check_quiet();
     }
 }
