@@ -15,7 +15,7 @@ use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTIC
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{MethodRouter, get, post};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 
 use super::Site;
@@ -78,15 +78,29 @@ pub(super) fn addresses() -> impl Iterator<Item = String> {
 #[serde(deny_unknown_fields)]
 struct Asked {
     reason: String,
+    #[serde(default, deserialize_with = "given")]
     device: Option<String>,
+    #[serde(default, deserialize_with = "given")]
     fingerprint: Option<String>,
+    #[serde(default, deserialize_with = "given")]
     public_key: Option<String>,
+    #[serde(default, deserialize_with = "given")]
     name: Option<String>,
+    #[serde(default, deserialize_with = "given")]
     reset_clock: Option<bool>,
+    #[serde(default, deserialize_with = "given")]
     expires: Option<String>,
+    #[serde(default, deserialize_with = "given")]
     groups: Option<Vec<String>>,
+    #[serde(default, deserialize_with = "given")]
     sponsor: Option<String>,
+    #[serde(default, deserialize_with = "given")]
     note: Option<String>,
+}
+
+/// A field that is there has a value: a null would be as a field that is not.
+fn given<'d, T: Deserialize<'d>, D: Deserializer<'d>>(field: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(field).map(Some)
 }
 
 impl Asked {
@@ -480,6 +494,9 @@ mod tests {
     fn a_change_is_read_or_malformed() {
         let read = |text: &str| serde_json::from_str::<Asked>(text).ok();
         assert!(read("{}").is_none() && read(r#"{"reason": "x", "more": 1}"#).is_none());
+        for field in ["device", "fingerprint", "reset_clock", "groups"] {
+            assert!(read(&json!({ "reason": "x", field: null }).to_string()).is_none(), "{field}");
+        }
         let asked = read(r#"{"reason": "x", "device": "zz"}"#).unwrap();
         assert!(kick(&asked).is_none() && extend(&asked).is_none() && renew_device(&asked).is_none());
         let asked = read(r#"{"reason": "x", "device": "0123456789abcdef0123456789abcdef"}"#).unwrap();
