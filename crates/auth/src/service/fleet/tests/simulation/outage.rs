@@ -136,6 +136,17 @@ impl Fleet {
         OrderDone { id: order.id, ended: Some(meant.len() as u64) }
     }
 
+    /// A fleet at which a user has sessions.
+    fn with_sessions(seed: u64) -> Self {
+        println!("seed {seed}");
+        let mut fleet = Self::with_couriers(seed);
+        (1..=6).for_each(|device| fleet.log_in(device));
+        fleet.pass(POLL);
+        let sessions = fleet.sessions();
+        assert!(sessions >= 5, "{sessions}");
+        fleet
+    }
+
     fn sessions(&self) -> usize {
         self.gateways.iter().map(|gateway| gateway.members.len()).sum()
     }
@@ -144,13 +155,7 @@ impl Fleet {
 #[tokio::test]
 async fn a_kick_reaches_all_gateways_without_the_database_and_is_made_there_once_it_is_back() {
     for seed in 0..6 {
-        println!("seed {seed}");
-        let mut fleet = Fleet::with_couriers(seed);
-        let mut network = Network::default();
-        (1..=6).for_each(|device| fleet.log_in(device));
-        fleet.pass(POLL);
-        let before = fleet.sessions();
-        assert!(before >= 5, "{before}");
+        let (mut fleet, mut network) = (Fleet::with_sessions(seed), Network::default());
         let outage = fleet.elapsed + 2 * MINUTE;
         for gateway in &mut fleet.gateways {
             gateway.cut_until = outage;
@@ -191,12 +196,7 @@ async fn a_kick_reaches_all_gateways_without_the_database_and_is_made_there_once
 #[tokio::test]
 async fn a_user_who_is_disabled_without_the_database_logs_in_nowhere_until_an_administrator_enables_them() {
     for seed in 0..6 {
-        println!("seed {seed}");
-        let mut fleet = Fleet::with_couriers(seed);
-        let mut network = Network::default();
-        (1..=6).for_each(|device| fleet.log_in(device));
-        fleet.pass(POLL);
-        assert!(fleet.sessions() >= 5);
+        let (mut fleet, mut network) = (Fleet::with_sessions(seed), Network::default());
         let outage = fleet.elapsed + 2 * MINUTE;
         for (number, gateway) in fleet.gateways.iter_mut().enumerate() {
             // The gateway of the order is without it for longer.
