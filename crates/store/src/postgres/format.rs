@@ -1,8 +1,8 @@
 //! The format of a database's tables, and how they are added to.
 //!
-//! A vpnd works on tables of its own format alone. What a later vpnd needs beyond them is added in
-//! steps, which the first gateway that has them takes at its start; those of an earlier vpnd go on
-//! meanwhile, and may start again.
+//! A vpnd works on tables of one format alone. What a later vpnd needs beyond them is added in steps,
+//! which the first gateway that has them takes at its start; those of an earlier vpnd go on meanwhile,
+//! and may start again.
 //!
 //! INVARIANT: a vpnd without a step neither reads nor fills what the step adds, so this is tables,
 //! columns with a default and indexes. What can't be added so is another format.
@@ -14,8 +14,8 @@ use super::trouble::{Fault, Trouble};
 
 /// The format of the tables.
 pub(super) const FORMAT: u64 = 6;
-/// What was added to them since, in order. Each is a matter of moments: a gateway has ten seconds for
-/// all, and others wait.
+/// The steps since then, in order. Each takes moments: a gateway has ten seconds for all, and others
+/// wait.
 pub(super) const STEPS: &[&str] = &["ALTER TABLE format ADD COLUMN step BIGINT NOT NULL DEFAULT 0"];
 
 /// Makes the tables, within a transaction of the caller's.
