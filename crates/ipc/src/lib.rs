@@ -30,4 +30,5 @@ pub mod requests;
 pub mod signing;
 pub mod spawn;
 mod stderr;
+pub mod together;
 pub mod turns;

@@ -8,18 +8,20 @@ use std::net::IpAddr;
 use vpnd_proto::session::SessionId;
 use vpnd_sys::clock::Clocks;
 
-use crate::{Kicks, LeaseOwner, StoreError};
+use crate::{Kicks, Lease, LeaseOwner, SessionRecord, StoreError, User};
 
 /// Seconds without a report after which a gateway does not count as alive.
 pub const GATEWAY_SILENCE_S: u64 = 12;
 
-/// The carrier of a session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Carrier {
-    /// Grows with each move, over all sessions.
-    pub generation: u64,
-    /// Whether it is this gateway.
+/// A session of the fleet, with what decides whether its client may go on with it: all of one moment.
+#[derive(Clone, Debug)]
+pub struct HeldSession {
+    pub record: SessionRecord,
+    /// Whether this gateway carries it.
     pub is_here: bool,
+    pub user: User,
+    /// Leases of its device, those that last longest first.
+    pub leases: Vec<Lease>,
 }
 
 /// A session that is about to begin, as far as other gateways matter for it.
@@ -117,16 +119,17 @@ impl GatewayState {
     }
 }
 
-/// The sessions of a fleet. In the embedded store none moves: to change a carrier is an error.
+/// The sessions of a fleet. In the embedded store there are none, and to change what a fleet shares is
+/// an error.
 pub trait Fleet: Send + Sync {
     /// A session of this device is about to begin. If its user has `most` sessions elsewhere, counted
     /// without the device's own, one makes room whose client is away.
     fn begin_session(&self, owner: LeaseOwner, most: Option<u64>, now_s: u64) -> Result<Begun, StoreError>;
-    /// The carrier of a session, if it is known.
-    fn carrier(&self, session: SessionId) -> Result<Option<Carrier>, StoreError>;
-    /// Moves a session to this gateway: its new generation, or `None` if it has moved since it had
-    /// this one.
-    fn move_here(&self, session: SessionId, generation: u64) -> Result<Option<u64>, StoreError>;
+    /// These sessions, each if it has not expired and its user is enabled. Fails while the database is away.
+    fn held(&self, sessions: &[SessionId], now_s: u64) -> Result<Vec<Option<HeldSession>>, StoreError>;
+    /// Moves sessions to this gateway, each unless it has moved since it had this generation. Returns those
+    /// that have moved, as their last gateways have left them.
+    fn move_here(&self, sessions: &[(SessionId, u64)], now_s: u64) -> Result<Vec<SessionRecord>, StoreError>;
     /// The sessions that other gateways have taken over from this one.
     fn taken_away(&self) -> Result<Vec<TakenAway>, StoreError>;
     /// This gateway has dropped these: their addresses may be any device's again.

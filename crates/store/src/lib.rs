@@ -49,7 +49,7 @@ use zeroize::Zeroizing;
 pub use api_tokens::{ApiToken, ApiTokens};
 pub use fixed_address::{AddressChange, FixedAddress};
 pub use fleet::{
-    Absences, Begun, Carrier, Fleet, GATEWAY_SILENCE_S, GatewayReport, GatewayState, MAX_NOTICES, Notice,
+    Absences, Begun, Fleet, GATEWAY_SILENCE_S, GatewayReport, GatewayState, HeldSession, MAX_NOTICES, Notice,
     Notices, TakenAway,
 };
 pub use invitations::{Accepted, INVITATION_LIFETIME_S, InvitationHash, InvitationToken, Invitations};

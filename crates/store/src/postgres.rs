@@ -53,8 +53,9 @@ const INQUIRY_TIMEOUT: Duration = Duration::from_secs(12);
 const INQUIRY_INTERVAL: Duration = Duration::from_millis(100);
 /// Limits for a gateway's query: a login makes several, for which its client waits.
 const QUERY: Limits = Limits { patience: PATIENCE, whole: Duration::from_secs(8) };
-/// Limits for changes of sessions, for which all sessions wait.
-const URGENT: Limits = Limits { patience: Duration::from_millis(250), whole: Duration::from_secs(1) };
+/// Limits for changes of sessions, for which all sessions wait. A crowd of changes at other gateways is no
+/// reason to put them off, for what was put off is not known there.
+const URGENT: Limits = Limits { patience: Duration::from_secs(1), whole: Duration::from_secs(2) };
 /// Limits for those that were put off. Nothing but logins waits for them.
 const LATER: Limits = Limits { patience: Duration::from_secs(1), whole: Duration::from_secs(30) };
 
@@ -373,6 +374,13 @@ impl Database for Postgres {
         self.put_off.session(self, id, now_s)
     }
 
+    fn take_over(&self, moves: &[(SessionId, u64)], now_s: u64) -> Result<Vec<SessionRecord>, StoreError> {
+        let before = self.mirror.before();
+        let moved = self.change(|t| sessions::move_here(t, moves, now_s).map(Ok))?;
+        moved.iter().for_each(|session| self.mirror.found(before, session.id, Some(session)));
+        Ok(moved)
+    }
+
     fn alter_sessions(&self, changes: &[SessionChange], now_s: u64) -> Result<Vec<bool>, StoreError> {
         self.put_off.change(self, changes, now_s)
     }
@@ -428,7 +436,7 @@ impl Behind for Postgres {
     }
 
     fn alter(&self, pace: Pace, changes: &[SessionChange], now_s: u64) -> Result<Vec<bool>, StoreError> {
-        let done = self.change_within(limits(pace), |t| put_off::apply(t, changes, now_s).map(Ok))?;
+        let done = self.change_within(limits(pace), |t| sessions::change(t, changes, now_s).map(Ok))?;
         self.mirror.changed(changes, &done, now_s);
         Ok(done)
     }

@@ -264,7 +264,7 @@ impl PutOff {
     }
 
     /// A session of the store with what was put off.
-    fn newest(&self, stored: Option<SessionRecord>) -> Result<Option<SessionRecord>, StoreError> {
+    pub(crate) fn newest(&self, stored: Option<SessionRecord>) -> Result<Option<SessionRecord>, StoreError> {
         let Some(stored) = stored else { return Ok(None) };
         if self.unkept.lock().ends.contains(&stored.id) {
             return Ok(None);
@@ -420,16 +420,6 @@ fn make<'i, T>(
         }
     }
     Ok(made)
-}
-
-/// Makes changes in the store; which of them were made.
-pub(crate) fn apply(t: &Transaction<'_>, changes: &[SessionChange], now_s: u64) -> sql::Result<Vec<bool>> {
-    let done = changes.iter().map(|change| match change {
-        SessionChange::Add(session, generation) => sessions::add(t, session, *generation),
-        SessionChange::Tokens(id, tokens, epoch) => sessions::set_tokens(t, *id, tokens, *epoch),
-        SessionChange::End(id) => sessions::end(t, *id, now_s).map(|()| true),
-    });
-    done.collect()
 }
 
 /// Ends the sessions of all users who have one here, and walls the devices of these.

@@ -27,7 +27,7 @@ pub(crate) mod wireguard;
 use std::ops::Deref;
 
 pub(crate) use database::Database;
-pub(crate) use value::{Kind, Parameter, Params, Row, Rows, Value, ValueRef, params};
+pub(crate) use value::{Kind, Parameter, Params, Row, Rows, Value, ValueRef, params, rows};
 
 pub(crate) type Result<T, E = SqlError> = std::result::Result<T, E>;
 

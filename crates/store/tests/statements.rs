@@ -7,11 +7,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// All that may stand in the text of a statement, and what each is.
-const PARTS: [(&str, &str); 23] = [
+const PARTS: [(&str, &str); 24] = [
     ("COLUMNS", "a list of columns"),
     ("CONNECTIONS_LEFT", "a query"),
     ("COUNTS", "a condition"),
     ("KEPT", "an interval"),
+    ("KEPT_MARKS", "an integer"),
     ("column", "a column"),
     ("columns", "a list of columns"),
     ("condition", "more of a condition, with numbers of parameters"),
@@ -64,6 +65,7 @@ fn is_statement(text: &str) -> bool {
         "ALTER ",
         "DROP ",
         "SET ",
+        "WITH ",
         " AND ",
         "NOT EXISTS ",
     ]

@@ -3,6 +3,7 @@
 //! INVARIANT: a session moves here only for a client that has shown its token and its device, and
 //! only if it could go on here; what is wrong with a claim changes nothing of it.
 
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
@@ -12,12 +13,13 @@ use vpnd_ipc::gateway::auth::{
     MAX_GATEWAYS, MAX_WRITES, Reason, SessionClaim, StoredSession, TakenAway, id,
 };
 use vpnd_ipc::request::Answer;
+use vpnd_ipc::together::Together;
 use vpnd_proto::control::Text;
 use vpnd_proto::session::{DeviceId, SessionId};
 use vpnd_proto::time::Time;
 use vpnd_store::audit::{Event, SessionStart};
 use vpnd_store::postgres::CLOCK_TOLERANCE_S;
-use vpnd_store::{Absences, Begun, Kicks, LeaseOwner, StoreError, User};
+use vpnd_store::{Absences, Begun, HeldSession, Kicks, LeaseOwner, StoreError, User};
 use vpnd_sys::clock::now;
 
 use super::{Authenticator, Courier, Service, recording};
@@ -30,12 +32,13 @@ const NOTICE_INTERVAL: Duration = Duration::from_millis(400);
 /// Time for a drain to begin that was permitted.
 const DRAIN_BEGINS_WITHIN: Duration = Duration::from_secs(30);
 
-/// Moves that are tried while others move the session, too.
-const ATTEMPTS: usize = 3;
+/// Claims that are answered together, at most.
+const MAX_CLAIMS: usize = 128;
 
 /// A gateway of a fleet.
 pub(super) struct Member {
     notices: Arc<Notices>,
+    claims: Together<SessionClaim, Option<StoredSession>>,
     answers: OnceLock<Arc<Answers>>,
     courier: OnceLock<Arc<Courier>>,
     /// Whether it has started and not reported since.
@@ -63,7 +66,9 @@ impl Member {
 
 impl Answer<SessionClaim> for Service {
     async fn answer(self: &Arc<Self>, claim: SessionClaim) -> Result<Option<StoredSession>, Reason> {
-        self.blocking(move |service| service.claimed(&claim)).await
+        let member = self.fleet.as_ref().ok_or_else(|| Reason::cut(&StoreError::NoFleet.to_string()))?;
+        let service = Arc::clone(self);
+        member.claims.ask(claim, move |claims| service.claimed(&claims)).await
     }
 }
 
@@ -114,6 +119,7 @@ impl Service {
         Self {
             fleet: Some(Member {
                 notices,
+                claims: Together::new(MAX_CLAIMS),
                 answers: OnceLock::new(),
                 courier: OnceLock::new(),
                 is_new: AtomicBool::new(false),
@@ -221,37 +227,55 @@ impl Service {
         expires_s.saturating_add(margin)
     }
 
-    fn claimed(&self, claim: &SessionClaim) -> Result<Option<StoredSession>, Reason> {
-        let failed = |error: StoreError| Reason::cut(&error.to_string());
-        let session = SessionId(claim.session.into());
-        for _ in 0..ATTEMPTS {
-            // Before anything else: it fails while the database is away.
-            let carrier = self.store.carrier(session).map_err(failed)?;
-            let Some(carrier) = carrier.filter(|carrier| !carrier.is_here) else {
-                return self.session(session).map_err(failed);
-            };
-            let record = self.store.session(session, (self.clocks.steady)()).map_err(failed)?;
-            let Some(record) = record else { return Ok(None) };
-            let token = record.tokens.accept(claim.token.hash());
-            if !(token & (record.device == DeviceId(claim.device.into()))) {
-                return Ok(None);
-            }
-            if self.usable(session).map_err(failed)?.is_none() {
-                return Ok(None);
-            }
-            if self.store.move_here(session, carrier.generation).map_err(failed)?.is_some() {
-                return self.moved_here(session).map_err(failed);
-            }
-        }
-        Err(Reason::cut("a session moves between gateways again and again"))
+    /// Sessions for clients that claim them at the same time: they move here, if they are good.
+    pub(super) fn claimed(&self, claims: &[SessionClaim]) -> Vec<Result<Option<StoredSession>, Reason>> {
+        self.held_here(claims).unwrap_or_else(|error| {
+            let reason = Reason::cut(&error.to_string());
+            claims.iter().map(|_| Err(reason.clone())).collect()
+        })
     }
 
-    /// The session, as its last gateway has left it.
-    fn moved_here(&self, id: SessionId) -> Result<Option<StoredSession>, StoreError> {
-        let Some((session, user)) = self.usable(id)? else { return Ok(None) };
-        tracing::info!(session = %id, user = &*user.name, "a session has moved here");
-        self.record_move(id, &session, &user);
-        self.session(id)
+    fn held_here(
+        &self,
+        claims: &[SessionClaim],
+    ) -> Result<Vec<Result<Option<StoredSession>, Reason>>, StoreError> {
+        let now_s = (self.clocks.steady)();
+        let ids: Vec<SessionId> = claims.iter().map(|claim| SessionId(claim.session.into())).collect();
+        let mut held = self.store.held(&ids, now_s)?;
+        for (held, claim) in held.iter_mut().zip(claims) {
+            held.take_if(|held| !held.is_here && !self.may_move(held, claim));
+        }
+        let to_move = held.iter().flatten().filter(|held| !held.is_here);
+        let to_move: BTreeSet<_> = to_move.map(|held| (held.record.id, held.record.generation)).collect();
+        let mut moved = HashMap::new();
+        if !to_move.is_empty() {
+            let to_move: Vec<_> = to_move.into_iter().collect();
+            moved
+                .extend(self.store.move_here(&to_move, now_s)?.into_iter().map(|record| (record.id, record)));
+        }
+        let stored = |held: Option<HeldSession>| {
+            let Some(HeldSession { mut record, is_here, user, leases }) = held else { return Ok(None) };
+            if !is_here {
+                let left = moved.get(&record.id).cloned();
+                record = left.ok_or_else(|| {
+                    Reason::cut("the session is over or has moved to another gateway meanwhile")
+                })?;
+            }
+            let Some(session) = self.usable_by(record.clone(), &user, &leases) else { return Ok(None) };
+            if !is_here {
+                tracing::info!(session = %record.id, user = &*user.name, "a session has moved here");
+                self.record_move(record.id, &session, &user);
+            }
+            Ok(Some(self.taken_up(record.id, session, &user)))
+        };
+        Ok(held.into_iter().map(stored).collect())
+    }
+
+    /// Whether the claim is good and the session may go on here.
+    fn may_move(&self, held: &HeldSession, claim: &SessionClaim) -> bool {
+        let token = held.record.tokens.accept(claim.token.hash());
+        let is_good = token & (held.record.device == DeviceId(claim.device.into()));
+        is_good && self.usable_by(held.record.clone(), &held.user, &held.leases).is_some()
     }
 
     /// Records the beginning of the session at this gateway, which has a separate audit file.

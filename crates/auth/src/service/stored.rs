@@ -2,76 +2,95 @@
 //!
 //! INVARIANT: a session goes on only as its user may have one now, with addresses of the pools.
 
+use std::net::IpAddr;
+
 use minicbor::bytes::ByteArray;
 use vpnd_proto::session::{DeviceId, SessionId};
 
 use super::{Service, account, latest_end_s};
 use crate::lease::Addresses;
 use vpnd_ipc::gateway::auth::{Leased, StoredSession};
-use vpnd_store::{Family, LeaseOwner, SessionRecord, StoreError, User};
+use vpnd_store::{Family, Lease, LeaseOwner, SessionRecord, StoreError, User};
 
 impl Service {
     /// The session, to which a client attaches that was not there since the gateway started.
     pub(super) fn session(&self, id: SessionId) -> Result<Option<StoredSession>, StoreError> {
-        let Some((session, user)) = self.usable(id)? else { return Ok(None) };
+        Ok(self.usable(id)?.map(|(session, user)| self.taken_up(id, session, &user)))
+    }
+
+    /// A client attaches to the session.
+    pub(super) fn taken_up(&self, id: SessionId, session: StoredSession, user: &User) -> StoredSession {
         let Leased { ipv4: v4, ipv6: v6 } = session.addresses;
         self.portal.heard().goes_on(id, user.id, DeviceId(session.device.into()));
-        self.accounting().restored(id, &user, Addresses { v4, v6 });
+        self.accounting().restored(id, user, Addresses { v4, v6 });
         self.absent().remove(id);
-        Ok(Some(session))
+        session
     }
 
     /// The session and its user, if a client may attach to it.
     pub(super) fn usable(&self, id: SessionId) -> Result<Option<(StoredSession, User)>, StoreError> {
         let Some(record) = self.store.session(id, (self.clocks.steady)())? else { return Ok(None) };
         let Some(user) = self.store.user_by_id(record.user)? else { return Ok(None) };
-        Ok(self.usable_by(record, &user)?.map(|session| (session, user)))
+        let leases = self.leases(&record)?;
+        Ok(self.usable_by(record, &user, &leases).map(|session| (session, user)))
     }
 
     /// The session, if it is this user's and its client may go on with it.
     pub(super) fn usable_of(&self, id: SessionId, user: &User) -> Result<Option<StoredSession>, StoreError> {
         let record = self.store.session(id, (self.clocks.steady)())?;
         match record.filter(|record| record.user == user.id) {
-            Some(record) => self.usable_by(record, user),
+            Some(record) => Ok(self.usable_by(record.clone(), user, &self.leases(&record)?)),
             None => Ok(None),
         }
     }
 
-    fn usable_by(&self, record: SessionRecord, user: &User) -> Result<Option<StoredSession>, StoreError> {
-        let (id, now_s, store) = (record.id, (self.clocks.steady)(), self.store.as_ref());
+    /// The newest lease of the session's device in each family.
+    fn leases(&self, record: &SessionRecord) -> Result<Vec<Lease>, StoreError> {
+        let owner = LeaseOwner { user: record.user, device: record.device };
+        let [v4, v6] = [Family::V4, Family::V6].map(|family| self.store.lease_of(owner, family));
+        Ok(v4?.into_iter().chain(v6?).collect())
+    }
+
+    /// The session, if its user's client may go on with it; its device's leases that last longest are
+    /// first.
+    pub(super) fn usable_by(
+        &self,
+        record: SessionRecord,
+        user: &User,
+        leases: &[Lease],
+    ) -> Option<StoredSession> {
+        let (id, now_s) = (record.id, (self.clocks.steady)());
         // The client logs in then, and is refused with the reason.
         if !user.enabled || user.has_expired((self.clocks.wall)()) {
-            return Ok(None);
+            return None;
         }
-        let Some(profile) = self.access.of(user) else { return Ok(None) };
+        let profile = self.access.of(user)?;
         // A clock that was set back before this process began gives no session more than a
         // lifetime.
         let started_s = record.started_s.min(now_s);
         let lacks_factor = record.factors.missing(&profile.require).is_some();
         if lacks_factor || latest_end_s(started_s, profile.session_lifetime) <= now_s {
-            return Ok(None);
+            return None;
         }
-        let owner = LeaseOwner { user: record.user, device: record.device };
-        let leased = |family| -> Result<_, StoreError> {
-            // An address that another session of the device took over is no longer this one's.
-            let lease = store.lease_of(owner, family)?;
-            Ok(lease.filter(|lease| lease.session == id && lease.is_live(now_s)).map(|lease| lease.address))
-        };
+        // An address that another session of the device took over is no longer this one's.
+        let is_its = |lease: &&Lease| lease.session == id && lease.is_live(now_s);
+        let newest =
+            |is_v4: bool| leases.iter().find(|lease| lease.address.is_ipv4() == is_v4).filter(is_its);
         let addresses = Leased {
-            ipv4: leased(Family::V4)?.and_then(|address| match address {
-                std::net::IpAddr::V4(v4) => Some(v4),
-                std::net::IpAddr::V6(_) => None,
+            ipv4: newest(true).and_then(|lease| match lease.address {
+                IpAddr::V4(v4) => Some(v4),
+                IpAddr::V6(_) => None,
             }),
-            ipv6: leased(Family::V6)?.and_then(|address| match address {
-                std::net::IpAddr::V6(v6) => Some(v6),
-                std::net::IpAddr::V4(_) => None,
+            ipv6: newest(false).and_then(|lease| match lease.address {
+                IpAddr::V6(v6) => Some(v6),
+                IpAddr::V4(_) => None,
             }),
         };
         // With other pools than it began with a session is over: nothing leads to its addresses any
         // more, or they are others' now. Its client logs in again and gets some that fit.
         let usable = (addresses.ipv4.is_some() || addresses.ipv6.is_some())
             && profile.pools().fit(addresses.ipv4, addresses.ipv6);
-        let Ok(account) = account(user) else { return Ok(None) };
+        let account = account(user).ok()?;
         let session = StoredSession {
             account,
             device: ByteArray::from(record.device.0),
@@ -83,6 +102,6 @@ impl Service {
             expires_s: record.expires_s.min(latest_end_s(now_s, profile.session_lifetime)),
             generation: record.generation,
         };
-        Ok(usable.then_some(session))
+        usable.then_some(session)
     }
 }

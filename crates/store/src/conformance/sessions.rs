@@ -37,18 +37,23 @@ pub(crate) fn changes_of_many_sessions_are_made_in_their_order(stand: &dyn Stand
     let store = stand.open();
     let (ann, bob) = (store.add_user(&named("ann"), 1).unwrap(), store.add_user(&named("bob"), 1).unwrap());
     store.set_enabled("bob", false, 2).unwrap();
-    let tokens = Tokens::restore(TokenHash::from_bytes([7; 32]), None);
+    let [tokens, earlier] = [7, 6].map(|byte| Tokens::restore(TokenHash::from_bytes([byte; 32]), None));
     let changes = [
         SessionChange::Add(session_of(ann, 1), 0),
         SessionChange::Add(session_of(bob, 2), 0),
+        SessionChange::Tokens(SessionId([1; 16]), earlier, 8),
         SessionChange::Tokens(SessionId([1; 16]), tokens, 9),
+        SessionChange::Tokens(SessionId([1; 16]), earlier, 8),
         SessionChange::Tokens(SessionId([3; 16]), tokens, 9),
         SessionChange::Add(session_of(ann, 4), 0),
         SessionChange::End(SessionId([4; 16])),
+        SessionChange::Tokens(SessionId([4; 16]), tokens, 9),
     ];
     let done = store.change_sessions(&changes, 1500).unwrap();
-    assert_eq!(done, [true, false, true, false, true, true]);
-    assert_eq!(store.session(SessionId([1; 16]), 1500).unwrap().map(|session| session.epoch), Some(9));
+    assert_eq!(done, [true, false, true, true, true, false, true, true, false]);
+    let kept = store.session(SessionId([1; 16]), 1500).unwrap().unwrap();
+    assert_eq!((kept.epoch, kept.tokens), (9, tokens));
+    assert_eq!(store.change_sessions(&changes[2..3], 1500).unwrap(), [false], "there are later ones");
     assert_eq!(store.session(SessionId([4; 16]), 1500).unwrap(), None);
 }
 

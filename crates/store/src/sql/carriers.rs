@@ -6,8 +6,8 @@
 use vpnd_proto::session::SessionId;
 
 use super::columns::bytes;
-use super::{Connection, Optional as _, Result, Row, Transaction, Value, params};
-use crate::{Absences, Begun, Carrier, Lease, LeaseOwner, TakenAway};
+use super::{Connection, Optional as _, Parameter as _, Result, Row, Transaction, Value, params, rows};
+use crate::{Absences, Begun, Lease, LeaseOwner, TakenAway};
 
 /// A condition: no other gateway than the one of the parameter carries the session of this column.
 pub(crate) fn not_elsewhere(session: &str, parameter: &str) -> String {
@@ -96,6 +96,15 @@ pub(crate) fn begin(t: &Transaction<'_>, session: SessionId, generation: u64) ->
     t.execute(sql, params![session.0, gateway, generation]).map(drop)
 }
 
+/// The carrier of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Carrier {
+    /// Grows with each move, over all sessions.
+    pub(crate) generation: u64,
+    /// Whether it is this gateway.
+    pub(crate) is_here: bool,
+}
+
 pub(crate) fn of(c: &Connection, session: SessionId) -> Result<Option<Carrier>> {
     let Some(gateway) = c.gateway() else { return Ok(None) };
     let statement = c.statement("SELECT gateway, generation FROM carriers WHERE session = ?");
@@ -117,23 +126,30 @@ pub(crate) fn end(t: &Transaction<'_>, session: SessionId) -> Result<()> {
     t.execute(sql, params![session.0, gateway]).map(drop)
 }
 
+/// Moves sessions to this gateway that are not over and still have these generations; their new one,
+/// which no other session has.
 pub(crate) fn move_here(
     t: &Transaction<'_>,
     gateway: [u8; 16],
-    session: SessionId,
-    generation: u64,
-) -> Result<Option<u64>> {
+    sessions: &[(SessionId, u64)],
+) -> Result<u64> {
     let next = next_generation(t)?;
-    let sql = "INSERT INTO leaving (gateway, session, generation, address)
-               SELECT c.gateway, c.session, ?4, l.address
-               FROM carriers c JOIN leases l ON l.session = c.session
-               WHERE c.session = ?1 AND c.generation = ?2 AND c.gateway <> ?3
-               ON CONFLICT (gateway, session, address) DO UPDATE SET generation = excluded.generation";
-    t.execute(sql, params![session.0, generation, gateway, next])?;
-    let sql =
-        "UPDATE carriers SET gateway = ?1, generation = ?2, away = 0 WHERE session = ?3 AND generation = ?4";
-    let moved = t.execute(sql, params![gateway, next, session.0, generation])?;
-    Ok((moved == 1).then_some(next))
+    let (marks, pairs) = rows(sessions.iter().map(|(id, generation)| [id.0.value(), generation.value()]));
+    let sql = format!(
+        "INSERT INTO leaving (gateway, session, generation, address)
+         SELECT c.gateway, c.session, ?, l.address FROM carriers c JOIN leases l ON l.session = c.session
+         WHERE c.gateway <> ? AND (c.session, c.generation) IN (VALUES {marks})
+         AND EXISTS (SELECT 1 FROM sessions s WHERE s.id = c.session)
+         ON CONFLICT (gateway, session, address) DO UPDATE SET generation = excluded.generation"
+    );
+    t.execute(&sql, [params![next, gateway], pairs.clone()].concat())?;
+    let sql = format!(
+        "UPDATE carriers SET gateway = ?, generation = ?, away = 0
+         WHERE (session, generation) IN (VALUES {marks})
+         AND EXISTS (SELECT 1 FROM sessions s WHERE s.id = carriers.session)"
+    );
+    t.execute(&sql, [params![gateway, next], pairs].concat())?;
+    Ok(next)
 }
 
 /// An address of a session at another gateway.

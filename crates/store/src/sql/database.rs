@@ -13,8 +13,8 @@ use super::{
 };
 use crate::put_off::{PutOff, Wall};
 use crate::{
-    Begun, Carrier, CertificateHash, Device, ExternalUser, Family, Fleet, GatewayReport, GatewayState,
-    HandshakeShown, Kicks, Lease, LeaseOwner, Leases, LiveSession, LiveUser, NewUser, Notices, Owner,
+    Begun, CertificateHash, Device, ExternalUser, Family, Fleet, GatewayReport, GatewayState, HandshakeShown,
+    HeldSession, Kicks, Lease, LeaseOwner, Leases, LiveSession, LiveUser, NewUser, Notices, Owner,
     PasswordHash, Revocation, RevocationCause, Revocations, SessionChange, SessionRecord, Sessions,
     StoreError, TakenAway, User, UserChange, UserId, UserImport, UserPage, Users,
 };
@@ -45,6 +45,11 @@ pub(crate) trait Database: Send + Sync {
 
     /// A session, with what was put off.
     fn find_session(&self, id: SessionId, now_s: u64) -> Result<Option<SessionRecord>, StoreError>;
+
+    /// Moves sessions to this gateway, as [`Fleet::move_here`] has it.
+    fn take_over(&self, moves: &[(SessionId, u64)], now_s: u64) -> Result<Vec<SessionRecord>, StoreError> {
+        self.change(|t| sessions::move_here(t, moves, now_s).map(Ok))
+    }
 
     /// Changes sessions, or puts that off.
     fn alter_sessions(&self, changes: &[SessionChange], now_s: u64) -> Result<Vec<bool>, StoreError>;
@@ -209,7 +214,7 @@ impl<D: Database> Sessions for D {
     }
 
     fn set_tokens(&self, id: SessionId, tokens: &Tokens, epoch: u32) -> Result<bool, StoreError> {
-        self.change(|t| sessions::set_tokens(t, id, tokens, epoch).map(Ok))
+        self.change(|t| Ok(Ok(sessions::set_tokens(t, &[(id, *tokens, epoch)])?.contains(&true))))
     }
 
     fn end_session(&self, id: SessionId, now_s: u64) -> Result<(), StoreError> {
@@ -374,15 +379,19 @@ impl<D: Database> Fleet for D {
         })
     }
 
-    fn carrier(&self, session: SessionId) -> Result<Option<Carrier>, StoreError> {
-        self.read(|c| carriers::of(c, session))
+    fn held(&self, ids: &[SessionId], now_s: u64) -> Result<Vec<Option<HeldSession>>, StoreError> {
+        let found = self.read(|c| sessions::held(c, ids, now_s))?;
+        let newest = |held: HeldSession| -> Result<Option<HeldSession>, StoreError> {
+            let (record, user) = (self.put_off().newest(Some(held.record))?, self.kicked(held.user)?);
+            let is_usable = user.enabled;
+            Ok(record.filter(|_| is_usable).map(|record| HeldSession { record, user, ..held }))
+        };
+        found.into_iter().map(|held| held.map_or(Ok(None), newest)).collect()
     }
 
-    fn move_here(&self, session: SessionId, generation: u64) -> Result<Option<u64>, StoreError> {
-        self.change(|t| match t.gateway() {
-            Some(gateway) => carriers::move_here(t, gateway, session, generation).map(Ok),
-            None => Ok(Err(StoreError::NoFleet)),
-        })
+    fn move_here(&self, moves: &[(SessionId, u64)], now_s: u64) -> Result<Vec<SessionRecord>, StoreError> {
+        let moved = self.take_over(moves, now_s)?;
+        moved.into_iter().filter_map(|session| self.put_off().newest(Some(session)).transpose()).collect()
     }
 
     fn taken_away(&self) -> Result<Vec<TakenAway>, StoreError> {

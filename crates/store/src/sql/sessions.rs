@@ -7,8 +7,13 @@ use vpnd_proto::attach::{TokenHash, Tokens};
 use vpnd_proto::session::{DeviceId, SessionId};
 
 use super::columns::{address, blob, bytes, octets, optional_bytes};
-use super::{Connection, Optional as _, Result, Row, Transaction, Value, carriers, params, users};
-use crate::{Device, Family, KEPT_LEASES, Lease, LeaseOwner, LiveSession, Owner, SessionRecord, UserId};
+use super::{
+    Connection, Optional as _, Parameter as _, Result, Row, Transaction, Value, carriers, params, rows, users,
+};
+use crate::{
+    Device, Family, HeldSession, KEPT_LEASES, Lease, LeaseOwner, LiveSession, Owner, SessionChange,
+    SessionRecord, User, UserId,
+};
 use vpnd_config::factor::Factors;
 
 /// Time after which addresses are free that a device has lost to its removal or to another pool,
@@ -54,6 +59,73 @@ pub(crate) fn by_id(c: &Connection, id: SessionId, now_s: u64) -> Result<Option<
     Ok(Some(SessionRecord { generation, ..session }))
 }
 
+/// Sessions of a fleet, in the order of their ids here.
+pub(crate) fn held(c: &Connection, ids: &[SessionId], now_s: u64) -> Result<Vec<Option<HeldSession>>> {
+    if c.gateway().is_none() || ids.is_empty() {
+        return Ok(vec![None; ids.len()]);
+    }
+    let mut found = BTreeMap::new();
+    for (record, is_here) in carried(c, ids, None, now_s)? {
+        found.insert(record.id, (record, is_here));
+    }
+    let (marks, values) = rows(ids.iter().map(|id| [id.0.value()]));
+    let sql = format!(
+        "SELECT DISTINCT l.* FROM leases l JOIN sessions s ON s.user_id = l.user_id AND s.device = l.device
+         WHERE s.id IN (VALUES {marks}) ORDER BY l.until_s DESC"
+    );
+    let leases: Vec<Lease> = c.statement(&sql).query_all(values, lease_from_row)?;
+    let mut known: BTreeMap<UserId, Option<User>> = BTreeMap::new();
+    let held = |id: &SessionId| {
+        let Some((record, is_here)) = found.get(id).cloned() else { return Ok(None) };
+        let user = match known.get(&record.user) {
+            Some(user) => user.clone(),
+            None => known.entry(record.user).or_insert(users::by_id(c, record.user)?).clone(),
+        };
+        let owner = LeaseOwner { user: record.user, device: record.device };
+        let leases = leases.iter().filter(|lease| lease.owner == owner).copied().collect();
+        Ok(user.map(|user| HeldSession { record, is_here, user, leases }))
+    };
+    ids.iter().map(held).collect()
+}
+
+/// Moves sessions here, as [`carriers::move_here`] has it, and reads those that have moved.
+pub(crate) fn move_here(
+    t: &Transaction<'_>,
+    sessions: &[(SessionId, u64)],
+    now_s: u64,
+) -> Result<Vec<SessionRecord>> {
+    let Some(gateway) = t.gateway().filter(|_| !sessions.is_empty()) else { return Ok(Vec::new()) };
+    let generation = carriers::move_here(t, gateway, sessions)?;
+    let ids: Vec<SessionId> = sessions.iter().map(|(id, _)| *id).collect();
+    let moved = carried(t, &ids, Some(generation), now_s)?;
+    Ok(moved.into_iter().map(|(record, _)| record).collect())
+}
+
+/// Those of these sessions whose carriers have them since this generation, or all; with each, whether this
+/// gateway carries it.
+fn carried(
+    c: &Connection,
+    ids: &[SessionId],
+    since: Option<u64>,
+    now_s: u64,
+) -> Result<Vec<(SessionRecord, bool)>> {
+    let (marks, values) = rows(ids.iter().map(|id| [id.0.value()]));
+    let condition = if since.is_some() { " AND c.generation = ?" } else { "" };
+    let sql = format!(
+        "SELECT s.*, c.generation, c.gateway FROM sessions s JOIN users u ON u.id = s.user_id
+         LEFT JOIN carriers c ON c.session = s.id
+         WHERE u.enabled = 1 AND s.id IN (VALUES {marks}) AND s.expires_s > ?{condition}"
+    );
+    let values = [values, params![now_s], since.map_or(Vec::new(), |since| params![since])].concat();
+    c.statement(&sql).query_all(values, |row| {
+        let generation = row.get::<_, Option<u64>>("generation")?.unwrap_or_default();
+        let gateway = optional_bytes(row, "gateway")?;
+        // One without a carrier is not elsewhere.
+        let is_here = gateway.is_none() || gateway == c.gateway();
+        Ok((SessionRecord { generation, ..session_from_row(row)? }, is_here))
+    })
+}
+
 pub(crate) fn missing(c: &Connection, ids: &[SessionId], now_s: u64) -> Result<Vec<SessionId>> {
     let mut missing = Vec::new();
     for id in ids {
@@ -80,16 +152,36 @@ fn here(c: &Connection, session: &str, number: usize, mut params: Vec<Value>) ->
     (format!(" AND {}", carriers::not_elsewhere(session, &format!("?{number}"))), params)
 }
 
-pub(crate) fn set_tokens(t: &Transaction<'_>, id: SessionId, tokens: &Tokens, epoch: u32) -> Result<bool> {
-    let fresh = tokens.fresh().map(|fresh| *fresh.as_bytes());
-    // Another process may have had newer ones before those that were put off here.
-    // Nor may a gateway that has lost the session.
-    let values = params![tokens.settled().as_bytes(), fresh, epoch, id.0];
-    let (condition, values) = here(t, "sessions.id", 5, values);
+/// New tokens of sessions, and their epochs; whether each is there. Of two for one session the later epoch counts.
+pub(crate) fn set_tokens(t: &Transaction<'_>, all: &[(SessionId, Tokens, u32)]) -> Result<Vec<bool>> {
+    let mut newest = BTreeMap::new();
+    for (id, tokens, epoch) in all {
+        let known = newest.entry(*id).or_insert((tokens, epoch));
+        if *epoch >= *known.1 {
+            *known = (tokens, epoch);
+        }
+    }
+    if newest.is_empty() {
+        return Ok(Vec::new());
+    }
+    let (marks, values) = rows(newest.into_iter().map(|(id, (tokens, epoch))| {
+        let fresh = tokens.fresh().map(|fresh| *fresh.as_bytes());
+        [id.0.value(), tokens.settled().as_bytes().value(), fresh.value(), epoch.value()]
+    }));
+    // Another process may have had newer ones before those that were put off here. Nor may a gateway change
+    // any that has lost the session.
+    let (condition, gateway) = match t.gateway() {
+        Some(gateway) => (format!(" AND {}", carriers::not_elsewhere("sessions.id", "?")), params![gateway]),
+        None => (String::new(), Vec::new()),
+    };
     let sql = format!(
-        "UPDATE sessions SET settled = ?1, fresh = ?2, epoch = ?3 WHERE id = ?4 AND epoch <= ?3{condition}"
+        "WITH new(id, settled, fresh, epoch) AS (VALUES {marks})
+         UPDATE sessions SET settled = new.settled, fresh = new.fresh, epoch = new.epoch FROM new
+         WHERE sessions.id = new.id AND sessions.epoch <= new.epoch{condition} RETURNING sessions.id AS id"
     );
-    Ok(t.statement(&sql).execute(values)? == 1)
+    let set: HashSet<SessionId> =
+        t.statement(&sql).query_all([values, gateway].concat(), |row| Ok(SessionId(bytes(row, "id")?)))?;
+    Ok(all.iter().map(|(id, ..)| set.contains(id)).collect())
 }
 
 /// Ends a session, unless another gateway carries it.
@@ -100,6 +192,30 @@ pub(crate) fn end(t: &Transaction<'_>, id: SessionId, now_s: u64) -> Result<()> 
     t.execute("DELETE FROM sessions WHERE id = ?", [id.0])?;
     carriers::end(t, id)?;
     release(t, id, now_s)
+}
+
+/// Makes changes in their order; which of them were made.
+pub(crate) fn change(t: &Transaction<'_>, changes: &[SessionChange], now_s: u64) -> Result<Vec<bool>> {
+    let tokens_of = |change: &SessionChange| match change {
+        SessionChange::Tokens(id, tokens, epoch) => Some((*id, *tokens, *epoch)),
+        SessionChange::Add(..) | SessionChange::End(_) => None,
+    };
+    let mut done = Vec::with_capacity(changes.len());
+    // Tokens that follow one another are one statement.
+    for alike in changes.chunk_by(|one, next| tokens_of(one).is_some() && tokens_of(next).is_some()) {
+        match &alike[0] {
+            SessionChange::Add(session, generation) => done.push(add(t, session, *generation)?),
+            SessionChange::Tokens(..) => {
+                let tokens: Vec<_> = alike.iter().filter_map(tokens_of).collect();
+                done.extend(set_tokens(t, &tokens)?);
+            }
+            SessionChange::End(id) => {
+                end(t, *id, now_s)?;
+                done.push(true);
+            }
+        }
+    }
+    Ok(done)
 }
 
 pub(crate) fn orphaned(c: &Connection, now_s: u64) -> Result<HashSet<SessionId>> {

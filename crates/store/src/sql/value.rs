@@ -175,6 +175,21 @@ macro_rules! params {
 }
 pub(crate) use params;
 
+/// Rows of parameters for `VALUES`: their marks, and the values in their order. There are as many rows as a
+/// power of two, the last ones alike: statements differ little, so that few are prepared.
+///
+/// # Panics
+/// If there is no row.
+pub(crate) fn rows<const N: usize>(rows: impl IntoIterator<Item = [Value; N]>) -> (String, Vec<Value>) {
+    let mut values: Vec<Value> = rows.into_iter().flatten().collect();
+    let (last, count) = (values[values.len() - N..].to_vec(), (values.len() / N).next_power_of_two());
+    while values.len() < count * N {
+        values.extend_from_slice(&last);
+    }
+    let row = format!("({})", ["?"; N].join(", "));
+    (vec![row; count].join(", "), values)
+}
+
 /// A type that a column can be read as.
 pub(crate) trait FromValue: Sized {
     fn from_value(value: &Value) -> Option<Self>;

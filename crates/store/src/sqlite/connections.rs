@@ -118,7 +118,7 @@ impl Behind for Connections {
     }
 
     fn alter(&self, pace: Pace, changes: &[SessionChange], now_s: u64) -> Result<Vec<bool>, StoreError> {
-        self.change(patience(pace), |t| put_off::apply(t, changes, now_s).map(Ok))
+        self.change(patience(pace), |t| sessions::change(t, changes, now_s).map(Ok))
     }
 
     fn keep_shown(&self, pace: Pace, shown: &[HandshakeShown]) -> Result<Vec<bool>, StoreError> {

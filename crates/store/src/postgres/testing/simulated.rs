@@ -330,7 +330,7 @@ impl Behind for AtGateway {
     }
 
     fn alter(&self, _: Pace, changes: &[SessionChange], now_s: u64) -> Result<Vec<bool>, StoreError> {
-        self.change(|t| put_off::apply(t, changes, now_s).map(Ok))
+        self.change(|t| sessions::change(t, changes, now_s).map(Ok))
     }
 
     fn keep_shown(&self, _: Pace, shown: &[HandshakeShown]) -> Result<Vec<bool>, StoreError> {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    Absences, Begun, Carrier, Family, Fleet as _, GATEWAY_SILENCE_S, GatewayReport, Lease, LeaseOwner,
+    Absences, Begun, Family, Fleet as _, GATEWAY_SILENCE_S, GatewayReport, HeldSession, Lease, LeaseOwner,
     Leases as _, Revocations as _, TakenAway, UserId,
 };
 use vpnd_proto::session::DeviceId;
@@ -36,8 +36,17 @@ fn session_at(store: &Postgres) -> SessionRecord {
     session
 }
 
+fn held(store: &Postgres, session: &SessionRecord) -> HeldSession {
+    store.held(&[session.id], 1_500).unwrap().remove(0).expect("there is such a session")
+}
+
+/// Moves a session that has this generation; its next one.
+fn move_here(store: &Postgres, id: SessionId, generation: u64) -> Option<u64> {
+    store.move_here(&[(id, generation)], 1_500).unwrap().first().map(|moved| moved.generation)
+}
+
 fn is_here(store: &Postgres, session: &SessionRecord) -> bool {
-    store.carrier(session.id).unwrap().unwrap().is_here
+    held(store, session).is_here
 }
 
 #[test]
@@ -82,14 +91,11 @@ fn of_two_moves_from_one_generation_one_succeeds() {
     let [first, second] = pair(&database);
     let third = database.open_as(member(3, "campus")).unwrap();
     let session = session_at(&first);
-    assert_eq!(
-        first.carrier(session.id).unwrap(),
-        Some(Carrier { generation: session.generation, is_here: true })
-    );
+    let found = held(&first, &session);
+    assert_eq!((found.record.generation, found.is_here), (session.generation, true));
     let (id, generation) = (session.id, session.generation);
     let moved = std::thread::scope(|scope| {
-        let moving =
-            [&second, &third].map(|store| scope.spawn(move || store.move_here(id, generation).unwrap()));
+        let moving = [&second, &third].map(|store| scope.spawn(move || move_here(store, id, generation)));
         moving.map(|moving| moving.join().unwrap())
     });
     assert_eq!(moved.iter().flatten().count(), 1, "{moved:?}");
@@ -104,11 +110,58 @@ fn of_two_moves_from_one_generation_one_succeeds() {
 }
 
 #[test]
+fn sessions_that_move_together_move_each_by_itself() {
+    let database = some!(InDatabase::new());
+    let [first, second] = pair(&database);
+    let ann = first.add_user(&ann(), 1).unwrap();
+    let bob = first.add_user(&named("bob"), 1).unwrap();
+    let sessions: Vec<SessionRecord> = (1..=5)
+        .map(|number| {
+            let user = if number == 4 { bob } else { ann };
+            let generation = begun(&first, user, number, None).generation;
+            let address = [10, 0, 0, number].into();
+            assert!(first.claim(&Lease { address, ..lease_of(user, number, number) }, 1_000).unwrap());
+            let session = SessionRecord { generation, ..session_of(user, number) };
+            assert!(first.add_session(&session, 0).unwrap());
+            session
+        })
+        .collect();
+    let ids: Vec<SessionId> = sessions.iter().rev().map(|session| session.id).collect();
+    first.end_session(ids[0], 1_500).unwrap();
+    let held = second.held(&ids, 1_500).unwrap();
+    assert!(held[0].is_none(), "it is over");
+    for (held, session) in held.iter().zip(sessions.iter().rev()).skip(1) {
+        let held = held.as_ref().unwrap();
+        assert_eq!((&held.record, held.is_here, held.user.id), (session, false, session.user));
+        let leases: Vec<_> = held.leases.iter().map(|lease| (lease.session, lease.owner.device)).collect();
+        assert_eq!(leases, [(session.id, session.device)]);
+    }
+    first.set_enabled("bob", false, 1_500).unwrap();
+    assert!(second.held(&ids[1..2], 1_500).unwrap()[0].is_none(), "bob may have none");
+
+    // The third has moved meanwhile, the fourth is bob's, the fifth is over.
+    let third = database.open_as(member(3, "campus")).unwrap();
+    assert!(move_here(&third, sessions[2].id, sessions[2].generation).is_some());
+    let fresh = Tokens::new(TokenHash::from_bytes([9; 32]));
+    assert!(first.set_tokens(sessions[0].id, &fresh, 7).unwrap());
+    let known: Vec<_> = sessions.iter().map(|session| (session.id, session.generation)).collect();
+    let mut moved = second.move_here(&known, 1_500).unwrap();
+    moved.sort_by_key(|session| session.id);
+    assert_eq!(moved.iter().map(|session| session.id).collect::<Vec<_>>(), [sessions[0].id, sessions[1].id]);
+    assert_eq!((moved[0].tokens, moved[0].epoch), (fresh, 7), "as its last gateway has left it");
+    assert!(moved.iter().all(|session| session.generation > sessions[4].generation));
+    assert_eq!([0, 1, 2].map(|number| is_here(&second, &sessions[number])), [true, true, false]);
+    assert_eq!(first.taken_away().unwrap().len(), 3);
+    assert!(second.move_here(&known, 1_500).unwrap().is_empty(), "none has these generations any more");
+    assert!(second.move_here(&[], 1_500).unwrap().is_empty() && second.held(&[], 1_500).unwrap().is_empty());
+}
+
+#[test]
 fn a_gateway_that_has_lost_a_session_changes_nothing_of_it() {
     let database = some!(InDatabase::new());
     let [first, second] = pair(&database);
     let session = session_at(&first);
-    let moved = second.move_here(session.id, session.generation).unwrap().unwrap();
+    let moved = move_here(&second, session.id, session.generation).unwrap();
     let stale = Tokens::new(TokenHash::from_bytes([9; 32]));
     let changes = [SessionChange::Tokens(session.id, stale, 7), SessionChange::End(session.id)];
     assert_eq!(first.change_sessions(&changes, 1_500).unwrap(), [false, true]);
@@ -130,7 +183,7 @@ fn no_other_device_gets_an_address_before_the_gateway_that_lost_it_has_dropped_i
     let [first, second] = pair(&database);
     let session = session_at(&first);
     let bob = second.add_user(&named("bob"), 1).unwrap();
-    second.move_here(session.id, session.generation).unwrap().unwrap();
+    move_here(&second, session.id, session.generation).unwrap();
     second.end_session(session.id, 1_500).unwrap();
     assert!(!second.claim(&lease_of(bob, 2, 2), 1_500).unwrap(), "packets may still go to ann's device");
     assert!(second.claim(&lease_of(session.user, 1, 3), 1_500).unwrap(), "which may have it again");
@@ -216,7 +269,7 @@ fn a_database_that_lost_what_it_had_acknowledged_is_noticed_and_leases_nothing_f
     assert!(first.claim(&lease(8), 1_500).unwrap());
 
     let kept = database.sql("SELECT max(number) FROM vpnd.marks");
-    let moved = second.move_here(session.id, session.generation).unwrap().unwrap();
+    let moved = move_here(&second, session.id, session.generation).unwrap();
     second.report(&report(1)).unwrap();
     // A backup of the moment before the move has this.
     database.sql(&format!(
@@ -279,7 +332,7 @@ fn a_server_that_is_read_only_by_default_is_written_all_the_same() {
     database.sql(&format!("ALTER DATABASE {} SET default_transaction_read_only = on", database.name));
     let [first, second] = pair(&database);
     let session = session_at(&first);
-    assert!(second.move_here(session.id, session.generation).unwrap().is_some());
+    assert!(move_here(&second, session.id, session.generation).is_some());
     first.report(&report(0)).unwrap();
 }
 

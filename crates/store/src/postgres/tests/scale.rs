@@ -47,8 +47,12 @@ fn a_fleet_asks_a_database_for_this_much() {
         let tokens = SessionChange::Tokens(session.borrow().id, session.borrow().tokens, 2);
         assert_eq!(first.change_sessions(&[tokens], 1_500).unwrap(), [true]);
     });
+    let held = counted("what decides about a move", &|| {
+        assert!(second.held(&[session.borrow().id], 1_500).unwrap()[0].is_some());
+    });
     let moved = counted("a move", &|| {
-        assert!(second.move_here(session.borrow().id, session.borrow().generation).unwrap().is_some());
+        let known = (session.borrow().id, session.borrow().generation);
+        assert_eq!(second.move_here(&[known], 1_500).unwrap().len(), 1);
     });
     let reports = counted("a report", &|| first.report(&report(1)).unwrap());
     let rest = counted("a look for moves, revocations and notices", &|| {
@@ -61,6 +65,6 @@ fn a_fleet_asks_a_database_for_this_much() {
         second.notices(0).unwrap();
     });
     assert_eq!([rest, reports, rekey], [7 * (OF_A_QUERY + 1), OF_A_CHANGE + 2, OF_A_CHANGE + 1]);
-    assert_eq!(moved, OF_A_CHANGE + 4);
+    assert_eq!([held, moved], [OF_A_QUERY + 7, OF_A_CHANGE + 5]);
     assert!(login <= 4 * OF_A_CHANGE + 24, "{login}");
 }

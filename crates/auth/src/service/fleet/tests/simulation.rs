@@ -237,9 +237,11 @@ impl Fleet {
         if other != to && !is_known(other) && self.random.random_bool(0.3) {
             let (service, found, claim) =
                 (Arc::clone(&self.gateways[other].service), Arc::clone(&meanwhile), claim());
-            self.gateways[to].store.meanwhile(move || *found.lock().unwrap() = Some(service.claimed(&claim)));
+            self.gateways[to]
+                .store
+                .meanwhile(move || *found.lock().unwrap() = service.claimed(&[claim]).pop());
         }
-        let found = self.gateways[to].service.claimed(&claim());
+        let found = self.gateways[to].service.claimed(&[claim()]).pop().unwrap();
         self.gateways[to].store.meanwhile(|| ());
         if let Some(first) = meanwhile.lock().unwrap().take() {
             self.attached(device, other, first);
