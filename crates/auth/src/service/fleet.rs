@@ -227,9 +227,13 @@ impl Service {
         expires_s.saturating_add(margin)
     }
 
-    /// Sessions for clients that claim them at the same time: they move here, if they are good.
+    /// Sessions for clients that claim them at the same time: they move here, if the claims are good. One
+    /// session that can't be read takes no other with it.
     pub(super) fn claimed(&self, claims: &[SessionClaim]) -> Vec<Result<Option<StoredSession>, Reason>> {
         self.held_here(claims).unwrap_or_else(|error| {
+            if claims.len() > 1 && !error.is_for_now() {
+                return claims.chunks(1).flat_map(|claim| self.claimed(claim)).collect();
+            }
             let reason = Reason::cut(&error.to_string());
             claims.iter().map(|_| Err(reason.clone())).collect()
         })

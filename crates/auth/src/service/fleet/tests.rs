@@ -41,7 +41,8 @@ use crate::whois::Answers;
 struct Pair {
     services: [Arc<Service>; 2],
     directories: [tempfile::TempDir; 2],
-    _cluster: Cluster,
+    cluster: Cluster,
+    database: String,
 }
 
 fn pair() -> Option<Pair> {
@@ -50,7 +51,8 @@ fn pair() -> Option<Pair> {
 
 fn pair_with(profiles: &vpnd_config::AccessProfiles) -> Option<Pair> {
     let cluster = Cluster::start("127.0.0.1", |path| std::process::Command::new(path), "")?;
-    let (way, dial) = cluster.access(&cluster.database());
+    let database = cluster.database();
+    let (way, dial) = cluster.access(&database);
     let dial: Arc<dyn Dial> = Arc::new(dial);
     let holder = |number| Holder { fleet: Some("campus".to_owned()), ..gateway(number, number) };
     Postgres::create(&way, &dial, &holder(1)).unwrap();
@@ -63,7 +65,7 @@ fn pair_with(profiles: &vpnd_config::AccessProfiles) -> Option<Pair> {
         Arc::new(service.of_fleet(true))
     };
     let services = [1, 2].map(service);
-    Some(Pair { services, directories, _cluster: cluster })
+    Some(Pair { services, directories, cluster, database })
 }
 
 const TOKEN: [u8; 32] = [5; 32];
@@ -104,6 +106,24 @@ async fn a_session_moves_for_its_own_device_and_token_alone() {
     assert!(ask(first, Commit(vec![Write::End(session)])).await.failed.is_empty());
     assert!(ask(first, Dropped(taken)).await.is_empty(), "it has dropped it");
     assert!(ask(second, claim(session, TOKEN, 1)).await.is_some(), "and the other one goes on");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_damaged_session_keeps_no_other_from_moving() {
+    let Some(pair) = pair() else { return };
+    let [first, second] = &pair.services;
+    let mut claims = Vec::new();
+    for device in 1..=3 {
+        let session = granted(first, device).await;
+        assert!(ask(first, keep(session, 1)).await.failed.is_empty());
+        claims.push(claim(session, TOKEN, device));
+    }
+    let damaged = "UPDATE vpnd.sessions SET epoch = -1 WHERE device = '\\x02020202020202020202020202020202'";
+    pair.cluster.sql(&pair.database, damaged);
+    let service = Arc::clone(second);
+    let found = tokio::task::spawn_blocking(move || service.claimed(&claims)).await.unwrap();
+    let moved: Vec<_> = found.iter().map(|found| found.as_ref().map(Option::is_some).ok()).collect();
+    assert_eq!(moved, [Some(true), None, Some(true)]);
 }
 
 fn report(sessions: u64, is_draining: bool) -> GatewayReport {
