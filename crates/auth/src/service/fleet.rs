@@ -3,7 +3,7 @@
 //! INVARIANT: a session moves here only for a client that has shown its token and its device, and
 //! only if it could go on here; what is wrong with a claim changes nothing of it.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
@@ -19,7 +19,7 @@ use vpnd_proto::session::{DeviceId, SessionId};
 use vpnd_proto::time::Time;
 use vpnd_store::audit::{Event, SessionStart};
 use vpnd_store::postgres::CLOCK_TOLERANCE_S;
-use vpnd_store::{Absences, Begun, HeldSession, Kicks, LeaseOwner, StoreError, User};
+use vpnd_store::{Absences, Begun, HeldSession, Kicks, LeaseOwner, SessionRecord, StoreError, User};
 use vpnd_sys::clock::now;
 
 use super::{Authenticator, Courier, Service, recording};
@@ -250,13 +250,9 @@ impl Service {
             held.take_if(|held| !held.is_here && !self.may_move(held, claim));
         }
         let to_move = held.iter().flatten().filter(|held| !held.is_here);
-        let to_move: BTreeSet<_> = to_move.map(|held| (held.record.id, held.record.generation)).collect();
-        let mut moved = HashMap::new();
-        if !to_move.is_empty() {
-            let to_move: Vec<_> = to_move.into_iter().collect();
-            moved
-                .extend(self.store.move_here(&to_move, now_s)?.into_iter().map(|record| (record.id, record)));
-        }
+        let to_move: Vec<_> = to_move.map(|held| (held.record.id, held.record.generation)).collect();
+        let moved = self.store.move_here(&to_move, now_s)?.into_iter();
+        let moved: HashMap<SessionId, SessionRecord> = moved.map(|record| (record.id, record)).collect();
         let stored = |held: Option<HeldSession>| {
             let Some(HeldSession { mut record, is_here, user, leases }) = held else { return Ok(None) };
             if !is_here {

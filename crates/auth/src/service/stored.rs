@@ -38,10 +38,9 @@ impl Service {
     /// The session, if it is this user's and its client may go on with it.
     pub(super) fn usable_of(&self, id: SessionId, user: &User) -> Result<Option<StoredSession>, StoreError> {
         let record = self.store.session(id, (self.clocks.steady)())?;
-        match record.filter(|record| record.user == user.id) {
-            Some(record) => Ok(self.usable_by(record.clone(), user, &self.leases(&record)?)),
-            None => Ok(None),
-        }
+        let Some(record) = record.filter(|record| record.user == user.id) else { return Ok(None) };
+        let leases = self.leases(&record)?;
+        Ok(self.usable_by(record, user, &leases))
     }
 
     /// The newest lease of the session's device in each family.

@@ -390,7 +390,7 @@ impl<D: Database> Fleet for D {
     }
 
     fn move_here(&self, moves: &[(SessionId, u64)], now_s: u64) -> Result<Vec<SessionRecord>, StoreError> {
-        let moved = self.take_over(moves, now_s)?;
+        let moved = if moves.is_empty() { Vec::new() } else { self.take_over(moves, now_s)? };
         moved.into_iter().filter_map(|session| self.put_off().newest(Some(session)).transpose()).collect()
     }
 
