@@ -227,8 +227,7 @@ impl Service {
         expires_s.saturating_add(margin)
     }
 
-    /// Sessions for clients that claim them at the same time: they move here, if the claims are good. One
-    /// session that can't be read takes no other with it.
+    /// Moves sessions here that are claimed together. One that can't be read takes no other with it.
     pub(super) fn claimed(&self, claims: &[SessionClaim]) -> Vec<Result<Option<StoredSession>, Reason>> {
         self.held_here(claims).unwrap_or_else(|error| {
             if claims.len() > 1 && !error.is_for_now() {
