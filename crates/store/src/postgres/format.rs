@@ -31,7 +31,8 @@ pub(super) fn tables() -> String {
 
 /// Refuses a database without tables of vpnd, or of another format; how many steps were taken there.
 pub(super) async fn check(client: &Client) -> Result<usize, Fault> {
-    let sql = "SELECT to_regclass('vpnd.format') IS NOT NULL";
+    // Not `to_regclass`: within a transaction it may remember that there was none before another's.
+    let sql = "SELECT EXISTS (SELECT FROM pg_tables WHERE schemaname = 'vpnd' AND tablename = 'format')";
     if !client.query_one(sql, &[]).await?.try_get::<_, bool>(0)? {
         return Err(Trouble::Empty.into());
     }

@@ -641,3 +641,30 @@ fn a_copy_has_all_tables_and_columns() {
         assert_eq!(found, known);
     }
 }
+
+/// As where one start was killed, and the server finishes what that one wanted.
+#[test]
+fn a_start_waits_for_another_and_finds_its_tables() {
+    let cluster = some!(cluster());
+    let (access, dial) = cluster.access(&cluster.database());
+    let dial: Arc<dyn Dial> = Arc::new(dial);
+    let waits = "SELECT count(*) FROM pg_locks JOIN pg_database d ON d.oid = database
+                 WHERE datname = current_database() AND locktype = 'advisory' AND NOT granted";
+    std::thread::scope(|scope| {
+        let start = || Postgres::create(&access, &dial, &gateway(1, 1));
+        let second = once(&access, &dial, async |client: &Client| {
+            client.batch_execute(&format::begin_alone()).await?;
+            let second = scope.spawn(start);
+            while client.query_one(waits, &[]).await?.get::<_, i64>(0) == 0 {
+                assert!(!second.is_finished(), "it waits");
+                sleep(Duration::from_millis(10));
+            }
+            // One table: over many, the server has the other connection take note of them.
+            let table = "CREATE SCHEMA vpnd; CREATE TABLE format (number BIGINT)";
+            let format = format::FORMAT;
+            client.batch_execute(&format!("{table}; INSERT INTO format VALUES ({format}); COMMIT")).await?;
+            Ok(second)
+        });
+        second.unwrap().join().unwrap().unwrap();
+    });
+}
