@@ -2,10 +2,11 @@
 //! be there, and nothing half-done.
 //!
 //! The program runs itself: the victim carries out operations that follow from a seed and a number,
-//! and says after each that it is done. The driver kills it with SIGKILL, opens the store as a
-//! restarted gateway would, and compares every table with a second store on which the acknowledged
-//! operations were carried out undisturbed. The operation that was under way may have been done as
-//! a whole or not at all. `VPND_STORE_KILLS` sets how many kills, `VPND_STORE_KILL_SEED` which.
+//! and says after each that it is done. The driver kills it with SIGKILL after some of them, within a
+//! time that it has measured one to take, opens the store as a restarted gateway would, and compares
+//! every table with a second store on which the acknowledged operations were carried out
+//! undisturbed. The operation that was under way may have been done as a whole or not at all.
+//! `VPND_STORE_KILLS` sets how many kills, `VPND_STORE_KILL_SEED` which.
 //!
 //! Both engines are tried: the file, and a database, where a killed victim must not keep the next one
 //! out either (`VPND_STORE_DATABASE_KILLS` sets how many kills).
@@ -25,7 +26,7 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
@@ -48,8 +49,8 @@ const DEFAULT_KILLS: u64 = 120;
 const DEFAULT_DATABASE_KILLS: u64 = 24;
 /// One of this many kills hits a store that is just being made.
 const NEW_STORE_EVERY: u64 = 8;
-/// Longest life of a victim once its store is open; an operation takes a millisecond or two.
-const LIVES: Duration = Duration::from_millis(40);
+/// More operations than are waited for before a kill.
+const ACKNOWLEDGED: u32 = 8;
 
 fn main() -> ExitCode {
     if let Ok(first) = std::env::var(PART) {
@@ -298,6 +299,9 @@ struct Trial {
     contents: Box<dyn Fn() -> [Vec<String>; 2]>,
     next: u64,
     under_way_and_done: u32,
+    /// Operations that victims were seen to acknowledge, and the time that these took.
+    seen: u32,
+    taken: Duration,
 }
 
 fn driver() {
@@ -307,19 +311,24 @@ fn driver() {
     let directory = tempfile::tempdir().unwrap();
     let reference_path = directory.path().join("reference.db");
     let path = directory.path().join("vpnd.db");
+    let begun = Instant::now();
+    let reference = Kept::Sqlite(Sqlite::open_or_create(&reference_path).unwrap());
+    let making = begun.elapsed();
     let mut trial = Trial {
         seed,
         place: Place::File(path.clone()),
-        reference: Kept::Sqlite(Sqlite::open_or_create(&reference_path).unwrap()),
+        reference,
         contents: Box::new(move || [contents(&path), contents(&reference_path)]),
         next: 0,
         under_way_and_done: 0,
+        seen: 0,
+        taken: Duration::ZERO,
     };
     let mut random = StdRng::seed_from_u64(seed);
     for kill in 0..kills {
         if kill % NEW_STORE_EVERY == 0 {
             let path = directory.path().join(format!("new{kill}/vpnd.db"));
-            killed_while_making(&Place::File(path), &mut random, seed);
+            killed_while_making(&Place::File(path), &mut random, seed, making);
         } else {
             trial.kill_once(&mut random);
         }
@@ -345,18 +354,23 @@ fn database_driver() {
         Place::File(_) => unreachable!("it is a database"),
     });
     let server = Arc::clone(&cluster);
+    let begun = Instant::now();
+    let reference = reference.open(true).unwrap();
+    let making = begun.elapsed();
     let mut trial = Trial {
         seed,
-        reference: reference.open(true).unwrap(),
+        reference,
         place: tried,
         contents: Box::new(move || names.each_ref().map(|name| database_contents(&server, name))),
         next: 0,
         under_way_and_done: 0,
+        seen: 0,
+        taken: Duration::ZERO,
     };
     let mut random = StdRng::seed_from_u64(seed);
     for kill in 0..kills {
         if kill % NEW_STORE_EVERY == 0 {
-            killed_while_making(&place(&format!("new{kill}")), &mut random, seed);
+            killed_while_making(&place(&format!("new{kill}")), &mut random, seed, making);
         } else {
             trial.kill_once(&mut random);
         }
@@ -379,13 +393,21 @@ impl Trial {
             line.clear();
             assert!(lines.read_line(&mut line).unwrap() > 0, "seed {}: the store opens", self.seed);
         }
-        std::thread::sleep(LIVES.mul_f64(random.random_range(0.0..1.0)));
+        let (begun, acknowledged) = (Instant::now(), random.random_range(0..ACKNOWLEDGED));
+        let mut said = String::new();
+        for _ in 0..acknowledged {
+            assert!(lines.read_line(&mut said).unwrap() > 0, "seed {}: the victim works", self.seed);
+        }
+        self.seen += acknowledged;
+        self.taken += begun.elapsed();
+        // Some operations take longer than others.
+        let operation = self.taken / self.seen.max(1);
+        std::thread::sleep(operation.mul_f64(random.random_range(0.0..2.0)));
         child.kill().unwrap();
         child.wait().unwrap();
-        let mut rest = String::new();
-        lines.read_to_string(&mut rest).unwrap();
+        lines.read_to_string(&mut said).unwrap();
         // A line without its end was not said.
-        for acknowledged in rest.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
+        for acknowledged in said.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
             let expected = format!("{} {}\n", self.next, operate(&self.reference, self.seed, self.next));
             assert_eq!(acknowledged, expected, "seed {}", self.seed);
             self.next += 1;
@@ -412,12 +434,13 @@ impl Trial {
     }
 }
 
-/// A first start that is killed at any moment does not stand in the way of the second.
-fn killed_while_making(place: &Place, random: &mut StdRng, seed: u64) {
+/// A first start that is killed at any moment does not stand in the way of the second. One that nothing
+/// disturbed took as long as `making`.
+fn killed_while_making(place: &Place, random: &mut StdRng, seed: u64, making: Duration) {
     let mut child = start_victim(place, seed, 0);
     let mut line = String::new();
     BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-    std::thread::sleep(LIVES.mul_f64(random.random_range(0.0..0.5)));
+    std::thread::sleep(making.mul_f64(random.random_range(0.0..1.5)));
     child.kill().unwrap();
     child.wait().unwrap();
     let store = place.open(true).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
