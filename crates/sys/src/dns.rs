@@ -136,6 +136,9 @@ pub enum DnsError {
          --no-dns, or write dns = false in [tunnel] of the profile: then the machine goes on asking its own name servers"
     )]
     Immutable { path: PathBuf, source: io::Error },
+    /// Another program was faster. What it has written stays.
+    #[error("another program has just written {0}")]
+    Changed(PathBuf),
     /// A file could not be read or written.
     #[error("{path} can't be {step}: {source}")]
     Os { path: PathBuf, step: &'static str, source: io::Error },

@@ -15,9 +15,9 @@ use std::time::Duration;
 use vpnd_proto::time::Time;
 
 use super::network::NetworkError;
-use vpnd_journal::{ChangeId, Journal};
+use vpnd_journal::{ChangeId, Journal, JournalError};
 use vpnd_sys::allowance::Allowance;
-use vpnd_sys::change::Change;
+use vpnd_sys::change::{Change, ChangeError};
 use vpnd_sys::clock::now;
 use vpnd_sys::dns::{self, DnsChange, DnsError, DnsFound, DnsSettings, DnsSystem, FileState};
 use vpnd_sys::netlink::Netlink;
@@ -157,6 +157,10 @@ impl TunnelDns {
                 self.report(format!("the gateway's name servers are not used: {error}"));
                 Ok(true)
             }
+            Err(NetworkError::Journal(JournalError::Change {
+                source: ChangeError::Dns(DnsError::Changed(_)),
+                ..
+            })) => Ok(false),
             Ok(is_done) => {
                 self.problem = None;
                 Ok(is_done)

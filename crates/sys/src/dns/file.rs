@@ -1,9 +1,9 @@
 //! Replacing one configuration file for a while, so that the old one comes back exactly, link or
 //! mode included.
 //!
-//! Readers never see half a file: the new one is renamed over the old one. Only where that is
-//! impossible, because the file is mounted from elsewhere (containers, `ip netns exec`), is it
-//! written in place.
+//! Readers never see half a file: the new one takes the place of the old one at once, and of none that
+//! another program has written since the old one was read. Only where that is impossible, because the
+//! file is mounted from elsewhere (containers, `ip netns exec`), is it written in place.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use rustix::fs::{AtFlags, StatxAttributes, StatxFlags};
+use rustix::fs::{AtFlags, CWD, RenameFlags, StatxAttributes, StatxFlags, renameat_with};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -132,6 +132,9 @@ impl FileChange {
     }
 
     /// Replaces the file. The new one has the permissions of the old one, or is readable by all.
+    ///
+    /// # Errors
+    /// [`DnsError::Changed`] if it is no longer what it was when this was planned.
     pub fn apply(&self) -> Result<(), DnsError> {
         let (mode, owner) = match &self.before {
             FileState::File { mode, uid, gid, .. } => (*mode, Some((*uid, *gid))),
@@ -182,7 +185,10 @@ impl FileChange {
                 // Mode and owner as they are: ours has those of the old file, and a journal can't
                 // change them.
                 let FileState::File { mode, uid, gid, .. } = now else { return Ok(DnsUndone::NotOurs) };
-                self.replace(&bytes, mode & PLAIN_MODE, Some((uid, gid)))?;
+                match self.replace(&bytes, mode & PLAIN_MODE, Some((uid, gid))) {
+                    Err(DnsError::Changed(_)) => return Ok(DnsUndone::NotOurs),
+                    outcome => outcome?,
+                }
             }
         }
         Ok(DnsUndone::Restored)
@@ -205,16 +211,34 @@ impl FileChange {
         let temporary = self.temporary();
         let _ = fs::remove_file(&temporary);
         write_new(&temporary, bytes, mode, owner).map_err(failed("written"))?;
-        match fs::rename(&temporary, &self.path) {
-            Ok(()) => sync_directory(&self.path).map_err(failed("made durable")),
-            Err(error) => {
-                let _ = fs::remove_file(&temporary);
-                if Errno::from_io_error(&error) == Some(Errno::BUSY) {
-                    return write_in_place(&self.path, bytes).map_err(failed("written"));
-                }
-                Err(failed("replaced")(error))
-            }
+        let put = self.put(&temporary);
+        let _ = fs::remove_file(&temporary);
+        match put {
+            Ok(true) => sync_directory(&self.path).map_err(failed("made durable")),
+            Ok(false) => Err(DnsError::Changed(self.path.clone())),
+            Err(Errno::BUSY) => write_in_place(&self.path, bytes).map_err(failed("written")),
+            Err(errno) => Err(failed("replaced")(errno.into())),
         }
+    }
+
+    /// Puts a new file in the place of the one that is expected there. Whether it was: another program may
+    /// have written one while the disk was slow, which then stays.
+    fn put(&self, new: &Path) -> Result<bool, Errno> {
+        let rename = |flags| renameat_with(CWD, new, CWD, &self.path, flags);
+        match rename(RenameFlags::EXCHANGE) {
+            Ok(()) => {}
+            Err(Errno::NOENT) => match rename(RenameFlags::NOREPLACE) {
+                Err(Errno::EXIST) => return Ok(false),
+                outcome => return outcome.map(|()| true),
+            },
+            // The file system can't.
+            Err(Errno::INVAL) => return rename(RenameFlags::empty()).map(|()| true),
+            Err(errno) => return Err(errno),
+        }
+        if FileState::read(new).is_ok_and(|old| old == self.before || self.is_ours(&old)) {
+            return Ok(true);
+        }
+        rename(RenameFlags::EXCHANGE).map(|()| false)
     }
 
     fn temporary(&self) -> PathBuf {
@@ -228,7 +252,7 @@ impl FileChange {
 /// machine.
 pub(super) fn writable_place(path: &Path) -> Result<PathBuf, DnsError> {
     let failed = |source| DnsError::Os { path: path.to_owned(), step: "found", source };
-    let attributes = match rustix::fs::statx(rustix::fs::CWD, path, AtFlags::empty(), StatxFlags::TYPE) {
+    let attributes = match rustix::fs::statx(CWD, path, AtFlags::empty(), StatxFlags::TYPE) {
         Ok(status) => status.stx_attributes,
         Err(Errno::NOENT) => return Ok(path.to_owned()),
         Err(errno) => return Err(failed(errno.into())),

@@ -112,6 +112,30 @@ fn other_settings_take_the_place_of_ours_and_the_old_file_comes_back_from_every_
     assert_eq!(first.find(&settings()).unwrap(), DnsFound::Foreign(FileState::Absent));
 }
 
+/// Between the plan and the change, the journal is written to the disk.
+#[test]
+fn a_file_that_another_program_writes_meanwhile_stays() {
+    let machine = Machine::new();
+    let newer = "nameserver 192.0.2.7\n";
+    for old in [None, Some("nameserver 192.0.2.1\n")] {
+        let _ = fs::remove_file(machine.path());
+        if let Some(old) = old {
+            fs::write(machine.path(), old).unwrap();
+        }
+        let planned = machine.plan().unwrap();
+        fs::write(machine.path(), newer).unwrap();
+        assert!(matches!(planned.apply(), Err(DnsError::Changed(_))), "{old:?}");
+        assert_eq!(fs::read_to_string(machine.path()).unwrap(), newer);
+        assert_eq!(planned.undo().unwrap(), DnsUndone::NotOurs);
+        assert_eq!(machine.names(), ["resolv.conf"]);
+        let planned = machine.plan().unwrap();
+        planned.apply().unwrap();
+        assert_eq!(machine.names(), ["resolv.conf"]);
+        assert_eq!(planned.undo().unwrap(), DnsUndone::Restored);
+        assert_eq!(fs::read_to_string(machine.path()).unwrap(), newer);
+    }
+}
+
 #[test]
 fn mode_and_owner_are_those_of_the_file_whatever_a_journal_says() {
     let machine = Machine::new();
