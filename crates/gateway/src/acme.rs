@@ -35,6 +35,9 @@ use vpnd_pki::tls::{self, SystemTrust, Trust};
 
 /// Limit for the authority to have made up its mind, and then to have made the certificate.
 const POLL_TIMEOUT: Duration = Duration::from_secs(90);
+/// Growth of the interval between two questions. None follows that would come after the limit, so with
+/// 2 the last would come after a third of it.
+const BACKOFF: f32 = 1.2;
 /// Limit for the portal to answer challenges.
 const PORTAL_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -96,7 +99,7 @@ async fn order(started: Started<AcmeLaunch, Https>, parent: Channel) -> anyhow::
     if order.state().status == OrderStatus::Pending {
         set_ready(&mut order, launch.over_http).await?;
     }
-    let retries = RetryPolicy::new().timeout(POLL_TIMEOUT);
+    let retries = RetryPolicy::new().backoff(BACKOFF).timeout(POLL_TIMEOUT);
     if order.poll_ready(&retries).await.context("the authority can't be asked about the order")?
         != OrderStatus::Ready
     {
