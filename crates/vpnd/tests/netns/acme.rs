@@ -45,16 +45,22 @@ fn program() -> Option<PathBuf> {
     None
 }
 
-/// The authority, its name server, and the file with the CA of its directory.
+/// The authority, its name server, and the files of its directory's certificate and key.
 struct Authority {
     process: Process,
-    names: Process,
+    _names: Process,
     ca: PathBuf,
+    key: PathBuf,
 }
 
 impl Authority {
-    /// Starts one that binds accounts to its customers, or not.
+    /// Starts one that binds accounts to its customers, or not. It refuses a nonce now and then.
     fn start(lab: &Lab, bound: bool) -> Option<Self> {
+        Self::start_refusing(lab, bound, 5)
+    }
+
+    /// Starts one that refuses so many nonces of a hundred.
+    fn start_refusing(lab: &Lab, bound: bool, nonces: u32) -> Option<Self> {
         let pebble = program()?;
         let names = names::name_server(lab, &lab.net, PROVIDERS, &GATEWAY_V4.to_string());
         let key = KeyPair::generate().unwrap();
@@ -74,14 +80,15 @@ impl Authority {
         fs::write(&config, settings.to_string()).unwrap();
         let mut command = process::command(lab, &lab.net, pebble);
         command.arg("-config").arg(&config).args(["-dnsserver", &format!("{PROVIDERS}:53")]);
-        // Its tests of clients' patience are left out, but for refused nonces.
+        // Its other tests of clients' patience are left out.
         command.env("PEBBLE_VA_NOSLEEP", "1").env("PEBBLE_AUTHZREUSE", "0");
+        command.env("PEBBLE_WFE_NONCEREJECT", nonces.to_string());
         let mut process = Process::start(lab, "pebble", command);
         eventually("the authority listens", 20 * SECOND, || {
             process.assert_running();
             process.output().contains("Listening on").then_some(())
         });
-        Some(Self { process, names, ca })
+        Some(Self { process, _names: names, ca, key: key_path })
     }
 }
 

@@ -5,16 +5,18 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use std::io::{Read, Write as _};
+use std::net::{IpAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use rcgen::{CertificateParams, KeyPair};
 use rustix::process::{Pid, Signal, kill_process};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
-use rustls_pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection, StreamOwned};
+use rustls_pki_types::pem::PemObject as _;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use serde_json::json;
 
 use super::{Authority, SECOND, chain, chain_in, configure, finding, leaf, leaf_in, outcome, outcome_in};
 use crate::certificates::shapes;
@@ -30,7 +32,7 @@ const PAGES: &str = "portal.pem";
 const OUTCOME: &str = "acme-outcome-portal.json";
 const DAY_S: u64 = 86_400;
 
-/// A browser's connection to the pages.
+/// A client's connection to the pages, or to the authority.
 type Connection = StreamOwned<ClientConnection, TcpStream>;
 
 /// Web pages for `host` that order their certificate.
@@ -42,12 +44,13 @@ fn serve_pages(gateway: &Gateway<'_>, host: &str) {
 
 /// A browser's handshake, which trusts the authorities of this chain alone.
 fn connect(lab: &Lab, trusted: &[CertificateDer<'static>]) -> Result<Connection, std::io::Error> {
-    handshake(lab, trusted, Vec::new())
+    handshake(lab, (GATEWAY_V4.into(), 443), NAME, trusted, Vec::new())
 }
 
 /// Whether an authority that looks for the answer to its challenge is shown one.
 fn is_answered(lab: &Lab, trusted: &[CertificateDer<'static>]) -> bool {
-    let refused = handshake(lab, trusted, vec![b"acme-tls/1".to_vec()]).err();
+    let protocols = vec![b"acme-tls/1".to_vec()];
+    let refused = handshake(lab, (GATEWAY_V4.into(), 443), NAME, trusted, protocols).err();
     let reason = refused.and_then(|error| error.get_ref()?.downcast_ref::<rustls::Error>().cloned());
     // No authority has signed it.
     matches!(reason, Some(rustls::Error::InvalidCertificate(_)))
@@ -55,6 +58,8 @@ fn is_answered(lab: &Lab, trusted: &[CertificateDer<'static>]) -> bool {
 
 fn handshake(
     lab: &Lab,
+    server: (IpAddr, u16),
+    name: &'static str,
     trusted: &[CertificateDer<'static>],
     protocols: Vec<Vec<u8>>,
 ) -> Result<Connection, std::io::Error> {
@@ -64,9 +69,9 @@ fn handshake(
     let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
     let mut config = config.with_root_certificates(roots).with_no_client_auth();
     config.alpn_protocols = protocols;
-    let tcp = lab.net.within(|| TcpStream::connect((GATEWAY_V4, 443)))?;
+    let tcp = lab.net.within(|| TcpStream::connect(server))?;
     tcp.set_read_timeout(Some(10 * SECOND))?;
-    let name = ServerName::try_from(NAME).unwrap();
+    let name = ServerName::try_from(name).unwrap();
     let mut stream = StreamOwned::new(ClientConnection::new(Arc::new(config), name).unwrap(), tcp);
     stream.conn.complete_io(&mut stream.sock)?;
     Ok(stream)
@@ -75,17 +80,98 @@ fn handshake(
 /// One request of a connection that goes on.
 fn get(connection: &mut Connection) {
     connection.write_all(b"GET /style.css HTTP/1.1\r\nHost: gateway.example\r\n\r\n").unwrap();
+    let (head, body) = receive(connection);
+    assert!(head.starts_with("HTTP/1.1 200 ") && !body.is_empty(), "{head}");
+}
+
+/// One message of HTTP: its head, and the body that this gives a length.
+fn receive(stream: &mut impl Read) -> (String, Vec<u8>) {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         let mut byte = [0];
-        connection.read_exact(&mut byte).unwrap();
+        stream.read_exact(&mut byte).unwrap();
         head.extend(byte);
     }
-    let head = String::from_utf8(head).unwrap().to_ascii_lowercase();
-    assert!(head.starts_with("http/1.1 200 "), "{head}");
-    let len = head.split("content-length: ").nth(1).unwrap().lines().next().unwrap();
+    let head = String::from_utf8(head).unwrap();
+    let fields = head.to_ascii_lowercase();
+    let len = fields.split("content-length: ").nth(1).map_or("0", |rest| rest.lines().next().unwrap());
     let mut body = vec![0; len.trim().parse().unwrap()];
-    connection.read_exact(&mut body).unwrap();
+    stream.read_exact(&mut body).unwrap();
+    (head, body)
+}
+
+/// A proxy in front of the authority, by which an order stays under way for as long as a test needs:
+/// once the authority knows that a challenge is answered, it looks for the answer, and gives up after
+/// two seconds without its name server.
+struct Proxy<'l> {
+    lab: &'l Lab,
+    listener: TcpListener,
+    config: Arc<ServerConfig>,
+    authority: CertificateDer<'static>,
+}
+
+impl<'l> Proxy<'l> {
+    /// Puts it in front of an authority that refuses no nonce.
+    fn start(lab: &'l Lab, authority: &Authority) -> Self {
+        let certificate = CertificateDer::from_pem_file(&authority.ca).unwrap();
+        let key = PrivateKeyDer::from_pem_file(&authority.key).unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let config = config.unwrap().with_no_client_auth().with_single_cert(vec![certificate.clone()], key);
+        let listener = lab.net.within(|| TcpListener::bind((PROVIDERS, 14001))).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        lab.net.nft(&format!(
+            "table ip proxy {{ chain pre {{\n\
+               type nat hook prerouting priority dstnat;\n\
+               iifname {} tcp dport 14000 redirect to :14001\n\
+             }}; }}\n",
+            Lab::port(0)
+        ));
+        Self { lab, listener, config: Arc::new(config.unwrap()), authority: certificate }
+    }
+
+    /// Passes requests on until one says that a challenge is answered. That one is returned, and the
+    /// gateway told that the authority has it; later requests go to the authority without this.
+    fn withhold(&self) -> Vec<u8> {
+        loop {
+            let asks = || self.listener.accept().ok();
+            let (tcp, _) = eventually("the gateway asks the authority", 20 * SECOND, asks);
+            tcp.set_read_timeout(Some(10 * SECOND)).unwrap();
+            let mut gateway = StreamOwned::new(ServerConnection::new(Arc::clone(&self.config)).unwrap(), tcp);
+            let (head, body) = receive(&mut gateway);
+            let request = [head.replacen("\r\n", "\r\nConnection: close\r\n", 1).as_bytes(), &body].concat();
+            let path = head.split(' ').nth(1).unwrap();
+            let is_answered = path.starts_with("/chalZ/");
+            let response = if is_answered {
+                // What is under way keeps its translation.
+                self.lab.net.nft("insert rule ip proxy pre accept\n");
+                let challenge = json!({
+                    "type": "tls-alpn-01", "url": format!("https://{PROVIDERS}:14000{path}"),
+                    "token": "", "status": "processing",
+                });
+                let (challenge, kind) = (challenge.to_string(), "Content-Type: application/json");
+                let len = challenge.len();
+                format!("HTTP/1.1 200 OK\r\n{kind}\r\nContent-Length: {len}\r\n\r\n{challenge}").into()
+            } else {
+                self.ask(&request)
+            };
+            gateway.write_all(&response).unwrap();
+            gateway.flush().unwrap();
+            if is_answered {
+                return request;
+            }
+        }
+    }
+
+    /// The authority's whole response.
+    fn ask(&self, request: &[u8]) -> Vec<u8> {
+        let (server, trusted) = ((PROVIDERS.parse().unwrap(), 14000), [self.authority.clone()]);
+        let mut authority = handshake(self.lab, server, PROVIDERS, &trusted, Vec::new()).unwrap();
+        authority.write_all(request).unwrap();
+        let mut response = Vec::new();
+        authority.read_to_end(&mut response).unwrap();
+        response
+    }
 }
 
 fn presented(connection: &Connection) -> CertificateDer<'static> {
@@ -180,16 +266,16 @@ fn pages_get_their_first_certificate_and_the_next_while_a_connection_goes_on() {
 #[test]
 fn an_order_goes_on_while_one_process_of_the_pages_follows_another() {
     let Some(lab) = Lab::new(1) else { return };
-    let Some(authority) = Authority::start(&lab, false) else { return };
+    let Some(authority) = Authority::start_refusing(&lab, false, 0) else { return };
     let mut gateway = Gateway::init(&lab);
     configure(&gateway, &authority.ca, &[]);
     edit_toml(&gateway.config(), |config| {
         config["acme"].as_table_mut().unwrap().remove("names");
     });
     serve_pages(&gateway, NAME);
-    // The authority asks where the name leads before it looks for the answer there.
-    authority.names.signal(Signal::STOP);
+    let proxy = Proxy::start(&lab, &authority);
     gateway.start();
+    let withheld = proxy.withhold();
     let trusted = chain(&gateway);
     let answered_by = |before: Option<Pid>| {
         eventually("the challenge is answered", 10 * SECOND, || {
@@ -198,19 +284,17 @@ fn an_order_goes_on_while_one_process_of_the_pages_follows_another() {
         })
     };
     let first = answered_by(None);
-    // It would give up while it waits for the name.
-    authority.process.signal(Signal::STOP);
     gateway.configure("portal.name", "Another name");
     must(gateway.ask(&["reload"]));
     let second = answered_by(Some(first));
     kill_process(second, Signal::KILL).unwrap();
     answered_by(Some(second));
-    authority.names.signal(Signal::CONT);
-    authority.process.signal(Signal::CONT);
+    let taken = proxy.ask(&withheld);
+    assert!(taken.starts_with(b"HTTP/1.1 200 "), "{}", String::from_utf8_lossy(&taken));
     let (failed, _) = outcome_in(&gateway, OUTCOME, "");
     assert_eq!(failed, None, "{}", authority.process.output());
     assert_eq!(gateway.process().output().matches("ordering a certificate").count(), 1);
-    assert!(!is_answered(&lab, &trusted), "the order is over");
+    eventually("the order is over", 2 * SECOND, || (!is_answered(&lab, &trusted)).then_some(()));
 }
 
 #[test]
