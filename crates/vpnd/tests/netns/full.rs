@@ -41,6 +41,8 @@ pub(crate) fn watch(lab: &Lab) {
     let port = Lab::port(1);
     lab.net.nft(&format!(
         "table inet watch {{\n\
+           set v4 {{ type ipv4_addr . inet_proto . inet_service; flags dynamic; size 64; }}\n\
+           set v6 {{ type ipv6_addr . inet_proto . inet_service; flags dynamic; size 64; }}\n\
            chain in {{\n\
              type filter hook prerouting priority raw; policy accept;\n\
              iifname != {port} accept\n\
@@ -51,18 +53,26 @@ pub(crate) fn watch(lab: &Lab) {
              meta l4proto igmp accept\n\
              icmpv6 type {{ nd-router-solicit, nd-router-advert, nd-neighbor-solicit, nd-neighbor-advert }} accept\n\
              icmpv6 type {{ mld-listener-query, mld-listener-report, mld-listener-done, mld2-listener-report }} accept\n\
+             add @v4 {{ ip daddr . meta l4proto . th dport }}\n\
+             add @v6 {{ ip6 daddr . meta l4proto . th dport }}\n\
              counter\n\
            }}\n\
          }}\n"
     ));
 }
 
+/// The packets counted until now. What they were is printed.
 pub(crate) fn in_clear(lab: &Lab) -> u64 {
     let mut command = process::command(lab, &lab.net, "nft");
     command.args(["list", "table", "inet", "watch"]);
     let listed = process::text(&must(process::run(command)));
     let mut words = listed.split_whitespace().skip_while(|word| *word != "packets");
-    words.nth(1).and_then(|count| count.parse().ok()).unwrap_or_else(|| panic!("no counter in {listed}"))
+    let count = words.nth(1).and_then(|count| count.parse().ok());
+    let count = count.unwrap_or_else(|| panic!("no counter in {listed}"));
+    if count > 0 {
+        println!("in clear:\n{listed}");
+    }
+    count
 }
 
 /// Sends something to each of these, and to the campus.
