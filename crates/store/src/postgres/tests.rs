@@ -642,7 +642,7 @@ fn a_copy_has_all_tables_and_columns() {
     }
 }
 
-/// As where one start was killed, and the server finishes what that one wanted.
+/// The server finishes what a start that was killed wanted, while the next one waits.
 #[test]
 fn a_start_waits_for_another_and_finds_its_tables() {
     let cluster = some!(cluster());

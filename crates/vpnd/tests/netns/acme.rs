@@ -59,7 +59,7 @@ impl Authority {
         Self::start_refusing(lab, bound, 5)
     }
 
-    /// Starts one that refuses so many nonces of a hundred.
+    /// Starts one that refuses this many nonces of a hundred.
     fn start_refusing(lab: &Lab, bound: bool, nonces: u32) -> Option<Self> {
         let pebble = program()?;
         let names = names::name_server(lab, &lab.net, PROVIDERS, &GATEWAY_V4.to_string());

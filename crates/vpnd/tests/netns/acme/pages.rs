@@ -143,7 +143,7 @@ impl<'l> Proxy<'l> {
             let path = head.split(' ').nth(1).unwrap();
             let is_answered = path.starts_with("/chalZ/");
             let response = if is_answered {
-                // What is under way keeps its translation.
+                // Connections under way keep their translation.
                 self.lab.net.nft("insert rule ip proxy pre accept\n");
                 let challenge = json!({
                     "type": "tls-alpn-01", "url": format!("https://{PROVIDERS}:14000{path}"),
