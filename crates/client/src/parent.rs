@@ -185,6 +185,7 @@ struct RunningClient {
     kill_switch: Option<KillSwitch>,
     requirements: Requirements,
     transport: Transport,
+    login_pages: LoginPages,
     prompts: Prompts,
     /// Lines about a network that is not up to date.
     failures: LogLimit,
@@ -266,6 +267,7 @@ impl RunningClient {
             kill_switch: None,
             requirements,
             transport: Transport::new(profile, sockets),
+            login_pages: LoginPages::default(),
             prompts: Prompts::default(),
             failures: LogLimit::new(1, FAILURE_INTERVAL),
             layer,
@@ -301,8 +303,6 @@ impl RunningClient {
         let mut dns_watch = DnsWatch::open(self.interface_index);
         service_manager::ready(CONNECTING);
         self.note(TunnelState::Connecting);
-        let mut login_pages = LoginPages::default();
-        login_pages.look(&self.console);
         loop {
             tokio::select! {
                 name = self.stop.asked_for() => return Ok(name),
@@ -353,7 +353,7 @@ impl RunningClient {
                     self.follow().await;
                     if self.paths.have_changed(self.setup.netlink()).await {
                         tracing::info!("the machine's network changed");
-                        login_pages.look(&self.console);
+                        self.look_for_login_page();
                         self.worker.send(&ToWorker::NetworkChanged, &[]).await?;
                     }
                 }
@@ -438,6 +438,10 @@ impl RunningClient {
         service_manager::status(words);
         self.layer.note(&format!("{} to {}: {words}", self.setup.interface(), self.gateway));
         self.console.note(state, self.transport.tcp_port());
+        // A login page can be opened in this state alone.
+        if state == TunnelState::Connecting {
+            self.look_for_login_page();
+        }
     }
 
     /// Whether the worker has not had too much of this; otherwise it is refused.

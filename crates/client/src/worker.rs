@@ -138,6 +138,8 @@ struct Connected {
     parent: Arc<ParentClient>,
     dialer: Arc<Dialer>,
     attempts: HashMap<ConnectionId, JoinHandle<()>>,
+    /// When the last of them began.
+    attempted_at: Time,
     live: HashMap<ConnectionId, LiveConnection>,
     connection_events: mpsc::Sender<ConnectionEvent>,
     inbox: mpsc::Receiver<ConnectionEvent>,
@@ -188,6 +190,7 @@ impl Connected {
             parent,
             dialer,
             attempts: HashMap::new(),
+            attempted_at: now(),
             live: HashMap::new(),
             connection_events,
             inbox,
@@ -248,7 +251,8 @@ impl Connected {
                     Some(ParentEvent::Stop) | None => return Ok(()),
                 },
                 () = shard_failure.notified() => bail!("the TUN device or a socket is gone; see the log above"),
-                Some(event) = self.inbox.recv() => self.handle_connection_event(event)?,
+                Some(event) = self.inbox.recv() => self.handle_connection_event(event).await?,
+                () = self.dialer.silent() => self.report_outage(None).await?,
                 Some(event) = self.events.recv() => self.core.handle_event(now(), event),
                 () = tokio::time::sleep(due.unwrap_or(Duration::MAX)), if due.is_some() => {
                     self.core.handle_timeout(now());
@@ -286,24 +290,7 @@ impl Connected {
         }
     }
 
-    /// Has the machine use its own DNS servers while the tunnel leads nowhere. A short silence changes
-    /// nothing.
-    async fn choose_dns(&mut self) -> anyhow::Result<()> {
-        self.reach.note(now(), self.core.is_within_reach());
-        let Some(tunnel) = self.reach.tunnel_dns(now()) else { return Ok(()) };
-        if self.was_ever_up && self.tunnel_dns.replace(tunnel) != Some(tunnel) {
-            match self.parent.use_tunnel_dns(tunnel).await {
-                // The session is worth more than its DNS servers.
-                Err(ParentError::Refused(why)) => {
-                    tracing::warn!("the machine's DNS servers stay as they are: {why}")
-                }
-                outcome => outcome?,
-            }
-        }
-        Ok(())
-    }
-
-    fn handle_connection_event(&mut self, event: ConnectionEvent) -> anyhow::Result<()> {
+    async fn handle_connection_event(&mut self, event: ConnectionEvent) -> anyhow::Result<()> {
         match event {
             ConnectionEvent::Dialled(connection, outcome) => {
                 self.attempts.remove(&connection);
@@ -328,8 +315,8 @@ impl Connected {
                     }
                     Err(DialError::NoOther) => self.core.connect_failed(now(), connection),
                     Err(error) => {
-                        self.dialer.log_failure(&error);
                         self.core.connect_failed(now(), connection);
+                        self.report_outage(Some(&error)).await?;
                     }
                 }
             }
@@ -393,6 +380,7 @@ impl Connected {
             };
             let _ = connection_events.send(ConnectionEvent::Lost(id, code)).await;
         });
+        self.reach.answered();
         self.transport_is(carrier.is_some());
         self.live.insert(id, LiveConnection { connection, endpoint, writer, reader, carrier });
         self.core.established(now(), id, &established, secret, gateway);
@@ -471,6 +459,7 @@ impl Connected {
             let outcome = dialer.dial(&purpose, offer, current, rtt, may_look_up).await;
             let _ = connection_events.send(ConnectionEvent::Dialled(connection, outcome)).await;
         });
+        self.attempted_at = now();
         self.attempts.insert(connection, attempt);
     }
 

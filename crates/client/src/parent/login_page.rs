@@ -1,5 +1,6 @@
 //! The login page that a network names itself, for a person whose gateway does not answer.
 
+use super::RunningClient;
 use super::console::Console;
 use crate::capport::{self, Named};
 use vpnd_sys::logging::NEWS;
@@ -8,15 +9,26 @@ use vpnd_sys::logging::NEWS;
 #[derive(Default)]
 pub(super) struct LoginPages(Vec<Named>);
 
-impl LoginPages {
-    /// Says it once for each network.
-    pub(super) fn look(&mut self, console: &Console) {
+impl RunningClient {
+    /// Says it once for each network, but not while the gateway answers: then there is nothing to do,
+    /// and `vpnd captive-portal` is refused.
+    pub(super) fn look_for_login_page(&mut self) {
         let named = capport::named();
+        if self.transport.is_connected() {
+            self.login_pages.0.retain(|word| named.contains(word));
+        } else {
+            self.login_pages.say(named, &self.console);
+        }
+    }
+}
+
+impl LoginPages {
+    fn say(&mut self, named: Vec<Named>, console: &Console) {
         for word in named.iter().filter(|word| !self.0.contains(word)) {
             if let Named::Api(api) = word {
                 let line = format!(
                     "this network has a login page (captive portal, {}): if the gateway does not answer, open any web page and log \
-                     in first; under a kill switch by `vpnd captive-portal`",
+                     in first; under a kill switch or a full tunnel by `vpnd captive-portal`",
                     api.host()
                 );
                 tracing::info!(target: NEWS, "{line}");

@@ -42,6 +42,10 @@ impl Transport {
         }
     }
 
+    pub(super) fn is_connected(&self) -> bool {
+        self.is_connected
+    }
+
     /// Opens lanes at other ports.
     pub(super) fn reopen(&mut self, number: u64, Reopen(lanes): &Reopen) -> ToWorker {
         let ports = self.lanes.iter().enumerate().map(|(lane, socket)| {

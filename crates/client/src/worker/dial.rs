@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use quinn::{ConnectError, Connection, ConnectionError};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use vpnd_control_channel::login::{
     self, ANSWER_TIMEOUT, Channel, HANDSHAKE_TIMEOUT, HandshakeError, LoginError, RequestStream, shake_hands,
@@ -181,6 +181,8 @@ pub(super) struct Dialer {
     /// When the machine's network has changed last.
     network: watch::Sender<Option<Instant>>,
     trials: Mutex<Trials>,
+    /// An attempt to reach the session's gateway has lasted for longer than an answer takes.
+    silence: Notify,
     drained: Mutex<Drained>,
     weights: Mutex<Weights>,
     unanswered: Unanswered,
@@ -211,6 +213,7 @@ impl Dialer {
             parent,
             network: watch::Sender::new(None),
             trials: Mutex::new(Trials::default()),
+            silence: Notify::new(),
             drained: Mutex::default(),
             weights: Mutex::new(Weights::new(weights)),
             unanswered: Unanswered::default(),
@@ -311,7 +314,10 @@ impl Dialer {
                     Ok(()) = changes.changed() => break None,
                     // A silent name server, or one address after the other, may take longer than a
                     // person should wait for a message.
-                    () = &mut silent, if !silent.is_elapsed() => drop(self.log_trials()),
+                    () = &mut silent, if !silent.is_elapsed() => match is_move {
+                        true => drop(self.log_trials(false)),
+                        false => self.silence.notify_one(),
+                    },
                 }
             };
             match outcome {
@@ -321,10 +327,21 @@ impl Dialer {
         }
     }
 
-    /// Logs the addresses that were tried and the results, once in each outage. Returns whether it
-    /// did.
-    pub(super) fn log_trials(&self) -> bool {
-        let report = self.trials().report(now());
+    /// Waits until the gateway of the session, or of a login, has not answered for longer than that
+    /// takes. Safe to cancel.
+    pub(super) async fn silent(&self) {
+        self.silence.notified().await;
+    }
+
+    /// Whether the next line about what was tried says what to do about a login page of the network.
+    pub(super) fn is_advice_due(&self) -> bool {
+        self.trials().is_advice_due()
+    }
+
+    /// Logs the addresses that were tried and the results, once in each outage; with what to do about
+    /// a login page, if the tunnel `is_lost`. Returns whether it did.
+    pub(super) fn log_trials(&self, is_lost: bool) -> bool {
+        let report = self.trials().report(now(), is_lost);
         if let Some(report) = &report {
             tracing::warn!("{report}; trying on");
         }
@@ -332,8 +349,8 @@ impl Dialer {
     }
 
     /// Logs that an attempt has failed with `error`.
-    pub(super) fn log_failure(&self, error: &DialError) {
-        if !self.log_trials() && self.trials().attempt_failed(now()) {
+    pub(super) fn log_failure(&self, error: &DialError, is_lost: bool) {
+        if !self.log_trials(is_lost) && self.trials().attempt_failed(now()) {
             tracing::warn!(%error, "no connection to the gateway; trying again");
         }
     }
@@ -346,7 +363,7 @@ impl Dialer {
     /// The failures as text, for the error of a client that gives up. `None` if no address failed
     /// since the gateway answered last.
     pub(super) fn report(&self) -> Option<String> {
-        self.trials().describe()
+        self.trials().describe(true)
     }
 
     fn trials(&self) -> MutexGuard<'_, Trials> {

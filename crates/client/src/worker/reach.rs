@@ -1,31 +1,56 @@
 //! Tracks how long the gateway has been out of reach, and decides two things by it: use of the
-//! machine's own DNS servers, and the end of a client whose user has set a limit. Has access to
-//! neither the gateway nor a clock.
+//! machine's own DNS servers, and the end of a client whose user has set a limit.
+//!
+//! INVARIANT: the log advises to log in to the network only once the parent knows that the tunnel
+//! leads nowhere: before, the machine asks the tunnel's DNS servers, and `vpnd captive-portal` is
+//! refused.
 
 use std::time::Duration;
 
 use vpnd_proto::time::Time;
 
+use super::Connected;
+use super::dial::DialError;
+use super::parent_client::ParentError;
 use crate::Unreached;
+use vpnd_sys::clock::now;
 
 /// Time without the gateway after which the machine uses its own DNS servers: a restart takes less.
 const OWN_DNS_DELAY: Duration = Duration::from_secs(3);
 
-/// Since when there is no session.
+/// Since when there is no session. Has access to neither the gateway nor a clock.
 pub(super) struct Reach {
     lost: Option<Time>,
+    /// When the log advised to log in to the network, until the gateway answers.
+    advised_at: Option<Time>,
     give_up: Option<Duration>,
 }
 
 impl Reach {
     /// For a client that ends after `give_up_s` seconds without a session.
     pub(super) fn new(give_up_s: Option<u32>) -> Self {
-        Self { lost: None, give_up: give_up_s.map(|seconds| Duration::from_secs(seconds.into())) }
+        Self {
+            lost: None,
+            advised_at: None,
+            give_up: give_up_s.map(|seconds| Duration::from_secs(seconds.into())),
+        }
     }
 
-    /// Whether the tunnel leads somewhere now.
-    pub(super) fn note(&mut self, now: Time, within_reach: bool) {
-        self.lost = if within_reach { None } else { self.lost.or(Some(now)) };
+    /// Whether the tunnel leads somewhere now, and the gateway `is_heard_since` some time.
+    pub(super) fn note(&mut self, now: Time, within_reach: bool, is_heard_since: impl Fn(Time) -> bool) {
+        self.advised_at = self.advised_at.filter(|at| !is_heard_since(*at));
+        let leads_somewhere = within_reach && self.advised_at.is_none();
+        self.lost = if leads_somewhere { None } else { self.lost.or(Some(now)) };
+    }
+
+    /// Notes that the log advises to log in to the network.
+    pub(super) fn advise(&mut self, now: Time) {
+        self.advised_at = Some(now);
+    }
+
+    /// The gateway has granted an epoch.
+    pub(super) fn answered(&mut self) {
+        self.advised_at = None;
     }
 
     /// Nothing was tried until now, so that time does not count.
@@ -38,7 +63,10 @@ impl Reach {
     pub(super) fn tunnel_dns(&self, now: Time) -> Option<bool> {
         match self.lost {
             None => Some(true),
-            Some(since) => (now.since(since) >= OWN_DNS_DELAY).then_some(false),
+            Some(since) => {
+                let is_long = self.advised_at.is_some() || now.since(since) >= OWN_DNS_DELAY;
+                is_long.then_some(false)
+            }
         }
     }
 
@@ -54,6 +82,40 @@ impl Reach {
     }
 }
 
+impl Connected {
+    /// Has the machine use its own DNS servers while the tunnel leads nowhere. A short silence changes
+    /// nothing.
+    pub(super) async fn choose_dns(&mut self) -> anyhow::Result<()> {
+        self.reach.note(now(), self.core.is_within_reach(), |at| self.core.is_heard_since(at));
+        let Some(tunnel) = self.reach.tunnel_dns(now()) else { return Ok(()) };
+        if self.was_ever_up && self.tunnel_dns.replace(tunnel) != Some(tunnel) {
+            match self.parent.use_tunnel_dns(tunnel).await {
+                // The session is worth more than its DNS servers.
+                Err(ParentError::Refused(why)) => {
+                    tracing::warn!("the machine's DNS servers stay as they are: {why}")
+                }
+                outcome => outcome?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Logs that the gateway does not answer; or that an attempt has failed, and why.
+    pub(super) async fn report_outage(&mut self, failure: Option<&DialError>) -> anyhow::Result<()> {
+        // Data may pass where new connections do not.
+        let is_lost = !self.core.is_within_reach() || !self.core.is_heard_since(self.attempted_at);
+        if is_lost && self.dialer.is_advice_due() {
+            self.reach.advise(now());
+            self.choose_dns().await?;
+        }
+        match failure {
+            Some(error) => self.dialer.log_failure(error, is_lost),
+            None => drop(self.dialer.log_trials(is_lost)),
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -62,16 +124,20 @@ mod tests {
         Time::ZERO + Duration::from_secs(seconds)
     }
 
+    fn note(reach: &mut Reach, now: Time, within_reach: bool) {
+        reach.note(now, within_reach, |_| false);
+    }
+
     #[test]
     fn the_machines_own_dns_comes_after_a_silence_and_goes_at_once() {
         let mut reach = Reach::new(None);
-        reach.note(at(1), true);
+        note(&mut reach, at(1), true);
         assert_eq!(reach.tunnel_dns(at(1)), Some(true));
-        reach.note(at(2), false);
-        reach.note(at(4), false);
+        note(&mut reach, at(2), false);
+        note(&mut reach, at(4), false);
         assert_eq!(reach.tunnel_dns(at(4)), None);
         assert_eq!(reach.tunnel_dns(at(5)), Some(false));
-        reach.note(at(6), true);
+        note(&mut reach, at(6), true);
         assert_eq!(reach.tunnel_dns(at(6)), Some(true));
         assert!(reach.check(at(1_000), || None).is_ok(), "without --give-up it tries for ever");
     }
@@ -79,12 +145,31 @@ mod tests {
     #[test]
     fn giving_up_counts_the_time_without_a_session_in_which_it_was_tried() {
         let mut reach = Reach::new(Some(10));
-        reach.note(at(0), false);
+        note(&mut reach, at(0), false);
         assert!(reach.check(at(9), || None).is_ok());
         reach.slept(at(500));
         assert!(reach.check(at(509), || None).is_ok());
         assert!(reach.check(at(510), || Some("what was tried".to_owned())).is_err());
-        reach.note(at(511), true);
+        note(&mut reach, at(511), true);
         assert!(reach.check(at(900), || None).is_ok());
+    }
+
+    #[test]
+    fn whoever_is_told_to_log_in_to_the_network_can_do_so_until_the_gateway_answers() {
+        for is_answer in [false, true] {
+            let mut reach = Reach::new(None);
+            note(&mut reach, at(1), true);
+            reach.advise(at(2));
+            note(&mut reach, at(2), true);
+            assert_eq!(reach.tunnel_dns(at(2)), Some(false), "at once");
+            note(&mut reach, at(3), true);
+            assert_eq!(reach.tunnel_dns(at(3)), Some(false), "the attempt has not failed yet");
+            match is_answer {
+                true => reach.answered(),
+                false => reach.note(at(4), true, |since| since < at(3)),
+            }
+            note(&mut reach, at(4), true);
+            assert_eq!(reach.tunnel_dns(at(4)), Some(true));
+        }
     }
 }

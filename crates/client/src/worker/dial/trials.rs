@@ -13,8 +13,8 @@ use vpnd_sys::udp::icmp::{IcmpError, Unreachable};
 const MAX_NAMED: usize = 8;
 
 /// Also what a network does, in the gateway's name, until a person has logged in to it.
-const PORTAL: &str = "If this network has a login page (captive portal), open any web page and log in first; under a kill switch by \
-                      `vpnd captive-portal`";
+const PORTAL: &str = "If this network has a login page (captive portal), open any web page and log in first; under a kill switch or a \
+                      full tunnel by `vpnd captive-portal`";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum TrialOutcome {
@@ -45,6 +45,8 @@ pub(super) struct Trials {
     logged: BTreeSet<(SocketAddr, Unreachable)>,
     /// Whether the log has all of it.
     reported: bool,
+    /// Whether it has what to do about a login page.
+    has_advised: bool,
     /// When the log had its last line about an outage whose end it has not.
     logged_at: Option<Time>,
     /// Whether an outage that the log had named has ended, and no address was tried since.
@@ -115,10 +117,19 @@ impl Trials {
         *self = Self { logged_at: self.logged_at, ..Self::default() };
     }
 
-    /// All of it, unless the log has it already or there is nothing.
-    pub(super) fn report(&mut self, now: Time) -> Option<String> {
-        let text = self.describe()?;
-        let news = !std::mem::replace(&mut self.reported, true);
+    /// Whether a login page of the network may be in the way, and the log has not said yet what to do
+    /// about it.
+    pub(super) fn is_advice_due(&self) -> bool {
+        !self.has_advised && self.describe(true).is_some() && self.may_be_login_page()
+    }
+
+    /// All of it, unless the log has it already or there is nothing. What to do about a login page is
+    /// left out unless the tunnel `is_lost`: a person can't do it before.
+    pub(super) fn report(&mut self, now: Time, is_lost: bool) -> Option<String> {
+        let text = self.describe(is_lost)?;
+        let advises = is_lost && self.is_advice_due();
+        self.has_advised |= advises;
+        let news = !std::mem::replace(&mut self.reported, true) || advises;
         self.logged_at = if news { Some(now) } else { self.logged_at };
         news.then_some(text)
     }
@@ -144,21 +155,39 @@ impl Trials {
     }
 
     /// All of it, if there is anything.
-    pub(super) fn describe(&self) -> Option<String> {
+    pub(super) fn describe(&self, is_lost: bool) -> Option<String> {
         let is_empty = self.list.is_empty() && self.lookup.is_none();
-        (!is_empty).then(|| self.to_string())
+        (!is_empty).then(|| Report { trials: self, is_lost }.to_string())
+    }
+
+    fn have_no_way(&self) -> bool {
+        self.list.iter().all(|trial| matches!(trial.fate, TrialOutcome::NoWay(_)))
+    }
+
+    fn is_unproven(&self) -> bool {
+        self.list.iter().any(|trial| matches!(trial.fate, TrialOutcome::Unproven(_)))
+    }
+
+    fn is_failed(&self) -> bool {
+        self.list.iter().any(|trial| matches!(trial.fate, TrialOutcome::Failed(_)))
+    }
+
+    fn has_icmp(&self, wanted: impl Fn(&Trial, &IcmpError) -> bool) -> bool {
+        self.list.iter().any(|trial| trial.icmp.is_some_and(|error| wanted(trial, &error)))
+    }
+
+    /// Whether it looks as it does where a login page is in the way.
+    fn may_be_login_page(&self) -> bool {
+        let is_refused = self.has_icmp(|_, _| true);
+        !self.have_no_way() && !self.is_unproven() && (is_refused || !self.is_failed())
     }
 
     /// The next thing for a person to do.
     fn advice(&self) -> String {
-        let icmp = |wanted: fn(&Trial, &IcmpError) -> bool| {
-            self.list.iter().any(|trial| trial.icmp.is_some_and(|error| wanted(trial, &error)))
-        };
         let from_itself = |trial: &Trial, error: &IcmpError| {
             error.reason == Unreachable::Port && error.reporter == Some(trial.address.ip())
         };
-        let is_no_way = |trial: &Trial| matches!(trial.fate, TrialOutcome::NoWay(_));
-        if self.list.iter().all(is_no_way) {
+        if self.have_no_way() {
             let is_ipv4_alone =
                 !self.list.is_empty() && self.list.iter().all(|trial| trial.address.is_ipv4());
             let hint = if is_ipv4_alone {
@@ -168,37 +197,41 @@ impl Trials {
             };
             return format!("is this machine connected to a network?{hint}");
         }
-        if self.list.iter().any(|trial| matches!(trial.fate, TrialOutcome::Unproven(_))) {
+        if self.is_unproven() {
             return "the password is sent only to a gateway that has proved its identity".to_owned();
         }
-        if icmp(from_itself) {
-            return format!(
-                "the gateway's machine is there: does the gateway run, and at this port? {PORTAL}"
-            );
+        if self.has_icmp(from_itself) {
+            return "the gateway's machine is there: does the gateway run, and at this port?".to_owned();
         }
-        if icmp(|_, _| true) {
-            return format!(
-                "this network, or a firewall on the way, refuses UDP to the gateway: try another network, or ask the people who run \
-                 this one. {PORTAL}"
-            );
+        if self.has_icmp(|_, _| true) {
+            return "this network, or a firewall on the way, refuses UDP to the gateway: try another network, or ask the people who \
+                    run this one"
+                .to_owned();
         }
-        if self.list.iter().any(|trial| matches!(trial.fate, TrialOutcome::Failed(_))) {
+        if self.is_failed() {
             return "is it a gateway that answers there?".to_owned();
         }
         let mut ports: Vec<_> = self.list.iter().map(|trial| trial.address.port().to_string()).collect();
         ports.dedup();
         format!(
             "the gateway is down, or this network lets no UDP to port {} through: try another network, or ask the gateway's \
-             administrator. {PORTAL}",
+             administrator",
             ports.join(", ")
         )
     }
 }
 
-impl fmt::Display for Trials {
+/// All of it as text.
+struct Report<'t> {
+    trials: &'t Trials,
+    is_lost: bool,
+}
+
+impl fmt::Display for Report<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { trials, is_lost } = *self;
         f.write_str("no connection to the gateway")?;
-        for (number, trial) in self.list.iter().take(MAX_NAMED).enumerate() {
+        for (number, trial) in trials.list.iter().take(MAX_NAMED).enumerate() {
             write!(f, "{} {}: ", if number == 0 { ":" } else { ";" }, trial.address)?;
             match (&trial.fate, trial.icmp) {
                 (TrialOutcome::NoWay(why) | TrialOutcome::Failed(why) | TrialOutcome::Unproven(why), _) => {
@@ -208,16 +241,18 @@ impl fmt::Display for Trials {
                 (TrialOutcome::Silent, None) => f.write_str("no answer")?,
             }
         }
-        if let Some(more) = self.list.len().checked_sub(MAX_NAMED).filter(|more| *more > 0) {
+        if let Some(more) = trials.list.len().checked_sub(MAX_NAMED).filter(|more| *more > 0) {
             write!(f, "; and {more} more addresses")?;
         }
-        for why in &self.over_tcp {
+        for why in trials.over_tcp.iter().chain(&trials.lookup) {
             write!(f, "; {why}")?;
         }
-        if let Some(why) = &self.lookup {
-            write!(f, "; {why}")?;
+        let advice = trials.advice();
+        if is_lost && trials.may_be_login_page() {
+            let stop = if advice.ends_with('?') { "" } else { "." };
+            return write!(f, " ({advice}{stop} {PORTAL})");
         }
-        write!(f, " ({})", self.advice())
+        write!(f, " ({advice})")
     }
 }
 
@@ -248,6 +283,10 @@ mod tests {
         text.parse().unwrap()
     }
 
+    fn text(trials: &Trials) -> String {
+        trials.describe(true).unwrap()
+    }
+
     fn error(reason: Unreachable, reporter: &str) -> IcmpError {
         IcmpError { reason, reporter: Some(reporter.parse().unwrap()) }
     }
@@ -258,15 +297,15 @@ mod tests {
         trials.begin(address("192.0.2.1:4433"));
         trials.begin(address("[2001:db8::1]:4433"));
         trials.no_way(address("[2001:db8::1]:4433"), "Network is unreachable".to_owned());
-        let report = trials.report(NOW).unwrap();
+        let report = trials.report(NOW, true).unwrap();
         let wanted = "no connection to the gateway: 192.0.2.1:4433: no answer; [2001:db8::1]:4433: Network is unreachable (the gateway is \
                       down, or this network lets no UDP to port 4433 through: ";
         assert!(report.starts_with(wanted), "{report}");
-        assert_eq!(trials.report(NOW), None, "the log has it");
+        assert_eq!(trials.report(NOW, true), None, "the log has it");
         trials.answered();
-        assert_eq!(trials.report(NOW), None, "all is well");
+        assert_eq!(trials.report(NOW, true), None, "all is well");
         trials.begin(address("192.0.2.1:4433"));
-        assert!(trials.report(NOW).is_some(), "it was not well for long");
+        assert!(trials.report(NOW, true).is_some(), "it was not well for long");
     }
 
     #[test]
@@ -276,7 +315,7 @@ mod tests {
             let mut trials = Trials::default();
             assert!(!trials.ends_outage(|_| true), "there was none");
             trials.begin(gateway);
-            assert!(trials.report(NOW).is_some());
+            assert!(trials.report(NOW, true).is_some());
             // The attempt that is under way, or the next one, may reach the gateway before data does.
             if is_answered_first {
                 trials.answered();
@@ -292,9 +331,9 @@ mod tests {
         let mut trials = Trials::default();
         let gateway = address("192.0.2.1:4433");
         trials.begin(gateway);
-        assert!(trials.report(NOW).is_some() && trials.attempt_failed(NOW));
+        assert!(trials.report(NOW, true).is_some() && trials.attempt_failed(NOW));
         assert!(trials.ends_outage(|_| true));
-        assert_eq!(trials.report(NOW), None);
+        assert_eq!(trials.report(NOW, true), None);
         assert!(!trials.attempt_failed(NOW), "it began before the end");
         trials.begin(gateway);
         // The gateway answers the handshake, and not the request.
@@ -314,15 +353,15 @@ mod tests {
             "192.0.2.1:4433: a firewall on the way forbids it, by ICMP \"administratively prohibited\" from 198.51.100.1; trying on"
         );
         assert_eq!(trials.icmp(NOW, gateway, error(Unreachable::Prohibited, "198.51.100.1")), None);
-        assert!(trials.to_string().contains("refuses UDP to the gateway"));
+        assert!(text(&trials).contains("refuses UDP to the gateway"));
         trials.begin(gateway);
-        assert!(trials.to_string().contains("198.51.100.1"), "{trials}");
+        assert!(text(&trials).contains("198.51.100.1"), "{}", text(&trials));
 
         assert!(trials.icmp(NOW, gateway, error(Unreachable::Port, "192.0.2.1")).is_some());
-        assert!(trials.to_string().contains("does the gateway run"), "{trials}");
+        assert!(text(&trials).contains("does the gateway run"), "{}", text(&trials));
         // Reported by a router on the way: a firewall's way to refuse.
         trials.icmp(NOW, gateway, error(Unreachable::Port, "198.51.100.1"));
-        assert!(trials.to_string().contains("refuses UDP"), "{trials}");
+        assert!(text(&trials).contains("refuses UDP"), "{}", text(&trials));
     }
 
     #[test]
@@ -330,10 +369,32 @@ mod tests {
         let mut trials = Trials::default();
         trials.no_way(address("192.0.2.1:4433"), "Network is unreachable".to_owned());
         trials.lookup_failed("the name x can't be resolved".to_owned());
-        let report = trials.to_string();
+        let report = text(&trials);
         assert!(report.contains("can't be resolved (is this machine connected"), "{report}");
         assert!(report.contains("by its name or its IPv6 address"), "{report}");
         trials.no_way(address("[2001:db8::1]:4433"), "Network is unreachable".to_owned());
-        assert!(!trials.to_string().contains("IPv6 address"), "{trials}");
+        assert!(!text(&trials).contains("IPv6 address"), "{}", text(&trials));
+    }
+
+    #[test]
+    fn a_login_page_is_thought_of_once_the_tunnel_is_lost() {
+        let mut trials = Trials::default();
+        assert!(!trials.is_advice_due(), "nothing was tried");
+        trials.begin(address("192.0.2.1:4433"));
+        assert!(trials.is_advice_due());
+        let early = trials.report(NOW, false).unwrap();
+        assert!(early.ends_with("administrator)") && trials.is_advice_due(), "{early}");
+        assert_eq!(trials.report(NOW, false), None);
+        let late = trials.report(NOW, true).unwrap();
+        assert!(late.contains("administrator. If this network has a login page"), "{late}");
+        assert!(!trials.is_advice_due() && trials.report(NOW, true).is_none(), "once is enough");
+        trials.failed(address("192.0.2.1:4433"), "closed".to_owned());
+        assert!(!text(&trials).contains("login page"), "something else answers");
+        trials.icmp(NOW, address("192.0.2.1:4433"), error(Unreachable::Port, "192.0.2.1"));
+        assert!(
+            text(&trials).contains("at this port? If this network has a login page"),
+            "{}",
+            text(&trials)
+        );
     }
 }
