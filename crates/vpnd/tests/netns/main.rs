@@ -121,3 +121,4 @@ mod unit;
 mod upgrade;
 mod wireguard;
 mod without_ipv6;
+mod wrong_clock;
