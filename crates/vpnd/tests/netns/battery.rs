@@ -1,5 +1,5 @@
 //! Behaviour: a client that is connected and idle lets its machine sleep: none of its processes and
-//! threads wakes up but to keep the way to the gateway open. Over UDP with several lanes and a kill
+//! threads wakes up but to keep the way to the gateway open. Over UDP with the most lanes and a kill
 //! switch, over TCP, and under the client service.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -72,14 +72,14 @@ fn an_idle_client_lets_its_machine_sleep() {
     let machine = Machine::new(&lab, &ann);
     machine.up();
     let mut over_tcp = Client::connect(&lab, 2, &bea);
-    let mut with_lanes = Client::connect_with(&lab, 3, &cleo, &["--lanes", "4", "--kill-switch"]);
+    let mut with_lanes = Client::connect_with(&lab, 3, &cleo, &["--lanes", "16", "--kill-switch"]);
     for client in [&over_tcp, &with_lanes] {
         ping_until(client.namespace(), CAMPUS_V4.into(), TIMEOUT);
     }
     let ways = [
         ("under the service", machine.id()),
         ("over TCP", over_tcp.process().id()),
-        ("four lanes and a kill switch", with_lanes.process().id()),
+        ("sixteen lanes and a kill switch", with_lanes.process().id()),
     ];
     thread::sleep(SETTLED);
     let seconds = std::env::var("VPND_IDLE_SECONDS").map_or(LOOKS_S, |seconds| seconds.parse().unwrap());
