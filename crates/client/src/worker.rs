@@ -152,6 +152,9 @@ struct Connected {
     looks: Looks,
     was_up: bool,
     was_ever_up: bool,
+    /// Whether the gateway has closed the connection in favour of the attempt under way, whose answer
+    /// may come later.
+    is_superseded: bool,
     reach: Reach,
     /// The DNS servers that the parent was last requested to use: the tunnel's, or the machine's own. `None`
     /// before the first request.
@@ -201,6 +204,7 @@ impl Connected {
             looks: Looks::new(),
             was_up: false,
             was_ever_up: false,
+            is_superseded: false,
             reach: Reach::new(launch.give_up_s),
             tunnel_dns: None,
             dual_stack,
@@ -278,7 +282,7 @@ impl Connected {
     }
 
     fn log_state(&mut self) {
-        let up = self.core.is_up();
+        let up = self.core.is_up() || (self.is_superseded && !self.attempts.is_empty());
         let changed = mem::replace(&mut self.was_up, up) != up;
         // A session may outlast an outage that the log has named.
         let is_back = self.dialer.ends_outage(|at| up && changed || self.core.is_heard_since(at));
@@ -340,6 +344,7 @@ impl Connected {
                 if let Some(live) = self.live.remove(&connection) {
                     linger(live.carrier);
                 }
+                self.is_superseded = code == Some(Code::Superseded) && !self.attempts.is_empty();
                 self.core.connection_lost(now(), connection, code);
             }
             ConnectionEvent::UdpWorks => {
