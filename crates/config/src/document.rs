@@ -113,7 +113,15 @@ impl<'i> Document<'i> {
         let (root, errors) = DeTable::parse_recoverable(text);
         for error in errors {
             let line = error.span().map(|span| log.line_at(span.start));
-            log.problems.push(Problem { line, message: error.message().to_owned() });
+            let message = match (error.message(), error.span().and_then(|span| text.get(span))) {
+                // `vpnd init` writes most sections, so an example of the documents that is appended
+                // has a section that is there.
+                ("duplicate key", Some(key)) => {
+                    format!("'{key}' is there already, further up: write its keys in one place")
+                }
+                (message, _) => message.to_owned(),
+            };
+            log.problems.push(Problem { line, message });
         }
         if !log.problems.is_empty() {
             return Err(log.problems);

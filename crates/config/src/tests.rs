@@ -176,6 +176,8 @@ fn all_problems_are_listed_at_once_in_the_order_of_their_lines() {
     let syntax = parse("[tunnel\nmtu = = 3\n").unwrap_err();
     assert!(syntax.problems.iter().all(|problem| problem.line.is_some()), "{syntax}");
     assert!(!syntax.problems.is_empty());
+    let twice = parse("[tunnel]\nmtu = 1400\n[nat]\n[tunnel]\nname = 'x'\n").unwrap_err();
+    assert!(twice.to_string().contains(":4: 'tunnel' is there already"), "{twice}");
 }
 
 #[test]
