@@ -39,11 +39,12 @@ pub fn test(args: &SourceTestArgs, stores: &dyn Stores, out: &mut dyn Write) -> 
         store.user(name).ok().flatten()
     });
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let mut is_good = true;
+    let (mut is_good, mut is_shown) = (true, false);
     for server in &source.servers {
         writeln!(out, "{server}")?;
         let mut steps = Steps::default();
         let identity = runtime.block_on(ask(source, server, name.as_deref(), &mut steps));
+        is_shown |= identity.is_some();
         if let (Some(identity), Some(name)) = (&identity, &name) {
             here(&config, source, name, identity, record.as_ref(), &mut steps);
         }
@@ -51,7 +52,11 @@ pub fn test(args: &SourceTestArgs, stores: &dyn Stores, out: &mut dyn Write) -> 
         is_good &= steps.end_of().is_none();
     }
     let verdict = match (is_good, &name) {
-        (true, Some(name)) => format!("{name} gets in with the right password"),
+        (true, Some(name)) if is_shown => format!("{name} gets in with the right password"),
+        // OpenID providers and RADIUS servers answer logins alone.
+        (true, Some(name)) => {
+            format!("the source {} can be asked; whether {name} gets in shows a login", source.name)
+        }
         (true, None) => format!("the source {} can be asked; --user NAME asks about a user", source.name),
         (false, _) => "it ends above: look there".to_owned(),
     };

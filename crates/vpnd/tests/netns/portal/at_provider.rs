@@ -66,6 +66,12 @@ fn a_user_is_whom_the_provider_names_with_the_groups_that_it_names() {
     refused_with(&traveller().log_in("ann"), "has no access to the VPN");
     assert!(traveller().log_in("bob").body.contains("bob@uni.example"));
 
+    // A provider answers logins alone.
+    let mut test = gateway.vpnd(&["source", "test", "uni", "--user", "ann@uni.example", "--config"]);
+    test.arg(gateway.config());
+    let said = process::text(&must(process::run(test)));
+    assert!(said.contains("whether ann@uni.example gets in shows a login"), "{said}");
+
     let mut doctor = gateway.vpnd(&["doctor", "--json", "--config"]);
     doctor.arg(gateway.config());
     let findings: Vec<serde_json::Value> = serde_json::from_slice(&process::run(doctor).stdout).unwrap();
