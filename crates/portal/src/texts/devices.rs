@@ -115,7 +115,7 @@ pub(super) const ENGLISH: DeviceTexts = DeviceTexts {
         (
             System::Linux,
             "Linux",
-            "Install the package 'wireguard-tools'. Save the configuration from the next page as /etc/wireguard/vpn.conf, for root alone. 'sudo wg-quick up vpn' connects.",
+            "Install the package 'wireguard-tools' and, where there is no command 'resolvconf', 'openresolv'. Save the configuration from the next page as /etc/wireguard/vpn.conf, for root alone. 'sudo wg-quick up vpn' connects.",
         ),
     ],
     other_systems: "Steps on other devices",
@@ -207,7 +207,7 @@ pub(super) const GERMAN: DeviceTexts = DeviceTexts {
         (
             System::Linux,
             "Linux",
-            "Installieren Sie das Paket 'wireguard-tools'. Speichern Sie die Konfiguration der nächsten Seite als /etc/wireguard/vpn.conf, nur für root lesbar. 'sudo wg-quick up vpn' verbindet.",
+            "Installieren Sie das Paket 'wireguard-tools' und, wo es den Befehl 'resolvconf' nicht gibt, 'openresolv'. Speichern Sie die Konfiguration der nächsten Seite als /etc/wireguard/vpn.conf, nur für root lesbar. 'sudo wg-quick up vpn' verbindet.",
         ),
     ],
     other_systems: "Schritte auf anderen Geräten",
