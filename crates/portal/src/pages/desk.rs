@@ -31,7 +31,8 @@ pub(crate) struct DeskPage<'p> {
     health: Vec<Line>,
     drops: Vec<Line>,
     refused: Vec<Line>,
-    /// Whether the person may add users.
+    /// Whether the person may ask about addresses, and may add users.
+    asks: bool,
     adds: bool,
 }
 
@@ -148,8 +149,9 @@ impl<'p> DeskPage<'p> {
             .collect();
         let bad = state.findings.iter().filter(|finding| finding.verdict > Verdict::Good);
         let findings = bad.map(|finding| ((texts.verdict)(finding.verdict), finding)).collect();
-        let (role, adds) = ((texts.role)(state.role), state.role == Role::Administrator);
-        Self { role, form, profiles: profiles.collect(), findings, health, drops, refused, adds, frame }
+        let role = (texts.role)(state.role);
+        let (asks, adds) = (state.role != Role::Viewer, state.role == Role::Administrator);
+        Self { role, form, profiles: profiles.collect(), findings, health, drops, refused, asks, adds, frame }
     }
 }
 
