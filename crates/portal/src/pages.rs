@@ -166,6 +166,8 @@ pub(crate) struct MessagePage<'p> {
     pub(crate) frame: Frame<'p>,
     pub(crate) heading: &'p str,
     pub(crate) text: &'p str,
+    /// The text of the link to the first page.
+    pub(crate) next: &'p str,
 }
 
 impl<'p> OverviewPage<'p> {

@@ -86,7 +86,13 @@ impl Site {
     }
 
     fn message(&self, visitor: &Visitor, status: StatusCode, heading: &str, text: &str) -> Response {
-        page(status, &MessagePage { frame: self.frame(visitor), heading, text })
+        let next = visitor.texts.start_again;
+        page(status, &MessagePage { frame: self.frame(visitor), heading, text, next })
+    }
+
+    /// The page at the end of a task; `next` is the text of its link to the first page.
+    fn done(&self, visitor: &Visitor, heading: &str, text: &str, next: &str) -> Response {
+        page(StatusCode::OK, &MessagePage { frame: self.frame(visitor), heading, text, next })
     }
 
     /// The auth process has not answered.

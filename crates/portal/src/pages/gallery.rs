@@ -287,7 +287,7 @@ fn gallery(texts: &'static Texts) -> Vec<(&'static str, String)> {
         ("code", CodePage { frame: frame(), form: form(), problem: code_wrong }.render()),
         ("by-code", by_code.render()),
         ("wait", WaitPage { frame: frame() }.render()),
-        ("message", MessagePage { frame: frame(), heading: texts.desk.refused, text: reason }.render()),
+        ("message", message(frame(), reason).render()),
         ("password", PasswordPage { frame: frame(), form: form(), problem: None }.render()),
         ("codes", CodesPage::new(frame(), form(), None, TOTP, true).unwrap().render()),
         ("invitation", invitation(true).render()),
@@ -304,6 +304,11 @@ fn gallery(texts: &'static Texts) -> Vec<(&'static str, String)> {
     ];
     let pages = pages.into_iter().chain(desk_pages(&frame));
     pages.map(|(name, page)| (name, page.unwrap())).collect()
+}
+
+fn message<'p>(frame: Frame<'p>, text: &'p str) -> MessagePage<'p> {
+    let Texts { desk, start_again, .. } = frame.texts;
+    MessagePage { frame, heading: desk.refused, text, next: start_again }
 }
 
 /// Those of the help desk.
@@ -413,5 +418,14 @@ fn whoever_has_logged_in_can_log_out_from_every_page() {
             usize::from(!WITHOUT.contains(&name)),
             "{name}"
         );
+    }
+}
+
+#[test]
+fn the_desk_offers_no_question_that_the_role_may_not_ask() {
+    let frame = || Frame { texts: &ENGLISH, name: "VPN", logo: false, log_out: None };
+    for (role, asks) in [(Role::Viewer, false), (Role::HelpDesk, true), (Role::Administrator, true)] {
+        let page = DeskPage::new(frame(), String::new(), &DeskState { role, ..state() }).render().unwrap();
+        assert_eq!(page.contains("/desk/whois"), asks, "{role:?}");
     }
 }

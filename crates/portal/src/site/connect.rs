@@ -113,7 +113,8 @@ pub(super) async fn answer(
             let texts = &visitor.texts.connect;
             let (heading, text) =
                 if allowed { (texts.agreed, texts.agreed_text) } else { (texts.refused, texts.refused_text) };
-            with_cookie(site.message(&visitor, StatusCode::OK, heading, text), &no_connect_cookie())
+            let done = site.done(&visitor, heading, text, visitor.texts.my_sessions);
+            with_cookie(done, &no_connect_cookie())
         }
         Ok(ConnectEnd::NotCompared) => to("/connect"),
         Ok(ConnectEnd::LogIn) => to("/login"),

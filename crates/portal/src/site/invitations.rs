@@ -99,7 +99,7 @@ pub(super) async fn accept(
     };
     match site.auth.request_in_turn(accept, turn).await {
         Ok(InvitationStep::Done) => {
-            site.message(&visitor, StatusCode::OK, texts.invitation_done, texts.invitation_done_text)
+            site.done(&visitor, texts.invitation_done, texts.invitation_done_text, texts.log_in)
         }
         Ok(InvitationStep::PasswordUnusable) => again_with(texts.password_unusable).await,
         Ok(InvitationStep::CodeWrong) => again_with(texts.code_wrong).await,

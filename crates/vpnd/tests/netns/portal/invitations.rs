@@ -52,6 +52,7 @@ fn an_invitation_sets_up_an_account_once() {
     assert_eq!(browser.log_in("eva", good).status, 403, "nothing was set");
     let done = choose(&form, good, good, &code(0));
     assert!(done.status == 200 && done.body.contains("Your account is set up"), "{done:?}");
+    assert!(done.body.contains(">Log in</a>"), "{done:?}");
     assert!(browser.overview().is_none(), "it is no login");
     assert_eq!(choose(&form, good, good, &code(0)).status, 404, "once");
     assert_eq!(browser.get(&link).status, 404);

@@ -95,6 +95,7 @@ fn a_client_without_a_screen_connects_by_a_code_that_is_typed_elsewhere() {
     assert!(gateway.sessions().is_empty(), "it is not let in yet");
     let done = ann.post("/connect", &[("form", &form), ("answer", "yes"), ("compared", "yes")]);
     assert!(done.status == 200 && done.body.contains("Your device connects now"), "{done:?}");
+    assert!(done.body.contains(">My sessions</a>"), "{done:?}");
     ping_until(&lab.clients[0], CAMPUS_V4.into(), SOON);
     assert_eq!(gateway.sessions()[0]["user"], "ann");
     let allowed = &crate::audit::recorded(&gateway, "device-allowed")[0];
