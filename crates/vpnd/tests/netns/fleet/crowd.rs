@@ -231,8 +231,8 @@ fn new_keys_cost_the_database_something_and_sessions_at_rest_nothing() {
     let Some(lab) = Lab::new(3) else { return };
     let Some(crowd) = Crowd::new(&lab, seconds) else { return };
     let (count, window) = (f64::from(crowd.count), Duration::from_secs(seconds.into()));
-    // Until what the logins have left to be written is there.
-    crowd.wait(2 * SECOND, &mut Tally::new(0));
+    // Until what the logins have left to be written is there, and the keys that they used are renewed.
+    crowd.wait(2 * SECOND + window, &mut Tally::new(0));
     let mut meter = Meter::new(&crowd.fleet.cluster, &crowd.fleet.database, &lab.net);
     crowd.wait(window, &mut Tally::new(0));
     let (rest, took) = meter.since_last();
