@@ -14,6 +14,7 @@ use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
 use crate::texts::{self, Texts};
+use crate::typed::Draft;
 use vpnd_ipc::gateway::portal::visits::{BrowserKind, Program, System};
 use vpnd_ipc::gateway::portal::{Browser, Token};
 
@@ -25,6 +26,8 @@ const AT_PROVIDER: &str = "__Host-vpnd-provider";
 const CONNECT: &str = "__Host-vpnd-connect";
 /// Its value until the person has typed the client's code.
 const WITHOUT_CODE: &str = "code";
+/// The cookie with a form of the help desk that waits for a login.
+const DRAFT: &str = "__Host-vpnd-desk";
 /// Keeps the hash in forms apart from any other of a token.
 const FORM: &[u8] = b"vpnd portal form";
 
@@ -42,6 +45,8 @@ pub(crate) struct Visitor {
     pub(crate) ticket: Option<Token>,
     /// Whether the person is about to type the code of one.
     types_code: bool,
+    /// The form of the help desk for which the person logs in again.
+    pub(crate) draft: Option<Draft>,
     pub(crate) texts: &'static Texts,
     /// The browser's own statement.
     pub(crate) kind: BrowserKind,
@@ -70,6 +75,7 @@ pub(crate) fn visitor(parts: &Parts) -> Option<Visitor> {
         at_provider: token_of(&parts.headers, AT_PROVIDER),
         ticket: token_of(&parts.headers, CONNECT),
         types_code: cookie_of(&parts.headers, CONNECT) == Some(WITHOUT_CODE),
+        draft: cookie_of(&parts.headers, DRAFT).and_then(Draft::read),
         texts: texts::preferred(text(ACCEPT_LANGUAGE).unwrap_or_default()),
         kind: kind(text(USER_AGENT).unwrap_or_default()),
         is_foreign: site.is_some_and(|site| site != "same-origin"),
@@ -90,10 +96,11 @@ impl Visitor {
 
     /// The page behind a login.
     pub(crate) fn home(&self) -> &'static str {
-        match (&self.ticket, self.types_code) {
+        match (&self.ticket, &self.draft) {
             (Some(_), _) => "/connect",
-            (None, true) => "/code",
-            (None, false) => "/",
+            (None, _) if self.types_code => "/code",
+            (None, Some(_)) => "/desk/again",
+            (None, None) => "/",
         }
     }
 
@@ -177,6 +184,16 @@ pub(crate) fn code_cookie() -> String {
 /// Removes it.
 pub(crate) fn no_connect_cookie() -> String {
     format!("{CONNECT}=; Path=/; Secure; HttpOnly; SameSite=Lax; Max-Age=0")
+}
+
+/// Sets the cookie of a form of the help desk, for as long as its login counts; `None` if it is too long.
+pub(crate) fn draft_cookie(draft: &Draft) -> Option<String> {
+    Some(format!("{DRAFT}={}; Path=/; Secure; HttpOnly; SameSite=Lax; Max-Age=600", draft.kept()?))
+}
+
+/// Removes it.
+pub(crate) fn no_draft_cookie() -> String {
+    format!("{DRAFT}=; Path=/; Secure; HttpOnly; SameSite=Lax; Max-Age=0")
 }
 
 /// Removes the cookie.
@@ -298,6 +315,7 @@ mod tests {
             at_provider: None,
             ticket: None,
             types_code: false,
+            draft: None,
             texts: &texts::ENGLISH,
             kind: BrowserKind::default(),
             is_foreign,

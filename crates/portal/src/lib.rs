@@ -24,6 +24,7 @@ mod refusals;
 mod relays;
 mod site;
 mod texts;
+mod typed;
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;

@@ -30,7 +30,7 @@ use serde::Deserialize;
 use zeroize::Zeroizing;
 
 use crate::auth_client::AuthClient;
-use crate::browser::{Visitor, cookie, form_of, fresh_token, no_cookie, unhex};
+use crate::browser::{Visitor, cookie, form_of, fresh_token, no_cookie, no_draft_cookie, unhex};
 use crate::login_turns::LoginTurn;
 use crate::pages::{AnswerPage, Frame, LoginPage, MessagePage, OverviewPage, WaitPage, page};
 use crate::refusals::{self, Reason};
@@ -208,7 +208,7 @@ enum Before {
 type Route = (&'static str, fn() -> MethodRouter<Arc<Site>>);
 
 /// Addresses of pages; those of the API are in `api`.
-const ROUTES: [Route; 40] = [
+const ROUTES: [Route; 41] = [
     ("/", || get(overview)),
     ("/login", || get(login_form).post(log_in)),
     ("/login/answer", || post(answer)),
@@ -230,6 +230,7 @@ const ROUTES: [Route; 40] = [
     ("/devices/renew", || post(devices::renew)),
     ("/desk", || get(desk::overview)),
     ("/desk/sessions", || get(desk::sessions)),
+    ("/desk/again", || get(desk::again)),
     ("/desk/users", || get(desk::users)),
     ("/desk/user", || get(desk::user)),
     ("/desk/kick", || post(desk::kick)),
@@ -269,7 +270,7 @@ fn to(path: &'static str) -> Response {
 
 fn with_cookie(mut response: Response, cookie: &str) -> Response {
     if let Ok(value) = HeaderValue::from_str(cookie) {
-        response.headers_mut().insert(SET_COOKIE, value);
+        response.headers_mut().append(SET_COOKIE, value);
     }
     response
 }
@@ -405,7 +406,10 @@ async fn wait(State(site): State<Arc<Site>>, visitor: Visitor) -> Response {
 
 async fn log_out(State(site): State<Arc<Site>>, Posted { visitor, browser, .. }: Posted<Bare>) -> Response {
     match site.auth.request(LogOut(browser)).await {
-        Ok(()) => headers::cleared(with_cookie(to("/login?out"), &no_cookie())),
+        Ok(()) => {
+            let left = headers::cleared(with_cookie(to("/login?out"), &no_cookie()));
+            if visitor.draft.is_some() { with_cookie(left, &no_draft_cookie()) } else { left }
+        }
         Err(_) => site.failed(&visitor),
     }
 }

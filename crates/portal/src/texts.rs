@@ -4,7 +4,7 @@
 
 mod connect;
 mod counts;
-mod desk;
+pub(crate) mod desk;
 mod devices;
 mod visits;
 

@@ -6,10 +6,12 @@ use askama::Template;
 
 use super::Frame;
 use super::devices::ShownDevice;
+use crate::texts::desk::DeskTexts;
+use crate::typed::{Draft, Typed};
 use vpnd_ipc::gateway::auth::{PoolUsage, SourceHealth};
 use vpnd_ipc::gateway::portal::desk::{
-    AuditRecord, DeskState, FoundUser, FoundUsers, LOCAL, ListedFinding, RefusedLogin, Role, ShownUser,
-    UserState, Whois,
+    AuditRecord, DeskRefusal, DeskState, FoundUser, FoundUsers, LOCAL, ListedFinding, RefusedLogin, Role,
+    ShownUser, UserState, Whois,
 };
 use vpnd_ipc::gateway::portal::devices::OwnDevice;
 use vpnd_ipc::health::Verdict;
@@ -34,6 +36,35 @@ pub(crate) struct DeskPage<'p> {
     /// Whether the person may ask about addresses, and may add users.
     asks: bool,
     adds: bool,
+    again: Retold,
+    /// The forms' fields as they were typed before.
+    question: Typed,
+    account: Typed,
+}
+
+/// A form that is shown again as it was typed.
+pub(crate) struct Again<'p> {
+    pub(crate) draft: &'p Draft,
+    /// Why it was not followed; `None` if the person has logged in meanwhile.
+    pub(crate) refusal: Option<DeskRefusal>,
+}
+
+/// The text about such a form at the top of its page.
+#[derive(Clone, Copy, Default)]
+struct Retold {
+    problem: Option<&'static str>,
+    /// Its person has to send it again.
+    not_yet: Option<&'static str>,
+}
+
+impl Retold {
+    fn new(texts: &DeskTexts, again: Option<&Again<'_>>) -> Self {
+        match again.map(|again| again.refusal) {
+            None => Self::default(),
+            Some(Some(refusal)) => Self { problem: Some((texts.why_not)(refusal)), not_yet: None },
+            Some(None) => Self { problem: None, not_yet: Some(texts.not_yet) },
+        }
+    }
 }
 
 #[derive(Template)]
@@ -42,6 +73,7 @@ pub(crate) struct SearchPage<'p> {
     frame: Frame<'p>,
     /// The search as it was typed.
     text: &'p str,
+    problem: Option<&'static str>,
     users: Vec<Found<'p>>,
     /// The number that is not shown, and the query of the next page.
     more: Option<(String, String)>,
@@ -61,6 +93,9 @@ pub(crate) struct UserPage<'p> {
     frame: Frame<'p>,
     form: String,
     notice: Option<&'static str>,
+    again: Retold,
+    /// The form that is shown again.
+    draft: Draft,
     name: &'p str,
     facts: Vec<Line>,
     refused: &'p [RefusedLogin],
@@ -151,13 +186,40 @@ impl<'p> DeskPage<'p> {
         let findings = bad.map(|finding| ((texts.verdict)(finding.verdict), finding)).collect();
         let role = (texts.role)(state.role);
         let (asks, adds) = (state.role != Role::Viewer, state.role == Role::Administrator);
-        Self { role, form, profiles: profiles.collect(), findings, health, drops, refused, asks, adds, frame }
+        let profiles = profiles.collect();
+        Self {
+            role,
+            form,
+            profiles,
+            findings,
+            health,
+            drops,
+            refused,
+            asks,
+            adds,
+            again: Retold::default(),
+            question: Typed::default(),
+            account: Typed::default(),
+            frame,
+        }
+    }
+
+    /// The page with a form as it was typed.
+    pub(crate) fn filled_in(self, again: &Again<'_>) -> Self {
+        let (question, account) = (again.draft.of("whois"), again.draft.of("add"));
+        Self { again: Retold::new(&self.frame.texts.desk, Some(again)), question, account, ..self }
     }
 }
 
 impl<'p> SearchPage<'p> {
-    pub(crate) fn new(frame: Frame<'p>, text: &'p str, found: &'p FoundUsers) -> Self {
+    pub(crate) fn new(
+        frame: Frame<'p>,
+        text: &'p str,
+        found: &'p FoundUsers,
+        refusal: Option<DeskRefusal>,
+    ) -> Self {
         let texts = &frame.texts.desk;
+        let problem = refusal.map(texts.why_not);
         let users = found.users.iter().map(|user| Found {
             user,
             query: form_urlencoded::byte_serialize(user.name.as_bytes()).collect(),
@@ -168,12 +230,18 @@ impl<'p> SearchPage<'p> {
             query.append_pair("text", text).append_pair("after", after);
             ((texts.more)(found.more), query.finish())
         });
-        Self { text, users: users.collect(), more, frame }
+        Self { text, problem, users: users.collect(), more, frame }
     }
 }
 
 impl<'p> UserPage<'p> {
-    pub(crate) fn new(frame: Frame<'p>, form: String, shown: &'p ShownUser, notice: bool) -> Self {
+    pub(crate) fn new(
+        frame: Frame<'p>,
+        form: String,
+        shown: &'p ShownUser,
+        notice: bool,
+        again: Option<Again<'_>>,
+    ) -> Self {
         let texts = &frame.texts.desk;
         let traffic = |device: &OwnDevice| {
             let of_device = shown.traffic.iter().find(|traffic| traffic.device == device.device)?;
@@ -184,6 +252,8 @@ impl<'p> UserPage<'p> {
         Self {
             form,
             notice: notice.then_some(texts.done),
+            again: Retold::new(texts, again.as_ref()),
+            draft: again.map(|again| again.draft.clone()).unwrap_or_default(),
             name: &shown.user.name,
             facts: facts(&frame, shown),
             refused: shown.logins.as_ref().map_or(&[], |logins| &logins.refused),
@@ -206,6 +276,16 @@ impl<'p> UserPage<'p> {
 impl UserPage<'_> {
     fn time(&self, at_s: &u64) -> String {
         rfc3339(*at_s)
+    }
+
+    /// The fields of this change's form as they were typed, for this device or none.
+    fn before(&self, deed: impl AsRef<str>, device: impl AsRef<str>) -> Option<&Typed> {
+        let is_it = self.draft.deed == deed.as_ref() && self.draft.typed.device == device.as_ref();
+        is_it.then_some(&self.draft.typed)
+    }
+
+    fn reason(&self, deed: impl AsRef<str>, device: impl AsRef<str>) -> &str {
+        self.before(deed, device).map_or("", |typed| &typed.reason)
     }
 }
 

@@ -20,13 +20,14 @@ use vpnd_proto::control::{List, Text, UserName};
 
 use super::connect::{ByCodePage, CodePage, ConnectPage};
 use super::desk::sessions::SessionsPage;
-use super::desk::{DeskPage, LinkPage, SearchPage, UserPage, WhoisPage};
+use super::desk::{Again, DeskPage, LinkPage, SearchPage, UserPage, WhoisPage};
 use super::devices::{AddDevicePage, AddedDevicePage, DevicesPage, WalledPage};
 use super::{
     AnswerPage, CodesPage, Frame, InvitationPage, LoginPage, MessagePage, OverviewPage, PasswordPage,
     WaitPage,
 };
 use crate::texts::{ENGLISH, GERMAN, Texts};
+use crate::typed::{Draft, Typed};
 
 const TOTP: (&str, &str) = (
     "otpauth://totp/VPN:gus?secret=ABCDEFGHIJKLMNOPQRSTUVWXYZ234567&issuer=VPN",
@@ -319,13 +320,15 @@ fn desk_pages(frame: &dyn Fn() -> Frame<'static>) -> [(&'static str, Result<Stri
     let found = FoundUsers { users: list(names), more: 12 };
     let (whois, sessions) = (whois(), sessions());
     let (unlocked, locked) = (shown(None), shown(Some(DeskRefusal::Senior)));
+    let draft = Draft::new("disable", Typed { reason: "call 4711".to_owned(), ..Typed::default() });
+    let again = Some(Again { draft: &draft, refusal: Some(DeskRefusal::Senior) });
     let link = format!("https://vpn.uni.example/invitation/{}", "0123456789abcdef".repeat(4));
     [
         ("desk", open(DeskPage::new(frame(), form(), &state()).render())),
         ("sessions", SessionsPage::new(frame(), &Order::ByUser(None), &sessions, 1_790_000_000).render()),
-        ("search", SearchPage::new(frame(), "an", &found).render()),
-        ("user", open(UserPage::new(frame(), form(), &unlocked, true).render())),
-        ("locked", UserPage::new(frame(), form(), &locked, false).render()),
+        ("search", SearchPage::new(frame(), "an", &found, None).render()),
+        ("user", open(UserPage::new(frame(), form(), &unlocked, true, None).render())),
+        ("locked", UserPage::new(frame(), form(), &locked, false, again).render()),
         ("whois", WhoisPage::new(frame(), "10.86.1.2:443", &whois).render()),
         ("link", LinkPage { frame: frame(), name: "gus", link: &link }.render()),
     ]
@@ -336,7 +339,7 @@ fn a_name_stays_one_part_of_an_address_and_one_text_of_a_page() {
     let name = "a&b=c#d?e/../%41 +ä\"><script>'";
     let frame = Frame { texts: &ENGLISH, name, logo: false, log_out: None };
     let found = FoundUsers { users: list(vec![user(name, UserState::Disabled)]), more: 1 };
-    let page = SearchPage::new(frame, name, &found).render().unwrap();
+    let page = SearchPage::new(frame, name, &found, None).render().unwrap();
     assert!(!page.contains("<script>") && !page.contains(name));
     let mut links = 0;
     for link in page.split("href=\"/desk/user").skip(1).map(|rest| rest.split('"').next().unwrap()) {

@@ -9,58 +9,34 @@ use axum::extract::{RawQuery, State};
 use axum::http::header::LOCATION;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
-use serde::Deserialize;
 
 use super::posted::Posted;
-use super::{Site, nothing, to};
-use crate::browser::{Visitor, form_of, unhex};
+use super::{Site, nothing, to, with_cookie};
+use crate::browser::{Visitor, draft_cookie, form_of, no_draft_cookie, unhex};
 use crate::pages::desk::sessions::SessionsPage;
-use crate::pages::desk::{DeskPage, LinkPage, SearchPage, UserPage, WhoisPage};
+use crate::pages::desk::{Again, DeskPage, LinkPage, SearchPage, UserPage, WhoisPage};
 use crate::pages::page;
+use crate::typed::{Draft, Typed};
 use vpnd_ipc::gateway::portal::desk::sessions::{ListSessions, Order};
 use vpnd_ipc::gateway::portal::desk::{
-    AskWhois, Caller, ChangeUser, Deed, DeskQuery, DeskRefusal, FindUsers, Made, NewAccount, ShowUser,
+    AskWhois, Caller, ChangeUser, Deed, DeskQuery, DeskRefusal, FindUsers, FoundUsers, Made, NewAccount,
+    Replied, ShowUser,
 };
 use vpnd_proto::control::{List, Text};
 
 /// Sessions of a page.
 const SESSIONS: u64 = 50;
 
-/// A change, or a question.
-#[derive(Deserialize)]
-pub(super) struct Typed {
-    #[serde(default)]
-    user: String,
-    #[serde(default)]
-    reason: String,
-    #[serde(default)]
-    device: String,
-    #[serde(default)]
-    until: String,
-    #[serde(default)]
-    address: String,
-    #[serde(default)]
-    at: String,
-    #[serde(default)]
-    groups: String,
-    #[serde(default)]
-    sponsor: String,
-    #[serde(default)]
-    note: String,
-}
-
-impl Typed {
-    /// The account that was typed; `None` if it has more groups than there may be, or longer texts.
-    fn account(&self) -> Option<NewAccount> {
-        let given = |text: &str| (!text.trim().is_empty()).then(|| Text::new(text.trim())).transpose().ok();
-        let groups = self.groups.split_whitespace().map(Text::new).collect::<Result<Vec<_>, _>>().ok()?;
-        Some(NewAccount {
-            groups: List::new(groups).ok()?,
-            expires: given(&self.until)?,
-            sponsor: given(&self.sponsor)?,
-            note: Text::new(self.note.as_str()).ok()?,
-        })
-    }
+/// The account that was typed; `None` if it has more groups than there may be, or longer texts.
+fn account(typed: &Typed) -> Option<NewAccount> {
+    let given = |text: &str| (!text.trim().is_empty()).then(|| Text::new(text.trim())).transpose().ok();
+    let groups = typed.groups.split_whitespace().map(Text::new).collect::<Result<Vec<_>, _>>().ok()?;
+    Some(NewAccount {
+        groups: List::new(groups).ok()?,
+        expires: given(&typed.until)?,
+        sponsor: given(&typed.sponsor)?,
+        note: Text::new(typed.note.as_str()).ok()?,
+    })
 }
 
 pub(super) async fn overview(State(site): State<Arc<Site>>, visitor: Visitor) -> Response {
@@ -114,7 +90,12 @@ pub(super) async fn users(
     let Some(browser) = visitor.browser() else { return to("/login") };
     let find = FindUsers { caller: Caller::Browser(browser), text: Text::cut(&text), after, reason };
     match site.auth.request(find).await {
-        Ok(Ok(found)) => page(StatusCode::OK, &SearchPage::new(site.frame(&visitor), &text, &found)),
+        Ok(Ok(found)) => page(StatusCode::OK, &SearchPage::new(site.frame(&visitor), &text, &found, None)),
+        // The search is there to be sent again.
+        Ok(Err(refusal @ DeskRefusal::NoReason)) => {
+            let found = FoundUsers { users: List::default(), more: 0 };
+            page(status(refusal), &SearchPage::new(site.frame(&visitor), &text, &found, Some(refusal)))
+        }
         Ok(Err(refusal)) => refused(site, visitor, refusal).await,
         Err(_) => site.failed(&visitor),
     }
@@ -133,7 +114,9 @@ pub(super) async fn user(
     let (Some(browser), Ok(user)) = (visitor.browser(), Text::new(name)) else { return to("/login") };
     let form = form_of(&browser.token);
     match site.auth.request(ShowUser { caller: Caller::Browser(browser), user }).await {
-        Ok(Ok(shown)) => page(StatusCode::OK, &UserPage::new(site.frame(&visitor), form, &shown, is_done)),
+        Ok(Ok(shown)) => {
+            page(StatusCode::OK, &UserPage::new(site.frame(&visitor), form, &shown, is_done, None))
+        }
         Ok(Err(refusal)) => refused(site, visitor, refusal).await,
         Err(_) => site.failed(&visitor),
     }
@@ -153,53 +136,59 @@ pub(super) async fn kick(site: State<Arc<Site>>, typed: Posted<Typed>) -> Respon
             None => return nothing(site, typed.visitor).await,
         },
     };
-    change(site, typed, Deed::Kick(device)).await
+    change(site, typed, "kick", Deed::Kick(device)).await
 }
 
 pub(super) async fn disable(site: State<Arc<Site>>, typed: Posted<Typed>) -> Response {
-    change(site, typed, Deed::Disable).await
+    change(site, typed, "disable", Deed::Disable).await
 }
 
 pub(super) async fn enable(site: State<Arc<Site>>, typed: Posted<Typed>) -> Response {
-    change(site, typed, Deed::Enable).await
+    change(site, typed, "enable", Deed::Enable).await
 }
 
 pub(super) async fn reset(site: State<Arc<Site>>, typed: Posted<Typed>) -> Response {
-    change(site, typed, Deed::ResetCodes).await
+    change(site, typed, "reset", Deed::ResetCodes).await
 }
 
 pub(super) async fn revoke(site: State<Arc<Site>>, typed: Posted<Typed>) -> Response {
-    change(site, typed, Deed::RevokeCertificates(None)).await
+    change(site, typed, "revoke", Deed::RevokeCertificates(None)).await
 }
 
 pub(super) async fn invite(site: State<Arc<Site>>, typed: Posted<Typed>) -> Response {
-    change(site, typed, Deed::Invite).await
+    change(site, typed, "invite", Deed::Invite).await
 }
 
 pub(super) async fn add(site: State<Arc<Site>>, typed: Posted<Typed>) -> Response {
-    match typed.fields.account() {
-        Some(account) => change(site, typed, Deed::Add(account)).await,
-        None => refused(site.0, typed.visitor, DeskRefusal::Unusable).await,
+    match account(&typed.fields) {
+        Some(account) => change(site, typed, "add", Deed::Add(account)).await,
+        None => {
+            not_done(site.0, typed.visitor, &Draft::new("add", typed.fields), DeskRefusal::Unusable).await
+        }
     }
 }
 
 pub(super) async fn extend(site: State<Arc<Site>>, typed: Posted<Typed>) -> Response {
     let until = Text::cut(&typed.fields.until);
-    change(site, typed, Deed::Extend(until)).await
+    change(site, typed, "extend", Deed::Extend(until)).await
 }
 
+/// Sends a change by the form of this name.
 async fn change(
     State(site): State<Arc<Site>>,
-    Posted { visitor, browser, fields: Typed { user, reason, .. } }: Posted<Typed>,
+    Posted { visitor, browser, fields }: Posted<Typed>,
+    name: &str,
     deed: Deed,
 ) -> Response {
-    let (Ok(name), Ok(reason)) = (Text::new(user.as_str()), Text::new(reason)) else {
-        return refused(site, visitor, DeskRefusal::NoReason).await;
+    let draft = Draft::new(name, fields);
+    let Typed { user, reason, .. } = &draft.typed;
+    let (Ok(name), Ok(reason)) = (Text::new(user.as_str()), Text::new(reason.as_str())) else {
+        return not_done(site, visitor, &draft, DeskRefusal::NoReason).await;
     };
     match site.auth.request(ChangeUser { caller: Caller::Browser(browser), user: name, deed, reason }).await {
         Ok(Ok(Some(Made::Link(link)))) => {
             let frame = site.frame(&visitor);
-            page(StatusCode::OK, &LinkPage { frame, name: &user, link: link.expose() })
+            page(StatusCode::OK, &LinkPage { frame, name: user, link: link.expose() })
         }
         Ok(Ok(Some(Made::Device { .. }) | None)) => {
             let name = form_urlencoded::byte_serialize(user.as_bytes()).collect::<String>();
@@ -207,27 +196,78 @@ async fn change(
             let place = place.unwrap_or(HeaderValue::from_static("/desk"));
             (StatusCode::SEE_OTHER, [(LOCATION, place)]).into_response()
         }
-        Ok(Err(refusal)) => refused(site, visitor, refusal).await,
+        Ok(Err(refusal)) => not_done(site, visitor, &draft, refusal).await,
         Err(_) => site.failed(&visitor),
     }
 }
 
 pub(super) async fn whois(
     State(site): State<Arc<Site>>,
-    Posted { visitor, browser, fields: Typed { reason, address, at, .. } }: Posted<Typed>,
+    Posted { visitor, browser, fields }: Posted<Typed>,
 ) -> Response {
-    let Ok(reason) = Text::new(reason) else { return refused(site, visitor, DeskRefusal::NoReason).await };
-    let ask = AskWhois {
-        caller: Caller::Browser(browser),
-        address: Text::cut(&address),
-        at: Text::cut(&at),
-        reason,
+    let draft = Draft::new("whois", fields);
+    let Typed { reason, address, at, .. } = &draft.typed;
+    let Ok(reason) = Text::new(reason.as_str()) else {
+        return not_done(site, visitor, &draft, DeskRefusal::NoReason).await;
     };
+    let ask =
+        AskWhois { caller: Caller::Browser(browser), address: Text::cut(address), at: Text::cut(at), reason };
     match site.auth.request(ask).await {
-        Ok(Ok(answer)) => page(StatusCode::OK, &WhoisPage::new(site.frame(&visitor), &address, &answer)),
-        Ok(Err(refusal)) => refused(site, visitor, refusal).await,
+        Ok(Ok(answer)) => page(StatusCode::OK, &WhoisPage::new(site.frame(&visitor), address, &answer)),
+        Ok(Err(refusal)) => not_done(site, visitor, &draft, refusal).await,
         Err(_) => site.failed(&visitor),
     }
+}
+
+/// A person is back from the login that a form took: it is shown once, to be sent again. The page is
+/// that on which the person was, so it makes no difference who leads the browser here.
+pub(super) async fn again(State(site): State<Arc<Site>>, visitor: Visitor) -> Response {
+    let Some(draft) = &visitor.draft else { return to("/desk") };
+    match filled_in(&site, &visitor, draft, None).await {
+        Ok(shown) => with_cookie(shown, &no_draft_cookie()),
+        Err(DeskRefusal::NoVisit) => to("/login"),
+        Err(refusal) => with_cookie(refused(site, visitor, refusal).await, &no_draft_cookie()),
+    }
+}
+
+/// The answer to a form that was not followed.
+async fn not_done(site: Arc<Site>, visitor: Visitor, draft: &Draft, refusal: DeskRefusal) -> Response {
+    match refusal {
+        DeskRefusal::NoVisit => to("/login"),
+        DeskRefusal::LogInAgain => {
+            let login = refused(site, visitor, refusal).await;
+            match draft_cookie(draft) {
+                Some(cookie) => with_cookie(login, &cookie),
+                None => login,
+            }
+        }
+        _ => match filled_in(&site, &visitor, draft, Some(refusal)).await {
+            Ok(shown) => shown,
+            // The page is not for this person, or what it was about is gone.
+            Err(_) => refused(site, visitor, refusal).await,
+        },
+    }
+}
+
+/// The page with this form as it was typed, and with the refusal of it.
+async fn filled_in(
+    site: &Site,
+    visitor: &Visitor,
+    draft: &Draft,
+    refusal: Option<DeskRefusal>,
+) -> Replied<Response> {
+    let browser = visitor.browser().ok_or(DeskRefusal::NoVisit)?;
+    let (frame, form, caller) = (site.frame(visitor), form_of(&browser.token), Caller::Browser(browser));
+    let (status, again) = (refusal.map_or(StatusCode::OK, status), Again { draft, refusal });
+    if draft.is_of_user() {
+        let user = Text::new(draft.typed.user.as_str()).map_err(|_| DeskRefusal::NotThere)?;
+        let Ok(shown) = site.auth.request(ShowUser { caller, user }).await else {
+            return Ok(site.failed(visitor));
+        };
+        return shown.map(|shown| page(status, &UserPage::new(frame, form, &shown, false, Some(again))));
+    }
+    let Ok(state) = site.auth.request(DeskQuery(caller)).await else { return Ok(site.failed(visitor)) };
+    state.map(|state| page(status, &DeskPage::new(frame, form, &state).filled_in(&again)))
 }
 
 async fn refused(site: Arc<Site>, visitor: Visitor, refusal: DeskRefusal) -> Response {

@@ -1,3 +1,4 @@
+mod desk;
 mod routes;
 mod turns;
 
