@@ -5,7 +5,7 @@ pub(crate) mod sessions;
 use askama::Template;
 
 use super::Frame;
-use super::devices::ShownDevice;
+use super::devices::{Reader, ShownDevice};
 use crate::texts::desk::DeskTexts;
 use crate::typed::{Draft, Typed};
 use vpnd_ipc::gateway::auth::{PoolUsage, SourceHealth};
@@ -248,7 +248,7 @@ impl<'p> UserPage<'p> {
             Some((texts.traffic)(of_device.throughput.bytes, of_device.throughput.rates))
         };
         let devices = shown.devices.devices.iter();
-        let devices = devices.map(|device| (ShownDevice::new(&frame, device), traffic(device)));
+        let devices = devices.map(|device| (ShownDevice::new(&frame, device, Reader::Desk), traffic(device)));
         Self {
             form,
             notice: notice.then_some(texts.done),

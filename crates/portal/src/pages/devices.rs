@@ -34,6 +34,14 @@ pub(super) struct ShownDevice {
     pub(super) is_walled: bool,
 }
 
+/// The reader of a page about devices.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reader {
+    Owner,
+    /// The help desk, which renews none by pages: a portal that was taken over could, too.
+    Desk,
+}
+
 #[derive(Template)]
 #[template(path = "add_device.html")]
 pub(crate) struct AddDevicePage<'p> {
@@ -89,19 +97,21 @@ pub(crate) struct AddedDevicePage<'p> {
 
 impl<'p> DevicesPage<'p> {
     pub(crate) fn new(frame: Frame<'p>, form: String, devices: &OwnDevices, notice: Option<&'p str>) -> Self {
-        let shown = devices.devices.iter().map(|device| ShownDevice::new(&frame, device)).collect();
+        let shown =
+            devices.devices.iter().map(|device| ShownDevice::new(&frame, device, Reader::Owner)).collect();
         Self { frame, form, notice, devices: shown }
     }
 }
 
 impl ShownDevice {
-    pub(super) fn new(frame: &Frame<'_>, device: &OwnDevice) -> Self {
+    pub(super) fn new(frame: &Frame<'_>, device: &OwnDevice, reader: Reader) -> Self {
         let (texts, own) = (frame.texts, &frame.texts.devices);
         let wireguard = device.wireguard.as_ref();
         let is_walled = wireguard.is_some_and(|wireguard| wireguard.left_s == Some(0));
         let name = |name: &str| if name.is_empty() { own.without_name.to_owned() } else { name.to_owned() };
         let state = match (device.session_age_s, wireguard) {
             // With the session in which it reaches this page, perhaps.
+            _ if is_walled && reader == Reader::Desk => texts.desk.has_to_be_renewed.to_owned(),
             _ if is_walled => own.has_to_be_renewed.to_owned(),
             (Some(_), Some(wireguard)) if wireguard.in_two_places => own.in_two_places.to_owned(),
             (Some(age_s), _) => format!("{} ({})", own.connected, (texts.ago)(age_s)),

@@ -425,6 +425,23 @@ fn whoever_has_logged_in_can_log_out_from_every_page() {
 }
 
 #[test]
+fn the_desk_asks_for_no_renewal_that_it_has_no_button_for() {
+    for texts in [&ENGLISH, &GERMAN] {
+        let pages: std::collections::BTreeMap<_, _> = gallery(texts).into_iter().collect();
+        let says = |page: &str, text: &str| {
+            let text = text.replace('"', "&#34;").replace('\'', "&#39;");
+            pages[page].contains(&format!("<dd>{text}</dd>"))
+        };
+        let (own, desk) = (texts.devices.has_to_be_renewed, texts.desk.has_to_be_renewed);
+        assert_eq!([says("devices", own), pages["devices"].contains("/renew\"")], [true, true]);
+        for page in ["user", "locked"] {
+            assert_eq!([says(page, own), pages[page].contains("/renew\"")], [false, false], "{page}");
+            assert!(says(page, desk), "{page}: {}", pages[page]);
+        }
+    }
+}
+
+#[test]
 fn the_desk_offers_no_question_that_the_role_may_not_ask() {
     let frame = || Frame { texts: &ENGLISH, name: "VPN", logo: false, log_out: None };
     for (role, asks) in [(Role::Viewer, false), (Role::HelpDesk, true), (Role::Administrator, true)] {
