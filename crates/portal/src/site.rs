@@ -22,7 +22,7 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, RawQuery, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, LOCATION, RETRY_AFTER, SET_COOKIE};
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::{HeaderValue, StatusCode, Uri};
 use axum::middleware;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{MethodRouter, get, post};
@@ -257,7 +257,7 @@ pub(crate) fn router(site: Arc<Site>) -> Router {
     ROUTES
         .iter()
         .fold(api::router(), |router, (path, route)| router.route(path, route()))
-        .fallback(nothing)
+        .fallback(unknown)
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .layer(middleware::map_response(headers::complete))
         .with_state(site)
@@ -292,6 +292,10 @@ async fn logo(State(site): State<Arc<Site>>, visitor: Visitor) -> Response {
         }
         None => nothing(State(site), visitor).await,
     }
+}
+
+async fn unknown(site: State<Arc<Site>>, uri: Uri, visitor: Visitor) -> Response {
+    if api::is_here(uri.path()) { api::unknown() } else { nothing(site, visitor).await }
 }
 
 async fn nothing(State(site): State<Arc<Site>>, visitor: Visitor) -> Response {

@@ -65,6 +65,20 @@ pub(super) fn router() -> Router<Arc<Site>> {
     ROUTES
         .iter()
         .fold(Router::new(), |router, (_, path, route)| router.route(&format!("/api/v1{path}"), route()))
+        .method_not_allowed_fallback(async || wrong_method())
+}
+
+/// Whether an address that there is not would be one of this API, in whatever version.
+pub(super) fn is_here(path: &str) -> bool {
+    path == "/api" || path.starts_with("/api/")
+}
+
+pub(super) fn unknown() -> Response {
+    answer(StatusCode::NOT_FOUND, &json!({ "error": "no-such-address" }))
+}
+
+fn wrong_method() -> Response {
+    answer(StatusCode::METHOD_NOT_ALLOWED, &json!({ "error": "wrong-method" }))
 }
 
 /// All addresses, for tests of the whole site.
@@ -461,6 +475,7 @@ mod tests {
             Err(NoReply::Failed(vpnd_ipc::request::Reason::cut("the store is gone")));
         let mut answers: Vec<_> = replies.map(|refusal| (shown::name(refusal), refused(refusal))).into();
         answers.extend([("malformed", malformed()), ("unavailable", shown(gone, |value| value))]);
+        answers.extend([("no-such-address", unknown()), ("wrong-method", wrong_method())]);
         for (name, answer) in &answers {
             let header = |name| answer.headers().get(name).map(|value| value.to_str().unwrap());
             assert_eq!(header(WWW_AUTHENTICATE), (*name == "no-token").then_some("Bearer"), "{name}");

@@ -339,3 +339,37 @@ async fn there_is_no_file_no_directory_and_no_page_for_makers() {
     }
     assert!(received.take().is_empty());
 }
+
+#[tokio::test]
+async fn a_program_is_refused_in_json_where_there_is_no_address_or_no_such_method() {
+    let (mut site, received) = watched_site();
+    for (method, path, status, error, allowed) in [
+        (Method::GET, "/api/v1/nothing", StatusCode::NOT_FOUND, "no-such-address", None),
+        (Method::POST, "/api/v1/users/ann/nothing", StatusCode::NOT_FOUND, "no-such-address", None),
+        (Method::GET, "/api/v1/", StatusCode::NOT_FOUND, "no-such-address", None),
+        (Method::GET, "/api/v2/users", StatusCode::NOT_FOUND, "no-such-address", None),
+        (Method::POST, "/api/v1/users", StatusCode::METHOD_NOT_ALLOWED, "wrong-method", Some("GET,HEAD")),
+        (Method::GET, "/api/v1/whois", StatusCode::METHOD_NOT_ALLOWED, "wrong-method", Some("POST")),
+        (
+            Method::DELETE,
+            "/api/v1/users/ann",
+            StatusCode::METHOD_NOT_ALLOWED,
+            "wrong-method",
+            Some("GET,HEAD"),
+        ),
+    ] {
+        let at = format!("{method} {path}");
+        let response = site.call(api_request(method, path)).await.unwrap();
+        assert_eq!(response.status(), status, "{at}");
+        assert_eq!(only(&response, &CONTENT_TYPE, &at), "application/json");
+        let allow = response.headers().get("allow").map(|value| value.to_str().unwrap());
+        assert_eq!(allow, allowed, "{at}");
+        let body = to_bytes(response.into_body(), 1 << 20).await.unwrap();
+        assert_eq!(serde_json::from_slice::<Value>(&body).unwrap(), json!({ "error": error }), "{at}");
+    }
+    // Pages keep theirs.
+    let page = site.call(request(Method::GET, "/apiary", true)).await.unwrap();
+    assert_eq!(page.status(), StatusCode::NOT_FOUND);
+    assert!(only(&page, &CONTENT_TYPE, "/apiary").starts_with("text/html"));
+    assert!(received.take().is_empty());
+}
