@@ -13,7 +13,8 @@ use serde::Deserialize;
 use super::posted::Posted;
 use super::{SecretField, Site, with_cookie};
 use crate::browser::{Visitor, cookie, form_of, fresh_token};
-use crate::pages::{InvitationPage, page};
+use crate::pages::{Frame, InvitationPage, MessagePage, page};
+use crate::texts::Texts;
 use vpnd_ipc::gateway::portal::invitations::{AcceptInvitation, Invitation, InvitationStep, OpenInvitation};
 use vpnd_proto::control::{SecretText, Text};
 
@@ -46,8 +47,8 @@ async fn form(
     problem: Option<&str>,
 ) -> Response {
     let Some(turn) = site.auth.store_turn(visitor.address).await else {
-        let texts = visitor.texts;
-        return site.message(visitor, StatusCode::TOO_MANY_REQUESTS, texts.failed, texts.too_many_logins);
+        let Texts { failed, too_many_logins, start_again, .. } = visitor.texts;
+        return said(site, visitor, StatusCode::TOO_MANY_REQUESTS, [failed, too_many_logins, start_again]);
     };
     let (token, is_new) = match &visitor.token {
         Some(token) => (token.clone(), false),
@@ -99,7 +100,8 @@ pub(super) async fn accept(
     };
     match site.auth.request_in_turn(accept, turn).await {
         Ok(InvitationStep::Done) => {
-            site.done(&visitor, texts.invitation_done, texts.invitation_done_text, texts.log_in)
+            let Texts { invitation_done, invitation_done_text, log_in, .. } = texts;
+            said(&site, &visitor, StatusCode::OK, [invitation_done, invitation_done_text, log_in])
         }
         Ok(InvitationStep::PasswordUnusable) => again_with(texts.password_unusable).await,
         Ok(InvitationStep::CodeWrong) => again_with(texts.code_wrong).await,
@@ -110,6 +112,13 @@ pub(super) async fn accept(
 }
 
 fn over(site: &Site, visitor: &Visitor) -> Response {
-    let texts = visitor.texts;
-    site.message(visitor, StatusCode::NOT_FOUND, texts.invitation_over, texts.invitation_over_text)
+    let Texts { invitation_over, invitation_over_text, start_again, .. } = visitor.texts;
+    said(site, visitor, StatusCode::NOT_FOUND, [invitation_over, invitation_over_text, start_again])
+}
+
+/// A page with this heading, text and link. The form's token is no login: there is nothing to log
+/// out of.
+fn said(site: &Site, visitor: &Visitor, status: StatusCode, [heading, text, next]: [&str; 3]) -> Response {
+    let frame = Frame { log_out: None, ..site.frame(visitor) };
+    page(status, &MessagePage { frame, heading, text, next })
 }
