@@ -36,6 +36,7 @@ use crate::pages::{AnswerPage, Frame, LoginPage, MessagePage, OverviewPage, Wait
 use crate::refusals::{self, Reason};
 use headers::scripted;
 use posted::{Bare, Posted};
+use vpnd_ipc::gateway::portal::devices::DevicesQuery;
 use vpnd_ipc::gateway::portal::turns::TurnQuery;
 use vpnd_ipc::gateway::portal::{
     Change, EndSession, LogOut, LoginStep, Logo, OverviewQuery, PortalAnswer, PortalApproval, PortalLogin,
@@ -310,6 +311,7 @@ async fn overview(State(site): State<Arc<Site>>, visitor: Visitor, RawQuery(quer
         Ok(Some(overview)) => {
             let notice = match query.as_deref() {
                 Some("ended") => Some(visitor.texts.session_ended),
+                Some("ended-wireguard") => Some(visitor.texts.devices.session_ended),
                 Some("password") => Some(visitor.texts.password_changed),
                 Some("codes") => Some(visitor.texts.codes_changed),
                 Some("codes-removed") => Some(visitor.texts.codes_removed),
@@ -419,21 +421,27 @@ async fn log_out(State(site): State<Arc<Site>>, Posted { visitor, browser, .. }:
 }
 
 async fn end_session(site: State<Arc<Site>>, session: Posted<OfSession>) -> Response {
-    end(site, session, "/?ended").await
+    end(site, session, ["/?ended", "/?ended-wireguard"]).await
 }
 
 async fn end_session_of_device(site: State<Arc<Site>>, session: Posted<OfSession>) -> Response {
-    end(site, session, "/devices?ended").await
+    end(site, session, ["/devices?ended", "/devices?ended-wireguard"]).await
 }
 
 async fn end(
     State(site): State<Arc<Site>>,
     Posted { visitor, browser, fields: OfSession { device } }: Posted<OfSession>,
-    then: &'static str,
+    [then, then_wireguard]: [&'static str; 2],
 ) -> Response {
     let Some(device) = unhex::<16>(&device) else { return nothing(State(site), visitor).await };
+    let own = match site.auth.request(DevicesQuery(browser.clone())).await {
+        Ok(own) => own,
+        Err(_) => return site.failed(&visitor),
+    };
+    let mut devices = own.iter().flat_map(|own| own.devices.iter());
+    let is_wireguard = devices.any(|own| *own.device == device && own.wireguard.is_some());
     match site.auth.request(EndSession { browser, device: device.into() }).await {
-        Ok(Change::Done) => to(then),
+        Ok(Change::Done) => to(if is_wireguard { then_wireguard } else { then }),
         Ok(Change::NotThere) => nothing(State(site), visitor).await,
         Ok(Change::NoVisit) => to("/login"),
         Err(_) => site.failed(&visitor),

@@ -42,6 +42,7 @@ pub(super) async fn devices(
             let texts = visitor.texts;
             let notice = match query.as_deref() {
                 Some("ended") => Some(texts.session_ended),
+                Some("ended-wireguard") => Some(texts.devices.session_ended),
                 Some("removed") => Some(texts.devices.removed),
                 Some("renewed") => Some(texts.devices.was_renewed),
                 _ => None,

@@ -1,4 +1,5 @@
 mod desk;
+mod ended;
 mod invitations;
 mod routes;
 mod turns;

@@ -127,8 +127,9 @@ fn a_user_adds_ends_renews_and_removes_a_wireguard_device() {
         let page = ann.get("/devices").body;
         (page.contains("<dt>Last seen</dt>") && !page.contains(">never<")).then_some(())
     });
-    let page = ann.get("/devices?ended");
+    let page = ann.get("/devices?ended-wireguard");
     assert!(page.body.contains("Renew it to connect again"), "{page:?}");
+    assert!(page.body.contains("notices after about 15 seconds"), "{page:?}");
     assert_eq!(post(&ann, &form, "renew"), 303);
     ping_until(stock.place, CAMPUS_V4.into(), SOON);
     assert_eq!(post(&ann, &form, "remove"), 303);
