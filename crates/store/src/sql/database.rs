@@ -101,7 +101,10 @@ impl<D: Database> Users for D {
     }
 
     fn user(&self, name: &str) -> Result<Option<User>, StoreError> {
-        self.read(|c| users::by_name(c, name))?.map(|user| self.kicked(user)).transpose()
+        let found = self.read(|c| users::by_name(c, name))?;
+        // A name that no user has takes as long.
+        let is_held = self.put_off().kicks().holds(found.as_ref().map_or(name, |user| &user.name))?;
+        Ok(found.map(|user| User { enabled: user.enabled && !is_held, ..user }))
     }
 
     fn user_by_id(&self, id: UserId) -> Result<Option<User>, StoreError> {
