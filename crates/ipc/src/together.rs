@@ -12,7 +12,7 @@ type Waiting<Q, A> = VecDeque<(Q, oneshot::Sender<Result<A, Reason>>)>;
 
 /// Questions of one kind.
 pub struct Together<Q, A> {
-    waiting: Arc<Mutex<Waiting<Q, A>>>,
+    waiting: Mutex<Waiting<Q, A>>,
     turn: Arc<Turn<()>>,
     most: usize,
 }
@@ -21,7 +21,7 @@ impl<Q: Send + 'static, A: Send + 'static> Together<Q, A> {
     /// `most` questions are answered at once.
     #[must_use]
     pub fn new(most: usize) -> Self {
-        Self { waiting: Arc::default(), turn: Arc::default(), most }
+        Self { waiting: Mutex::default(), turn: Arc::default(), most }
     }
 
     /// Has the question answered, with others that wait. `answer` runs on a thread that may wait, and gives

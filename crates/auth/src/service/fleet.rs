@@ -260,7 +260,7 @@ impl Service {
                     Reason::cut("the session is over or has moved to another gateway meanwhile")
                 })?;
             }
-            let Some(session) = self.usable_by(record.clone(), &user, &leases) else { return Ok(None) };
+            let Some(session) = self.usable_by(&record, &user, &leases) else { return Ok(None) };
             if !is_here {
                 tracing::info!(session = %record.id, user = &*user.name, "a session has moved here");
                 self.record_move(record.id, &session, &user);
@@ -274,7 +274,7 @@ impl Service {
     fn may_move(&self, held: &HeldSession, claim: &SessionClaim) -> bool {
         let token = held.record.tokens.accept(claim.token.hash());
         let is_good = token & (held.record.device == DeviceId(claim.device.into()));
-        is_good && self.usable_by(held.record.clone(), &held.user, &held.leases).is_some()
+        is_good && self.usable_by(&held.record, &held.user, &held.leases).is_some()
     }
 
     /// Records the beginning of the session at this gateway, which has a separate audit file.

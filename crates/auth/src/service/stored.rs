@@ -32,7 +32,7 @@ impl Service {
         let Some(record) = self.store.session(id, (self.clocks.steady)())? else { return Ok(None) };
         let Some(user) = self.store.user_by_id(record.user)? else { return Ok(None) };
         let leases = self.leases(&record)?;
-        Ok(self.usable_by(record, &user, &leases).map(|session| (session, user)))
+        Ok(self.usable_by(&record, &user, &leases).map(|session| (session, user)))
     }
 
     /// The session, if it is this user's and its client may go on with it.
@@ -40,7 +40,7 @@ impl Service {
         let record = self.store.session(id, (self.clocks.steady)())?;
         let Some(record) = record.filter(|record| record.user == user.id) else { return Ok(None) };
         let leases = self.leases(&record)?;
-        Ok(self.usable_by(record, user, &leases))
+        Ok(self.usable_by(&record, user, &leases))
     }
 
     /// The newest lease of the session's device in each family.
@@ -54,7 +54,7 @@ impl Service {
     /// first.
     pub(super) fn usable_by(
         &self,
-        record: SessionRecord,
+        record: &SessionRecord,
         user: &User,
         leases: &[Lease],
     ) -> Option<StoredSession> {
