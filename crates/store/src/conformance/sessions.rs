@@ -100,3 +100,18 @@ pub(crate) fn owners_of_sessions_are_counted_with_their_groups(stand: &dyn Stand
     assert_eq!((owners[0].groups.join(" "), owners[0].source.as_str()), ("admins staff".to_owned(), "local"));
     assert!(store.session_owners(2000).unwrap().is_empty(), "their time is over");
 }
+
+pub(crate) fn sessions_that_the_store_lacks_are_missing(stand: &dyn Stand) {
+    let store = stand.open();
+    let (ann, bob) = (store.add_user(&ann(), 1).unwrap(), store.add_user(&named("bob"), 1).unwrap());
+    for (user, number) in [(ann, 1), (bob, 2), (ann, 3)] {
+        assert!(store.add_session(&session_of(user, number), 0).unwrap());
+    }
+    let ids = [4, 3, 2, 1, 5].map(|number| SessionId([number; 16]));
+    assert_eq!(store.missing_sessions(&ids, 1999).unwrap(), [ids[0], ids[4]]);
+    store.set_enabled("bob", false, 1500).unwrap();
+    store.end_session(ids[1], 1500).unwrap();
+    assert_eq!(store.missing_sessions(&ids, 1999).unwrap(), [ids[0], ids[1], ids[2], ids[4]]);
+    assert_eq!(store.missing_sessions(&ids, 2000).unwrap(), ids, "their time is over");
+    assert!(store.missing_sessions(&[], 1999).unwrap().is_empty());
+}

@@ -9,30 +9,51 @@ use crate::{Fleet as _, Leases as _, Revocations as _};
 const OF_A_QUERY: u64 = 2;
 const OF_A_CHANGE: u64 = 5;
 
-/// Statements of the database's gateways so far.
-fn count(cluster: &Cluster, database: &InDatabase) -> u64 {
-    let sql = format!(
-        "SELECT sum(calls) FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid WHERE datname = '{}'",
-        database.name
-    );
-    cluster.sql("postgres", &sql).parse().unwrap_or(0)
+/// A server that counts, and a database of a fleet there.
+struct Counting {
+    cluster: Cluster,
+    database: InDatabase,
+}
+
+impl Counting {
+    fn new() -> Option<Self> {
+        let settings = "shared_preload_libraries = 'pg_stat_statements'";
+        let cluster = Cluster::start("127.0.0.1", |path| std::process::Command::new(path), settings)?;
+        cluster.sql("postgres", "CREATE EXTENSION pg_stat_statements");
+        let database = InDatabase::on(&cluster);
+        Some(Self { cluster, database })
+    }
+
+    fn open(&self, number: u8) -> Postgres {
+        self.database.open_as(member(number, "campus")).unwrap()
+    }
+
+    /// Statements of the database's gateways so far.
+    fn count(&self) -> u64 {
+        let sql = format!(
+            "SELECT sum(calls) FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid
+             WHERE datname = '{}'",
+            self.database.name
+        );
+        self.cluster.sql("postgres", &sql).parse().unwrap_or(0)
+    }
+
+    /// Those that this takes.
+    fn counted(&self, what: &str, work: &dyn Fn()) -> u64 {
+        let before = self.count();
+        work();
+        let statements = self.count() - before;
+        println!("{what}: {statements} statements");
+        statements
+    }
 }
 
 #[test]
 fn a_fleet_asks_a_database_for_this_much() {
-    let settings = "shared_preload_libraries = 'pg_stat_statements'";
-    let cluster = some!(Cluster::start("127.0.0.1", |path| std::process::Command::new(path), settings));
-    cluster.sql("postgres", "CREATE EXTENSION pg_stat_statements");
-    let database = InDatabase::on(&cluster);
-    let [first, second] = [1, 2].map(|number| database.open_as(member(number, "campus")).unwrap());
+    let counting = some!(Counting::new());
+    let [first, second] = [1, 2].map(|number| counting.open(number));
     let ann = first.add_user(&ann(), 1).unwrap();
-    let counted = |what: &str, work: &dyn Fn()| {
-        let before = count(&cluster, &database);
-        work();
-        let statements = count(&cluster, &database) - before;
-        println!("{what}: {statements} statements");
-        statements
-    };
+    let counted = |what: &str, work: &dyn Fn()| counting.counted(what, work);
     let session = std::cell::RefCell::new(session_of(ann, 1));
     // The generation, two addresses and the session.
     let login = counted("a login", &|| {
@@ -67,4 +88,21 @@ fn a_fleet_asks_a_database_for_this_much() {
     assert_eq!([rest, reports, rekey], [7 * (OF_A_QUERY + 1), OF_A_CHANGE + 2, OF_A_CHANGE + 1]);
     assert_eq!([held, moved], [OF_A_QUERY + 7, OF_A_CHANGE + 5]);
     assert!(login <= 4 * OF_A_CHANGE + 24, "{login}");
+}
+
+#[test]
+fn many_sessions_are_as_many_statements_as_one() {
+    let counting = some!(Counting::new());
+    let first = counting.open(1);
+    let ids: Vec<SessionId> = (0..512_u16).map(session_number).collect();
+    let missing = counting.counted("which of 512 sessions are missing", &|| {
+        assert_eq!(first.missing_sessions(&ids, 1_500).unwrap(), ids);
+    });
+    assert_eq!(missing, OF_A_QUERY + 1);
+}
+
+fn session_number(number: u16) -> SessionId {
+    let mut id = [0; 16];
+    id[..2].copy_from_slice(&number.to_be_bytes());
+    SessionId(id)
 }
