@@ -35,7 +35,7 @@ macro_rules! tests {
             leases: an_address_has_one_owner_at_a_time, an_address_that_a_device_gives_up_for_another_is_nobodys_until_its_session_has_ended, a_fixed_address_is_its_users_alone, leases_are_counted_and_forgotten;
             revocations: taking_rights_away_is_an_event_and_voids_sessions, a_revoked_certificate_ends_what_was_granted_and_is_found_again, the_end_of_a_users_time_is_a_revocation_once, a_change_of_groups_keeps_sessions_and_voids_logins_under_way, sessions_end_with_their_cause_and_the_user_may_log_in_again, revocations_that_were_carried_out_are_forgotten_once_there_are_many;
             api_tokens: a_token_of_the_api_comes_back_whole_and_goes;
-            known_devices: a_device_is_known_from_its_first_to_its_last_day;
+            known_devices: a_device_is_known_from_its_first_to_its_last_day, devices_that_are_seen_together_are_each_kept;
             refresh_tokens: a_refresh_token_is_the_latest_of_its_user_and_goes_with_the_user;
             provider_sessions: a_session_at_a_provider_leads_to_its_user_while_it_is_among_the_latest;
             invitations: an_invitation_is_good_once_until_its_time, an_invitation_goes_with_the_rights_of_its_user, a_user_of_another_source_chooses_codes_by_an_invitation_and_no_password;

@@ -79,13 +79,20 @@ pub(crate) fn note_away(t: &Transaction<'_>, gateway: [u8; 16], absences: &Absen
     if *are_new {
         t.execute("UPDATE carriers SET away = 1 WHERE gateway = ?", [gateway])?;
     }
-    let statement = t.statement("UPDATE carriers SET away = ? WHERE gateway = ? AND session = ?");
-    for (sessions, is_away) in [(away, 1_u64), (back, 0)] {
-        for session in sessions {
-            statement.execute(params![is_away, gateway, session.0])?;
-        }
+    let named = [(away, true), (back, false)];
+    let named = named.iter().flat_map(|(sessions, is_away)| sessions.iter().map(|id| (id.0, *is_away)));
+    let named: Vec<[Value; 2]> = named.map(|(id, is_away)| [id.value(), is_away.value()]).collect();
+    if named.is_empty() {
+        return Ok(());
     }
-    Ok(())
+    let (marks, values) = rows(named);
+    // Most of the sessions that are new to the gateway are here as it has them.
+    let sql = format!(
+        "WITH new(session, away) AS (VALUES {marks})
+         UPDATE carriers SET away = new.away FROM new
+         WHERE carriers.gateway = ? AND carriers.session = new.session AND carriers.away <> new.away"
+    );
+    t.execute(&sql, [values, params![gateway]].concat()).map(drop)
 }
 
 /// A session begins at this gateway.
@@ -208,12 +215,17 @@ pub(crate) fn taken_away(c: &Connection, gateway: [u8; 16]) -> Result<Vec<TakenA
 }
 
 pub(crate) fn dropped(t: &Transaction<'_>, gateway: [u8; 16], sessions: &[TakenAway]) -> Result<()> {
-    let sql = "DELETE FROM leaving WHERE gateway = ? AND session = ? AND generation <= ?";
-    let statement = t.statement(sql);
-    for TakenAway { session, generation } in sessions {
-        statement.execute(params![gateway, session.0, generation])?;
+    if sessions.is_empty() {
+        return Ok(());
     }
-    Ok(())
+    let dropped = |taken: &TakenAway| [taken.session.0.value(), taken.generation.value()];
+    let (marks, values) = rows(sessions.iter().map(dropped));
+    let sql = format!(
+        "WITH dropped(session, generation) AS (VALUES {marks})
+         DELETE FROM leaving WHERE gateway = ? AND EXISTS (
+             SELECT 1 FROM dropped d WHERE d.session = leaving.session AND d.generation >= leaving.generation)"
+    );
+    t.execute(&sql, [values, params![gateway]].concat()).map(drop)
 }
 
 /// Forgets who carried sessions that are over by the clock and have no addresses.

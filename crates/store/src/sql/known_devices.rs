@@ -3,12 +3,15 @@
 use vpnd_proto::session::DeviceId;
 
 use super::columns::bytes;
-use super::{Connection, Database, Result, Transaction, params};
+use super::{Connection, Database, Parameter as _, Result, Transaction, params, rows};
 use crate::{KnownDevice, KnownDevices, Sighting, StoreError, UserId};
 
 impl<D: Database> KnownDevices for D {
     fn keep_sightings(&self, sightings: &[Sighting]) -> Result<(), StoreError> {
-        self.change(|t| sightings.iter().try_for_each(|sighting| keep(t, sighting)).map(Ok))
+        if sightings.is_empty() {
+            return Ok(());
+        }
+        self.change(|t| keep(t, sightings).map(Ok))
     }
 
     fn known_devices(&self, user: UserId) -> Result<Vec<KnownDevice>, StoreError> {
@@ -16,23 +19,29 @@ impl<D: Database> KnownDevices for D {
     }
 }
 
-fn keep(t: &Transaction<'_>, sighting: &Sighting) -> Result<()> {
-    let Sighting { user, device, at_s, network } = sighting;
-    t.statement(
-        "INSERT INTO known_devices (user_id, device, added_s, seen_s, network)
-         SELECT id, ?2, ?3, ?3, ?4 FROM users WHERE id = ?1
+fn keep(t: &Transaction<'_>, sightings: &[Sighting]) -> Result<()> {
+    let (marks, values) = rows(sightings.iter().map(|Sighting { user, device, at_s, network }| {
+        [user.0.value(), device.0.value(), at_s.value(), network.value()]
+    }));
+    let sql = format!(
+        "WITH seen(user_id, device, at_s, network) AS (VALUES {marks})
+         INSERT INTO known_devices (user_id, device, added_s, seen_s, network)
+         SELECT s.user_id, s.device, min(s.at_s), max(s.at_s), max(s.network)
+         FROM seen s JOIN users u ON u.id = s.user_id GROUP BY s.user_id, s.device
          ON CONFLICT (user_id, device) DO UPDATE SET
-             seen_s = excluded.seen_s, network = coalesce(excluded.network, known_devices.network)",
-    )
-    .execute(params![user.0, device.0, at_s, network])?;
+             seen_s = excluded.seen_s, network = coalesce(excluded.network, known_devices.network)"
+    );
+    t.execute(&sql, values)?;
     // A client invents the id of its device: without this each login could add a row.
-    t.statement(
-        "DELETE FROM known_devices WHERE user_id = ?1 AND device NOT IN
-             (SELECT device FROM leases WHERE user_id = ?1
-              UNION SELECT device FROM wireguard_devices WHERE user_id = ?1)",
-    )
-    .execute([user.0])
-    .map(drop)
+    let (marks, users) = rows(sightings.iter().map(|sighting| [sighting.user.0.value()]));
+    let sql = format!(
+        "DELETE FROM known_devices WHERE user_id IN (VALUES {marks})
+         AND NOT EXISTS (SELECT 1 FROM leases l
+             WHERE l.user_id = known_devices.user_id AND l.device = known_devices.device)
+         AND NOT EXISTS (SELECT 1 FROM wireguard_devices w
+             WHERE w.user_id = known_devices.user_id AND w.device = known_devices.device)"
+    );
+    t.execute(&sql, users).map(drop)
 }
 
 /// A device is added that was not there yet.

@@ -431,3 +431,38 @@ fn a_handshake_that_one_gateway_has_answered_is_a_replay_at_the_others() {
     );
     assert_eq!(second.keep_handshakes(&[shown(6, false), shown(6, true)]).unwrap(), [true; 2]);
 }
+
+#[test]
+fn reports_and_dropped_sessions_are_those_of_their_gateway() {
+    let database = some!(InDatabase::new());
+    let [first, second] = pair(&database);
+    let ann = first.add_user(&ann(), 1).unwrap();
+    for (store, number) in [(&first, 1), (&first, 2), (&first, 3), (&second, 4)] {
+        let generation = begun(store, ann, number, None).generation;
+        let address = [10, 0, 0, number].into();
+        assert!(store.claim(&Lease { address, ..lease_of(ann, number, number) }, 1_000).unwrap());
+        let session = SessionRecord { generation, ..session_of(ann, number) };
+        assert!(store.add_session(&session, 0).unwrap());
+    }
+    let ids = |numbers: &[u8]| numbers.iter().map(|number| SessionId([*number; 16])).collect::<Vec<_>>();
+    let reported = |are_new, away: &[u8], back: &[u8]| {
+        let absences = Absences { are_new, away: ids(away), back: ids(back) };
+        first.report(&GatewayReport { absences, ..report(0) }).unwrap();
+        database.sql("SELECT string_agg(away::text, '' ORDER BY session) FROM vpnd.carriers")
+    };
+    assert_eq!(reported(false, &[1, 3, 4], &[2]), "1010", "the fourth is the other's");
+    assert_eq!(reported(false, &[2], &[1, 3]), "0100");
+    assert_eq!(reported(true, &[], &[3]), "1100", "the others have not come back since its start");
+
+    let known = [1, 2, 3].map(|number| {
+        let held = first.held(&ids(&[number]), 1_500).unwrap().remove(0).unwrap();
+        (held.record.id, held.record.generation)
+    });
+    assert_eq!(second.move_here(&known, 1_500).unwrap().len(), 3);
+    let taken = first.taken_away().unwrap();
+    second.dropped(&taken).unwrap();
+    assert_eq!(first.taken_away().unwrap().len(), 3, "it is not the other's to say");
+    let earlier = TakenAway { generation: taken[0].generation - 1, ..taken[0] };
+    first.dropped(&[earlier, taken[1], taken[2]]).unwrap();
+    assert_eq!(first.taken_away().unwrap(), [taken[0]], "it has come and gone again meanwhile");
+}

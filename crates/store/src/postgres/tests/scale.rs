@@ -2,7 +2,11 @@
 
 use super::fleet::{lease_of, member, report};
 use super::*;
-use crate::{Fleet as _, Leases as _, Revocations as _};
+use crate::{
+    Absences, Fleet as _, GatewayReport, KnownDevices as _, Leases as _, Revocations as _, Sighting,
+    TakenAway,
+};
+use vpnd_proto::session::DeviceId;
 
 /// Statements of a transaction besides its own: its begin and its end, and for a change the row that is
 /// locked and who may change.
@@ -94,11 +98,26 @@ fn a_fleet_asks_a_database_for_this_much() {
 fn many_sessions_are_as_many_statements_as_one() {
     let counting = some!(Counting::new());
     let first = counting.open(1);
-    let ids: Vec<SessionId> = (0..512_u16).map(session_number).collect();
+    let user = first.add_user(&ann(), 1).unwrap();
+    let [ids, other_ids] =
+        [0..512, 512..1_024].map(|numbers| numbers.map(session_number).collect::<Vec<_>>());
     let missing = counting.counted("which of 512 sessions are missing", &|| {
         assert_eq!(first.missing_sessions(&ids, 1_500).unwrap(), ids);
     });
-    assert_eq!(missing, OF_A_QUERY + 1);
+    let report = counting.counted("a report with as many clients that are away, and come back", &|| {
+        let absences = Absences { are_new: false, away: ids.clone(), back: other_ids.clone() };
+        first.report(&GatewayReport { absences, ..report(1) }).unwrap();
+    });
+    let dropped = counting.counted("as many that have gone elsewhere", &|| {
+        let dropped: Vec<_> = ids.iter().map(|id| TakenAway { session: *id, generation: 1 }).collect();
+        first.dropped(&dropped).unwrap();
+    });
+    let seen = counting.counted("sightings of as many devices", &|| {
+        let sighting = |id: &SessionId| Sighting { user, device: DeviceId(id.0), at_s: 1_500, network: None };
+        first.keep_sightings(&ids.iter().map(sighting).collect::<Vec<_>>()).unwrap();
+    });
+    assert_eq!([missing, report], [OF_A_QUERY + 1, OF_A_CHANGE + 3]);
+    assert_eq!([dropped, seen], [OF_A_CHANGE + 1, OF_A_CHANGE + 2]);
 }
 
 fn session_number(number: u16) -> SessionId {
