@@ -28,6 +28,7 @@ pub fn to_postgres(
     let state_dir = vpnd_sys::secret_file::parent(path);
     let to = Postgres::open(access, Arc::clone(dial), holder.clone(), state_dir)?;
     to.change(|to| {
+        lift_limits(to)?;
         if !copy::is_empty(to)? {
             let detail = "there are users in it already; a store moves into an empty database".to_owned();
             return Ok(Err(StoreError::Unsuitable { store: access.name(), detail }));
@@ -95,9 +96,9 @@ fn put_in_place(temporary: &Path, path: &Path) -> Result<(), StoreError> {
 }
 
 /// The other store takes its time while this one waits, and for large tables this one does.
-fn lift_limits(from: &Transaction<'_>) -> sql::Result<()> {
+fn lift_limits(t: &Transaction<'_>) -> sql::Result<()> {
     let limits = ["idle_in_transaction_session_timeout", "statement_timeout"];
-    limits.iter().try_for_each(|limit| from.execute(&format!("SET LOCAL {limit} = 0"), ()).map(drop))
+    limits.iter().try_for_each(|limit| t.execute(&format!("SET LOCAL {limit} = 0"), ()).map(drop))
 }
 
 fn copy_into(from: &Postgres, path: &Path) -> Result<usize, StoreError> {

@@ -40,6 +40,9 @@ const FREE_INTERVAL: Duration = Duration::from_millis(500);
 /// Seconds by which the clocks of a fleet's gateways may differ from the database's.
 pub const CLOCK_TOLERANCE_S: u64 = 10;
 
+/// The server ends a change that stands still, for all others wait for it: its machine may be gone.
+const STANDSTILL: &str = "SET idle_in_transaction_session_timeout = '2s'";
+
 /// The row that changes lock.
 const LOCK: &str = "SELECT id FROM fleet FOR UPDATE";
 /// Read once the row is locked: each statement sees what was committed before it.
@@ -73,6 +76,7 @@ impl Holder {
             let sql = format!("SELECT pg_advisory_lock_shared({LOCK_CLASS}, {})", number(instance));
             client.batch_execute(&sql).await?;
         }
+        client.batch_execute(STANDSTILL).await?;
         client.batch_execute(BEGIN).await?;
         let shared = lock(client).await?;
         let members = members(client).await?;

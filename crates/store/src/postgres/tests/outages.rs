@@ -1,6 +1,7 @@
 //! Servers that are silent, slow to give a turn, or out of order: sessions go on, and no caller
 //! waits for long.
 
+use super::fleet::member;
 use super::*;
 
 /// Limit for a change of a session, with a margin for a busy machine.
@@ -153,4 +154,28 @@ fn a_kick_by_a_command_is_in_the_database_though_an_outage_has_left_a_file() {
     command.wall_wireguard_device(phone().id, 2).unwrap();
     let found = store.find_wireguard_device(&phone().public_key, 3).unwrap().unwrap();
     assert_eq!(found.device.walled_s, Some(2));
+}
+
+#[test]
+fn a_gateway_that_stands_still_in_a_change_holds_the_others_up_for_moments() {
+    let database = some!(InDatabase::new());
+    let [first, second] = [1, 2].map(|number| database.open_as(member(number, "campus")).unwrap());
+    let (sender, begun) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let still = scope.spawn(|| {
+            let sender = sender;
+            first.change(|_| {
+                sender.send(Instant::now()).unwrap();
+                sleep(Duration::from_secs(6));
+                Ok(Ok(()))
+            })
+        });
+        let begun = begun.recv().unwrap();
+        second.add_user(&ann(), 1).unwrap();
+        let took = begun.elapsed();
+        assert!(took < Duration::from_secs(4), "{took:?}");
+        assert!(still.join().unwrap().unwrap_err().is_for_now(), "it was not made");
+    });
+    assert_eq!(first.users().unwrap().len(), 1);
+    first.add_user(&named("bob"), 1).unwrap();
 }
