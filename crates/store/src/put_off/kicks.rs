@@ -28,6 +28,8 @@ const MAX_KICKS: u64 = 256;
 /// A user whom another gateway has disabled and no store knows is kept out for this long, seconds: that
 /// gateway may know the user's source.
 const UNKNOWN_FOR_S: u64 = 86_400;
+/// Time after which the store is asked for that user again, seconds: in the first minute, and later.
+const UNKNOWN_AGAIN_S: [u64; 2] = [10, 60];
 /// Time for the auth process to have other gateways know of a kick, seconds. Then the store has it,
 /// whether they do or not.
 const TELL_FIRST_S: u64 = 1;
@@ -92,6 +94,8 @@ struct Disabled {
     kept: Option<BTreeMap<[u8; 16], String>>,
     /// Those of other gateways that the file has not taken, and when they came.
     unkept: BTreeMap<[u8; 16], (Kick, u64)>,
+    /// Those of users whom the store does not know, and when it is asked again.
+    unknown: BTreeMap<[u8; 16], u64>,
 }
 
 impl Kicks {
@@ -258,11 +262,19 @@ impl Kicks {
             after = last.kick.id.to_vec();
             let steady_s = (clocks.steady)();
             for seen in &batch {
+                if self.disabled.lock().unknown.get(&seen.kick.id).is_some_and(|at_s| steady_s < *at_s) {
+                    continue;
+                }
                 let is_due = match seen.is_own {
                     true => is_sent(&seen.kick.id) || seen.steady_s.abs_diff(steady_s) > TELL_FIRST_S,
                     false => writes_others,
                 };
                 match make(store, seen, is_due, clocks) {
+                    Ok(None) if is_due => {
+                        let is_old = seen.steady_s.abs_diff(steady_s) >= UNKNOWN_AGAIN_S[1];
+                        let again_s = steady_s + UNKNOWN_AGAIN_S[usize::from(is_old)];
+                        self.disabled.lock().unknown.insert(seen.kick.id, again_s);
+                    }
                     Ok(None) => {}
                     Ok(Some(ended)) => {
                         self.is_stored(&seen.kick.id, ended)?;
@@ -282,6 +294,7 @@ impl Kicks {
             Ok(kicks.execute("UPDATE kicks SET ended = ? WHERE id = ?", params![ended, id])?)
         })?;
         disabled.kept.iter_mut().for_each(|kept| drop(kept.remove(id)));
+        disabled.unknown.remove(id);
         Ok(())
     }
 
@@ -489,8 +502,12 @@ mod tests {
     }
 
     fn write_all(store: &Sqlite, writes_others: bool) -> usize {
+        write_later(store, writes_others, CLOCKS.steady)
+    }
+
+    fn write_later(store: &Sqlite, writes_others: bool, steady: fn() -> u64) -> usize {
         store.kicks().see(CLOCKS).unwrap();
-        store.write_kicks(&|_| true, writes_others, CLOCKS).unwrap()
+        store.write_kicks(&|_| true, writes_others, Clocks { steady, ..CLOCKS }).unwrap()
     }
 
     #[test]
@@ -563,8 +580,26 @@ mod tests {
         let external = ExternalUser { subject: "b".to_owned(), ..ExternalUser::expected("campus", "bob") };
         assert!(!store.refresh_external(&external, 5_000).unwrap().enabled, "a first login meanwhile");
         store.remove_user("bob", 5_000).unwrap();
-        assert_eq!(write_all(&store, true), 2);
+        assert_eq!(write_all(&store, true), 1);
+        assert_eq!(write_later(&store, true, || 4_010), 1, "the store has it");
         assert!(!store.user("bob").unwrap().unwrap().enabled);
+    }
+
+    #[test]
+    fn a_user_whom_no_store_knows_is_asked_for_less_and_less() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = with_ann(&directory);
+        store.kicks().take(&Kick { user: "bob".to_owned(), ..disable(1, 4_990) }, 4_000).unwrap();
+        assert_eq!(write_all(&store, true), 0);
+        store.add_user(&NewUser::new("bob", PasswordHash::new("x".to_owned())), 1_000).unwrap();
+        let is_held = || !store.user("bob").unwrap().unwrap().enabled;
+        assert!(is_held() && write_later(&store, true, || 4_009) == 0 && is_held());
+        store.remove_user("bob", 5_000).unwrap();
+        assert_eq!(write_later(&store, true, || 4_060), 0);
+        store.add_user(&NewUser::new("bob", PasswordHash::new("x".to_owned())), 1_000).unwrap();
+        assert!(is_held() && write_later(&store, true, || 4_119) == 0 && is_held());
+        assert_eq!(write_later(&store, true, || 4_120), 1);
+        assert!(is_held());
     }
 
     #[test]
