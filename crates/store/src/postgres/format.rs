@@ -16,7 +16,11 @@ use super::trouble::{Fault, Trouble};
 pub(super) const FORMAT: u64 = 6;
 /// The steps since then, in order. Each takes moments: a gateway has ten seconds for all, and others
 /// wait.
-pub(super) const STEPS: &[&str] = &["ALTER TABLE format ADD COLUMN step BIGINT NOT NULL DEFAULT 0"];
+pub(super) const STEPS: &[&str] = &[
+    "ALTER TABLE format ADD COLUMN step BIGINT NOT NULL DEFAULT 0",
+    "DROP INDEX users_expiry;
+     CREATE INDEX users_expiry ON users (lapsed, expires_s) WHERE expires_s IS NOT NULL",
+];
 
 /// Makes the tables, within a transaction of the caller's.
 pub(super) fn tables() -> String {

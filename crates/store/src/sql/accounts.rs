@@ -217,10 +217,12 @@ pub(crate) fn end_device(
 
 /// Users whose time has ended, or goes on again, since that was looked at last: a clock can be set
 /// back.
+pub(crate) const DUE: &str = "SELECT id, name, 1 AS over FROM users WHERE lapsed = 0 AND expires_s <= ?1
+     UNION ALL SELECT id, name, 0 AS over FROM users WHERE lapsed = 1 AND expires_s > ?1";
+
+/// See [`DUE`]; whether each one's time has ended.
 pub(crate) fn due(c: &Connection, now_s: u64) -> Result<Vec<(UserId, String, bool)>> {
-    let sql = "SELECT id, name, expires_s <= ?1 AS over FROM users
-               WHERE expires_s IS NOT NULL AND lapsed <> CASE WHEN expires_s <= ?1 THEN 1 ELSE 0 END";
-    c.statement(sql)
+    c.statement(DUE)
         .query_all([now_s], |row| Ok((UserId(bytes(row, "id")?), row.get("name")?, row.get("over")?)))
 }
 

@@ -76,3 +76,7 @@ CREATE TABLE provider_sessions (
     PRIMARY KEY (user_id, session)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX provider_sessions_session ON provider_sessions (session);
+
+-- Users are looked for several times a second whose time has ended, or goes on again.
+DROP INDEX users_expiry;
+CREATE INDEX users_expiry ON users (lapsed, expires_s) WHERE expires_s IS NOT NULL;

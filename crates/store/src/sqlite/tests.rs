@@ -350,3 +350,16 @@ fn damage_to_a_fixed_address_is_found() {
     connection.execute_batch("UPDATE fixed_addresses SET address = x'0a560008'").unwrap();
     assert!(matches!(store.user("ann"), Err(StoreError::Corrupted { .. })));
 }
+
+#[test]
+fn users_whose_time_has_ended_are_found_by_an_index() {
+    let (dir, store) = new_store();
+    drop(store);
+    let file = rusqlite::Connection::open(dir.path().join("state/vpnd.db")).unwrap();
+    let mut plan = file.prepare(&format!("EXPLAIN QUERY PLAN {}", sql::accounts::DUE)).unwrap();
+    let steps = plan.query_map([1_500], |row| row.get::<_, String>("detail")).unwrap();
+    let steps = steps.collect::<Result<Vec<_>, _>>().unwrap().join("; ");
+    for condition in ["(lapsed=? AND expires_s<?)", "(lapsed=? AND expires_s>?)"] {
+        assert!(steps.contains(&format!("USING INDEX users_expiry {condition}")), "{steps}");
+    }
+}

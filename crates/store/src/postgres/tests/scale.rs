@@ -120,6 +120,16 @@ fn many_sessions_are_as_many_statements_as_one() {
     assert_eq!([dropped, seen], [OF_A_CHANGE + 1, OF_A_CHANGE + 2]);
 }
 
+#[test]
+fn users_whose_time_has_ended_are_found_by_an_index() {
+    let database = some!(InDatabase::new());
+    let query = crate::sql::accounts::DUE.replace("?1", "1500");
+    let plan = database.sql(&format!("SET search_path = vpnd; SET enable_seqscan = off; EXPLAIN {query}"));
+    for condition in ["(lapsed = 0) AND (expires_s <= ", "(lapsed = 1) AND (expires_s > "] {
+        assert!(plan.contains(&format!("Index Cond: ({condition}")), "{plan}");
+    }
+}
+
 fn session_number(number: u16) -> SessionId {
     let mut id = [0; 16];
     id[..2].copy_from_slice(&number.to_be_bytes());
