@@ -5,11 +5,13 @@
 //! connection is used by one caller at a time, and one that changes things is given out only after
 //! [`holder`] has admitted it.
 
+use std::collections::VecDeque;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex};
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 
@@ -38,20 +40,26 @@ enum State {
 struct Slot {
     state: Mutex<State>,
     changed: Condvar,
-    turn: Mutex<()>,
 }
 
 pub(super) struct Pool {
     slots: Vec<Arc<Slot>>,
+    turns: Mutex<Turns>,
     histories: Arc<Histories>,
     /// `None` once it ends.
     runtime: Option<Runtime>,
 }
 
+/// Which connections are in use, and those who wait in turn: for the first, and for the others.
+struct Turns {
+    in_use: Vec<bool>,
+    waiting: [VecDeque<Arc<Condvar>>; 2],
+}
+
 /// The right to use a connection until it is dropped.
 pub(super) struct Turn<'p> {
-    slot: &'p Slot,
-    _turn: MutexGuard<'p, ()>,
+    pool: &'p Pool,
+    number: usize,
 }
 
 impl Pool {
@@ -82,29 +90,45 @@ impl Pool {
             };
             runtime.spawn(kept.keep());
         }
-        Ok(Self { slots, histories, runtime: Some(runtime) })
+        let turns = Mutex::new(Turns { in_use: vec![false; size], waiting: Default::default() });
+        Ok(Self { slots, turns, histories, runtime: Some(runtime) })
     }
 
     /// The connection for changes, once it is this caller's turn.
     pub(super) fn changes(&self, until: Instant) -> Result<Turn<'_>, Trouble> {
-        let slot = &self.slots[0];
-        let turn = slot.turn.try_lock_until(until).ok_or(Trouble::Busy)?;
-        Ok(Turn { slot, _turn: turn })
+        self.turn(0..1, until)
     }
 
-    /// A connection for a query: one that works and is free, if there is one.
+    /// A connection for a query: the first that is free, of those that work if there are some.
     pub(super) fn queries(&self, until: Instant) -> Result<Turn<'_>, Trouble> {
-        let readers = if self.slots.len() == 1 { &self.slots[..] } else { &self.slots[1..] };
-        let free = readers.iter().find_map(|slot| {
-            let turn = slot.is_up().then(|| slot.turn.try_lock()).flatten()?;
-            Some(Turn { slot, _turn: turn })
-        });
-        if let Some(free) = free {
-            return Ok(free);
+        self.turn(self.slots.len().min(2) - 1..self.slots.len(), until)
+    }
+
+    fn turn(&self, among: Range<usize>, until: Instant) -> Result<Turn<'_>, Trouble> {
+        let (mut turns, own) = (self.turns.lock(), Arc::new(Condvar::new()));
+        let queue = among.start;
+        turns.waiting[queue].push_back(Arc::clone(&own));
+        // A connection may work again since the next one looked.
+        turns.wake(queue);
+        let mut is_over = false;
+        loop {
+            let is_next = turns.waiting[queue].front().is_some_and(|next| Arc::ptr_eq(next, &own));
+            let free = if is_next { self.free(among.clone(), &turns.in_use) } else { None };
+            if free.is_some() || is_over {
+                turns.waiting[queue].retain(|waiting| !Arc::ptr_eq(waiting, &own));
+                turns.wake(queue);
+                let number = free.ok_or(Trouble::Busy)?;
+                turns.in_use[number] = true;
+                return Ok(Turn { pool: self, number });
+            }
+            is_over = own.wait_until(&mut turns, until).timed_out();
         }
-        let slot = readers.iter().find(|slot| slot.is_up()).unwrap_or(&readers[0]);
-        let turn = slot.turn.try_lock_until(until).ok_or(Trouble::Busy)?;
-        Ok(Turn { slot, _turn: turn })
+    }
+
+    fn free(&self, among: Range<usize>, in_use: &[bool]) -> Option<usize> {
+        let (up, away): (Vec<usize>, Vec<usize>) = among.partition(|number| self.slots[*number].is_up());
+        let usable = if up.is_empty() { away } else { up };
+        usable.into_iter().find(|number| !in_use[*number])
     }
 
     /// Histories of the servers on which changes were made.
@@ -138,9 +162,29 @@ impl Drop for Pool {
     }
 }
 
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut turns = self.pool.turns.lock();
+        turns.in_use[self.number] = false;
+        turns.wake(self.number.min(1));
+    }
+}
+
+impl Turns {
+    fn wake(&self, queue: usize) {
+        if let Some(next) = self.waiting[queue].front() {
+            next.notify_one();
+        }
+    }
+}
+
 impl Turn<'_> {
+    fn slot(&self) -> &Slot {
+        &self.pool.slots[self.number]
+    }
+
     pub(super) fn session(&self) -> Result<Session, Trouble> {
-        match &*self.slot.state.lock() {
+        match &*self.slot().state.lock() {
             State::Beginning => Err(Trouble::Unreachable("it is being connected to".to_owned())),
             State::Up(session, ..) => Ok(session.clone()),
             State::Away(trouble) => Err(trouble.clone()),
@@ -149,7 +193,7 @@ impl Turn<'_> {
 
     /// The next connection, after this one was lost.
     pub(super) fn next_session(&self, lost: &Session, until: Instant) -> Result<Session, Trouble> {
-        let mut state = self.slot.state.lock();
+        let mut state = self.slot().state.lock();
         loop {
             match &*state {
                 State::Up(session, ..) if !Arc::ptr_eq(&session.client, &lost.client) => {
@@ -157,7 +201,7 @@ impl Turn<'_> {
                 }
                 _ => {}
             }
-            if self.slot.changed.wait_until(&mut state, until).timed_out() {
+            if self.slot().changed.wait_until(&mut state, until).timed_out() {
                 return Err(Trouble::Unreachable("it did not come back in time".to_owned()));
             }
         }
@@ -165,7 +209,7 @@ impl Turn<'_> {
 
     /// Gives the connection up; another is made.
     pub(super) fn give_up(&self, session: &Session, why: &Trouble) {
-        let mut state = self.slot.state.lock();
+        let mut state = self.slot().state.lock();
         let broken = match &*state {
             State::Up(known, _, broken) if Arc::ptr_eq(&known.client, &session.client) => Arc::clone(broken),
             _ => return,
@@ -177,7 +221,7 @@ impl Turn<'_> {
 
 impl Slot {
     fn new() -> Self {
-        Self { state: Mutex::new(State::Beginning), changed: Condvar::new(), turn: Mutex::new(()) }
+        Self { state: Mutex::new(State::Beginning), changed: Condvar::new() }
     }
 
     fn is_up(&self) -> bool {

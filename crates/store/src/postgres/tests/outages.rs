@@ -179,3 +179,54 @@ fn a_gateway_that_stands_still_in_a_change_holds_the_others_up_for_moments() {
     assert_eq!(first.users().unwrap().len(), 1);
     first.add_user(&named("bob"), 1).unwrap();
 }
+
+#[test]
+fn a_query_waits_for_no_long_one_while_others_end() {
+    let database = some!(InDatabase::new());
+    let store = &database.gateway();
+    std::thread::scope(|scope| {
+        let (sender, begun) = std::sync::mpsc::channel();
+        for limit_ms in [4_000, 300, 300] {
+            let sender = sender.clone();
+            scope.spawn(move || {
+                let reading = store.read(|_| {
+                    sender.send(()).unwrap();
+                    sleep(Duration::from_millis(limit_ms));
+                    Ok(())
+                });
+                reading.unwrap();
+            });
+            begun.recv().unwrap();
+        }
+        let waited = Instant::now();
+        store.read(|_| Ok(())).unwrap();
+        assert!(waited.elapsed() < Duration::from_secs(2), "{:?}", waited.elapsed());
+    });
+}
+
+#[test]
+fn changes_have_their_turns_in_order() {
+    let database = some!(InDatabase::new());
+    let store = &database.gateway();
+    let is_over = &std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (sender, begun) = std::sync::mpsc::channel();
+        scope.spawn(move || {
+            while !is_over.load(Ordering::Relaxed) {
+                let change = |_: &Transaction<'_>| {
+                    sleep(Duration::from_millis(50));
+                    Ok(Ok(()))
+                };
+                store.change(change).unwrap();
+                let _ = sender.send(());
+            }
+        });
+        begun.recv().unwrap();
+        let waited = Instant::now();
+        for _ in 0..5 {
+            store.change(|_| Ok(Ok(()))).unwrap();
+        }
+        is_over.store(true, Ordering::Relaxed);
+        assert!(waited.elapsed() < Duration::from_secs(2), "{:?}", waited.elapsed());
+    });
+}
