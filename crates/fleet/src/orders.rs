@@ -2,11 +2,12 @@
 //!
 //! INVARIANT: an order is sent to each gateway until that has confirmed it, or the owner forgets it; an
 //! order is returned to be carried out once, and confirmed only after that. Numbers of gateways and
-//! orders have a limit, and so has what one call returns.
+//! orders have a limit, and so has what one call returns; repetitions don't keep others from being sent.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use minicbor::bytes::ByteArray;
@@ -22,8 +23,8 @@ use crate::seal::{FilterKey, OwnKey, Pair, PublicKey, SenderId};
 pub const MAX_GATEWAYS: usize = 256;
 /// Orders under way to all gateways, at most; the owner gives others later.
 pub const MAX_GIVEN: usize = 256;
-/// Orders under way to some gateways, at most: the oldest are forgotten, and so are old ones.
-const MAX_PASSED_ON: usize = 256;
+/// Orders under way to some gateways, at most: the oldest that were sent are forgotten, and so are old ones.
+const MAX_PASSED_ON: usize = MAX_TAKEN;
 const PASSED_ON_FOR: Duration = Duration::from_secs(600);
 /// Orders of others that are known again when they are repeated.
 const MAX_TAKEN: usize = 4_096;
@@ -106,7 +107,7 @@ struct Given {
     order: Order,
     since: Time,
     /// The gateways that it is for, if not for all.
-    to: Option<BTreeSet<String>>,
+    to: Option<Arc<BTreeSet<String>>>,
     /// By the names of the gateways that it was sent to.
     sent: BTreeMap<String, Sent>,
 }
@@ -207,17 +208,26 @@ impl Orders {
         true
     }
 
-    /// Gives an order to these gateways, for some time at most. An earlier one may be forgotten for it.
-    pub fn pass_on(&mut self, now: Time, order: Order, to: BTreeSet<String>) {
-        self.given.retain(|_, given| given.to.is_none() || !given.is_over(now));
+    /// Gives orders to these gateways, for some time at most. The oldest ones that were sent are forgotten
+    /// where there is no room; how many are left out because that makes too little.
+    pub fn pass_on(&mut self, now: Time, orders: &[Order], to: BTreeSet<String>) -> usize {
         let passed_on = self.given.iter().filter(|(_, given)| given.to.is_some());
-        if passed_on.clone().count() >= MAX_PASSED_ON
-            && let Some(oldest) = passed_on.min_by_key(|(_, given)| given.since).map(|(id, _)| *id)
-        {
-            self.given.remove(&oldest);
+        let surplus = (passed_on.clone().count() + orders.len()).saturating_sub(MAX_PASSED_ON);
+        let mut oldest = Vec::new();
+        if surplus > 0 {
+            let sent = passed_on.filter(|(_, given)| given.was_sent());
+            oldest.extend(sent.map(|(id, given)| (given.since, *id)));
+            oldest.sort_unstable();
+            oldest.truncate(surplus);
         }
-        let given = Given { order, since: now, to: Some(to), sent: BTreeMap::new() };
-        self.given.entry(given.order.id.into()).or_insert(given);
+        oldest.iter().for_each(|(_, id)| drop(self.given.remove(id)));
+        let (to, left_out) = (Arc::new(to), surplus - oldest.len());
+        for order in &orders[..orders.len() - left_out] {
+            let (order, to) = (order.clone(), Some(Arc::clone(&to)));
+            let given = Given { order, since: now, to, sent: BTreeMap::new() };
+            self.given.entry(given.order.id.into()).or_insert(given);
+        }
+        left_out
     }
 
     /// Whether this order is under way.
@@ -312,31 +322,52 @@ impl Orders {
                 return outgoing;
             }
         }
-        for Given { order, since, to, sent } in given.values_mut() {
-            let interval = if now.since(*since) < FAST_FOR { FAST } else { SLOW };
-            let is_meant = |name: &String| to.as_ref().is_none_or(|to| to.contains(name));
-            for (name, gateway) in gateways.iter().filter(|(name, _)| is_meant(name)) {
-                let sent = sent.entry(name.clone()).or_insert(Sent { next: now, confirmed: None });
-                if sent.confirmed.is_some() || sent.next > now {
-                    continue;
-                }
-                sent.next = now + interval;
-                outgoing
-                    .push(gateway.seal(random, &Message::Order(Order { sent_s: now_s, ..order.clone() })));
-                if outgoing.len() == MAX_AT_ONCE {
-                    return outgoing;
-                }
-            }
+        given.retain(|_, given| !given.is_over(now));
+        let mut due: Vec<_> = given.iter().flat_map(|(id, given)| given.due(*id, gateways, now)).collect();
+        due.sort_unstable();
+        for (.., id, name) in due.into_iter().take(MAX_AT_ONCE - outgoing.len()) {
+            let (Some(given), Some(gateway)) = (given.get_mut(&id), gateways.get(name)) else { continue };
+            let interval = if now.since(given.since) < FAST_FOR { FAST } else { SLOW };
+            given.sent.insert(name.clone(), Sent { next: now + interval, confirmed: None });
+            let order = Order { sent_s: now_s, ..given.order.clone() };
+            outgoing.push(gateway.seal(random, &Message::Order(order)));
         }
         outgoing
     }
 }
 
+/// An order that is due at a gateway: whether it is passed on, whether it was sent, and since when. The
+/// first in this order are sent first.
+type Due<'g> = (bool, bool, Time, OrderId, &'g String);
+
 impl Given {
+    /// The gateways that it is to be sent to now.
+    fn due<'g>(&self, id: OrderId, gateways: &'g BTreeMap<String, Gateway>, now: Time) -> Vec<Due<'g>> {
+        let meant: Vec<&String> = match &self.to {
+            Some(to) => {
+                to.iter().filter_map(|name| gateways.get_key_value(name)).map(|(name, _)| name).collect()
+            }
+            None => gateways.keys().collect(),
+        };
+        let due = |name| match self.sent.get(name) {
+            Some(sent) if sent.confirmed.is_some() || sent.next > now => None,
+            sent => {
+                let next = sent.map_or(self.since, |sent| sent.next);
+                Some((self.to.is_some(), sent.is_some(), next, id, name))
+            }
+        };
+        meant.into_iter().filter_map(due).collect()
+    }
+
+    fn was_sent(&self) -> bool {
+        self.to.iter().flat_map(|to| to.iter()).all(|name| self.sent.contains_key(name))
+    }
+
     /// Whether one that was passed on needs no more repetitions.
     fn is_over(&self, now: Time) -> bool {
         let confirmed = |name: &String| self.sent.get(name).is_some_and(|sent| sent.confirmed.is_some());
-        now.since(self.since) > PASSED_ON_FOR || self.to.iter().flatten().all(confirmed)
+        let is_old = now.since(self.since) > PASSED_ON_FOR;
+        self.to.as_ref().is_some_and(|to| is_old || to.iter().all(confirmed))
     }
 }
 

@@ -266,19 +266,19 @@ impl Courier {
         let mut state = self.state();
         let before = state.read.replace(begun);
         let is_current = before.is_some_and(|before| begun.since(before) < CURRENT);
-        let to = self.receivers(&state);
+        let (to, at_s) = (self.receivers(&state), (self.clocks.steady)());
         if !is_current || to.is_empty() {
             return;
         }
-        for Revocation { name, cause, device, .. } in found {
-            let Ok(user) = UserName::new(name.as_str()) else { continue };
-            if *cause == RevocationCause::Groups {
-                continue;
-            }
+        let order = |Revocation { name, cause, device, .. }: &Revocation| {
+            let user = UserName::new(name.as_str()).ok().filter(|_| *cause != RevocationCause::Groups)?;
             let (id, device) = (ByteArray::from(rand::random::<[u8; 16]>()), device.map(|id| id.0.into()));
-            let at_s = (self.clocks.steady)();
-            let order = Order { id, user, device, cause: *cause, at_s, is_stored: true, sent_s: at_s };
-            state.orders.pass_on(begun, order, to.clone());
+            Some(Order { id, user, device, cause: *cause, at_s, is_stored: true, sent_s: at_s })
+        };
+        let orders: Vec<Order> = found.iter().filter_map(order).collect();
+        let left_out = state.orders.pass_on(begun, &orders, to);
+        if left_out > 0 {
+            tracing::warn!(left_out, "gateways without the user database don't learn of all revocations");
         }
     }
 

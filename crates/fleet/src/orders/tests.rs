@@ -174,28 +174,70 @@ fn a_gateway_that_comes_later_or_with_another_key_gets_the_orders_under_way() {
     assert_eq!(sent.iter().map(|outgoing| outgoing.to).collect::<Vec<_>>(), [address(8), address(7)]);
 }
 
+fn numbered(number: usize) -> Order {
+    let mut id = [0; 16];
+    id[..8].copy_from_slice(&number.to_be_bytes());
+    Order { id: id.into(), ..order(0) }
+}
+
+fn pass_on(gateway: &mut Orders, now: Time, numbers: std::ops::Range<usize>) -> usize {
+    gateway.pass_on(now, &numbers.map(numbered).collect::<Vec<_>>(), BTreeSet::from([name(2), name(3)]))
+}
+
 #[test]
 fn an_order_that_is_passed_on_is_for_some_gateways_and_for_some_time() {
     let mut fleet = fleet(4);
-    let numbered = |number: u16| {
-        let mut id = [0; 16];
-        id[..2].copy_from_slice(&number.to_be_bytes());
-        Order { id: id.into(), ..order(0) }
-    };
-    let to = || BTreeSet::from([name(3)]);
-    fleet[0].pass_on(NOW, numbered(0), to());
+    pass_on(&mut fleet[0], NOW, 0..1);
+    assert!(fleet[0].give(NOW, order(9)));
+    let to = |sent: Vec<Outgoing>| sent.into_iter().map(|outgoing| outgoing.to).collect::<Vec<_>>();
     let sent = fleet[0].poll(NOW, SENT_S);
-    assert_eq!(sent.iter().map(|outgoing| outgoing.to).collect::<Vec<_>>(), [address(3)]);
-    for number in 1..=MAX_PASSED_ON {
-        fleet[0].pass_on(NOW + FAST, numbered(number as u16), to());
+    assert_eq!(to(sent.clone()), [2, 3, 4, 2, 3].map(address), "those that are for all come first");
+    for number in [1, 2] {
+        assert!(fleet[number].receive(&sent[2 + number].datagram).is_some());
+        fleet[number].carried_out([0; 16].into(), Some(0));
+        let confirmation = due(&mut fleet[number], NOW);
+        fleet[0].receive(&confirmation);
     }
-    assert_eq!(fleet[0].given.len(), MAX_PASSED_ON);
-    assert!(!fleet[0].is_given(&[0; 16]), "the oldest has made room");
-    assert!(fleet[0].give(NOW + FAST, order(9)), "there is room for others");
-    fleet[0].pass_on(NOW + PASSED_ON_FOR + 2 * FAST, numbered(1_000), to());
-    assert_eq!(fleet[0].given.len(), 2, "old ones are forgotten, but not the one for all");
+    assert_eq!(fleet[0].poll(NOW + FAST, SENT_S).len(), 3);
+    assert_eq!(fleet[0].given.len(), 1, "it is confirmed");
+    pass_on(&mut fleet[0], NOW, 1..2);
+    assert_eq!(fleet[0].poll(NOW + PASSED_ON_FOR, SENT_S).len(), 5);
+    assert_eq!(fleet[0].poll(NOW + PASSED_ON_FOR + SLOW, SENT_S).len(), 3, "it is too old");
     fleet[0].keep_given(&BTreeSet::new());
-    assert!(!fleet[0].is_given(&[9; 16]) && fleet[0].given.len() == 1);
+    assert!(fleet[0].given.is_empty());
+}
+
+#[test]
+fn a_thousand_orders_are_passed_on_though_one_gateway_is_silent() {
+    let mut fleet = fleet(3);
+    let (mut now, mut carried_out) = (NOW, BTreeSet::new());
+    for part in 0..8 {
+        assert_eq!(pass_on(&mut fleet[0], NOW, part * 125..(part + 1) * 125), 0);
+    }
+    for turn in 0..20 {
+        // It confirms nothing before it has all of them.
+        for outgoing in fleet[0].poll(now, SENT_S).into_iter().filter(|outgoing| outgoing.to == address(3)) {
+            carried_out.extend(fleet[2].receive(&outgoing.datagram).map(|order| order.id));
+        }
+        if turn == 2 {
+            assert!(fleet[0].give(now, order(255)));
+            assert_eq!(fleet[0].poll(now, SENT_S)[0].to, address(2), "a kick waits for none of them");
+        }
+        now = now + Duration::from_millis(100);
+    }
+    assert!((0..1_000).all(|number| carried_out.contains(&numbered(number).id)));
+}
+
+#[test]
+fn orders_that_were_sent_make_room_for_those_that_are_passed_on() {
+    let mut fleet = fleet(3);
+    assert_eq!(pass_on(&mut fleet[0], NOW, 0..MAX_PASSED_ON), 0);
+    assert_eq!(pass_on(&mut fleet[0], NOW, MAX_PASSED_ON..MAX_PASSED_ON + 1), 1, "none was sent");
+    assert_eq!(fleet[0].poll(NOW, SENT_S).len(), MAX_AT_ONCE);
+    assert_eq!(pass_on(&mut fleet[0], NOW + FAST, 5_000..5_000 + MAX_AT_ONCE), MAX_AT_ONCE / 2);
+    assert_eq!(fleet[0].given.len(), MAX_PASSED_ON);
+    assert!(!fleet[0].is_given(&numbered(0).id) && fleet[0].is_given(&numbered(5_000).id));
+    assert!(fleet[0].give(NOW + FAST, order(255)), "there is room for others");
 }
 
 #[test]
