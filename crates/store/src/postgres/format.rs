@@ -20,6 +20,7 @@ pub(super) const STEPS: &[&str] = &[
     "ALTER TABLE format ADD COLUMN step BIGINT NOT NULL DEFAULT 0",
     "DROP INDEX users_expiry;
      CREATE INDEX users_expiry ON users (lapsed, expires_s) WHERE expires_s IS NOT NULL",
+    "CREATE INDEX IF NOT EXISTS revocations_name ON revocations (name, at_s)",
 ];
 
 /// Makes the tables, within a transaction of the caller's.

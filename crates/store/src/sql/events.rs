@@ -71,9 +71,11 @@ pub(crate) fn revocations_since(c: &Connection, seq: u64) -> Result<Vec<Revocati
 
 /// Whether a user of this name was disabled at this time or later.
 pub(crate) fn is_disabled_since(c: &Connection, name: &str, at_s: u64) -> Result<bool> {
-    let sql = "SELECT 1 FROM revocations WHERE name = ? AND cause = ? AND at_s >= ? LIMIT 1";
-    c.statement(sql).exists(params![name, word(RevocationCause::Disabled), at_s])
+    c.statement(CAUSED_SINCE).exists(params![name, word(RevocationCause::Disabled), at_s])
 }
+
+pub(crate) const CAUSED_SINCE: &str =
+    "SELECT 1 FROM revocations WHERE name = ?1 AND cause = ?2 AND at_s >= ?3 LIMIT 1";
 
 fn revocation_from_row(row: &Row<'_>) -> Result<Revocation> {
     let cause: String = row.get("cause")?;

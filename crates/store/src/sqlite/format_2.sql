@@ -77,6 +77,7 @@ CREATE TABLE provider_sessions (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX provider_sessions_session ON provider_sessions (session);
 
--- Users are looked for several times a second whose time has ended, or goes on again.
+-- What is looked for several times a second: users whose time has ended, or goes on again, and whether one was disabled.
 DROP INDEX users_expiry;
 CREATE INDEX users_expiry ON users (lapsed, expires_s) WHERE expires_s IS NOT NULL;
+CREATE INDEX revocations_name ON revocations (name, at_s);

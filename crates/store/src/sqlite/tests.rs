@@ -352,14 +352,18 @@ fn damage_to_a_fixed_address_is_found() {
 }
 
 #[test]
-fn users_whose_time_has_ended_are_found_by_an_index() {
+fn what_is_looked_for_often_is_found_by_an_index() {
     let (dir, store) = new_store();
     drop(store);
     let file = rusqlite::Connection::open(dir.path().join("state/vpnd.db")).unwrap();
-    let mut plan = file.prepare(&format!("EXPLAIN QUERY PLAN {}", sql::accounts::DUE)).unwrap();
-    let steps = plan.query_map([1_500], |row| row.get::<_, String>("detail")).unwrap();
-    let steps = steps.collect::<Result<Vec<_>, _>>().unwrap().join("; ");
-    for condition in ["(lapsed=? AND expires_s<?)", "(lapsed=? AND expires_s>?)"] {
-        assert!(steps.contains(&format!("USING INDEX users_expiry {condition}")), "{steps}");
+    let expiry = ["users_expiry (lapsed=? AND expires_s<?)", "users_expiry (lapsed=? AND expires_s>?)"];
+    let name = ["revocations_name (name=? AND at_s>?)"];
+    for (query, indexes) in [(sql::accounts::DUE, &expiry[..]), (sql::events::CAUSED_SINCE, &name)] {
+        let mut plan = file.prepare(&format!("EXPLAIN QUERY PLAN {query}")).unwrap();
+        let steps = plan.raw_query().mapped(|row| row.get::<_, String>("detail"));
+        let steps = steps.collect::<Result<Vec<_>, _>>().unwrap().join("; ");
+        for index in indexes {
+            assert!(steps.contains(&format!("USING INDEX {index}")), "{steps}");
+        }
     }
 }

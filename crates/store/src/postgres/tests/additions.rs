@@ -66,9 +66,9 @@ fn a_gateway_brings_the_tables_up_while_those_of_the_earlier_vpnd_go_on() {
 
 #[test]
 fn steps_are_taken_once_by_whoever_comes_first_and_all_or_none() {
-    const LATER: &[&str] = &[STEPS[0], STEPS[1], "CREATE TABLE added (id BIGINT)"];
+    const LATER: &[&str] = &[STEPS[0], STEPS[1], STEPS[2], "CREATE TABLE added (id BIGINT)"];
     const BROKEN: &[&str] =
-        &[LATER[0], LATER[1], LATER[2], "ALTER TABLE added ADD COLUMN more BIGINT", "nonsense"];
+        &[LATER[0], LATER[1], LATER[2], LATER[3], "ALTER TABLE added ADD COLUMN more BIGINT", "nonsense"];
     let database = some!(InDatabase::new());
     std::thread::scope(|scope| {
         let starts = [(); 2].map(|()| scope.spawn(|| database.bring_up(LATER)));
@@ -76,11 +76,11 @@ fn steps_are_taken_once_by_whoever_comes_first_and_all_or_none() {
             start.join().unwrap().unwrap();
         }
     });
-    assert_eq!(database.step(), "3");
+    assert_eq!(database.step(), "4");
     database.bring_up(BROKEN).unwrap_err();
     let columns = "SELECT count(*) FROM information_schema.columns WHERE table_name = 'added'";
-    assert_eq!((database.step(), database.sql(columns)), ("3".to_owned(), "1".to_owned()));
+    assert_eq!((database.step(), database.sql(columns)), ("4".to_owned(), "1".to_owned()));
     // This vpnd starts on them, and takes nothing back.
     database.gateway().add_user(&ann(), 1).unwrap();
-    assert_eq!(database.step(), "3");
+    assert_eq!(database.step(), "4");
 }

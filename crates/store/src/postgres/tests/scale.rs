@@ -121,12 +121,21 @@ fn many_sessions_are_as_many_statements_as_one() {
 }
 
 #[test]
-fn users_whose_time_has_ended_are_found_by_an_index() {
+fn what_is_looked_for_often_is_found_by_an_index() {
     let database = some!(InDatabase::new());
-    let query = crate::sql::accounts::DUE.replace("?1", "1500");
-    let plan = database.sql(&format!("SET search_path = vpnd; SET enable_seqscan = off; EXPLAIN {query}"));
-    for condition in ["(lapsed = 0) AND (expires_s <= ", "(lapsed = 1) AND (expires_s > "] {
-        assert!(plan.contains(&format!("Index Cond: ({condition}")), "{plan}");
+    let is_disabled = crate::sql::events::CAUSED_SINCE.replace("?1", "'ann'").replace("?2", "'disabled'");
+    for (query, conditions) in [
+        (
+            crate::sql::accounts::DUE.replace("?1", "1500"),
+            &["(lapsed = 0) AND (exp", "(lapsed = 1) AND (exp"][..],
+        ),
+        (is_disabled.replace("?3", "1500"), &["(name = 'ann'::text) AND (at_s >= "][..]),
+    ] {
+        let sql = format!("SET search_path = vpnd; SET enable_seqscan = off; EXPLAIN {query}");
+        let plan = database.sql(&sql);
+        for condition in conditions {
+            assert!(plan.contains(&format!("Index Cond: ({condition}")), "{plan}");
+        }
     }
 }
 
