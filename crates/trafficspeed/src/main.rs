@@ -349,7 +349,7 @@ fn show_side_by_side(args: &ReportArgs) -> anyhow::Result<ExitCode> {
             "several results make a page and pictures: give --out DIR, and neither -J, --csv, --flent nor --baseline"
         );
     };
-    let (mut all, mut machines) = (Vec::new(), Vec::new());
+    let (mut all, mut machines, mut is_whole) = (Vec::new(), Vec::new(), true);
     let lasts: BTreeSet<_> = args.directories.iter().map(|directory| directory.file_name()).collect();
     let is_named_twice = lasts.len() < args.directories.len();
     for directory in &args.directories {
@@ -358,7 +358,9 @@ fn show_side_by_side(args: &ReportArgs) -> anyhow::Result<ExitCode> {
         if all.iter().any(|(known, _)| *known == name) {
             bail!("{name}: give each result once");
         }
-        let Results::Traffic(campaign) = files::read(directory)? else {
+        let results = files::read(directory)?;
+        is_whole &= results.is_whole();
+        let Results::Traffic(campaign) = results else {
             bail!("{}: only results of experiment 1 stand side by side", directory.display());
         };
         machines.push(format!("{name}: {}", campaign.environment.machine()));
@@ -370,7 +372,7 @@ fn show_side_by_side(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     terminal::print(&shown.text(output.wide, !output.quiet));
     files::write(out, "report.html", shown.page().as_bytes())?;
     export(&shown.into_pictures(), out, args)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(output::exit_code(merged.interrupted, is_whole))
 }
 
 /// Writes pictures as files if the user wants them.

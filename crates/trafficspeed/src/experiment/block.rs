@@ -41,9 +41,10 @@ use crate::lab::emulator::Emulation;
 use crate::lab::emulator::impairment::{Rate, Span};
 use crate::lab::{Lab, LinkSettings};
 use crate::load::block::place::{Place, PlaceError, PlaceOptions};
-use crate::load::block::seal::Sealing;
+use crate::load::block::seal::{LIBRARY, Sealing};
 use crate::load::block::{Blocks, Protection, Secret};
 use crate::load::congestion::CongestionControl;
+use crate::system::vpnd::use_library;
 use crate::system::{Cipher, Programs, Subject};
 pub use outcome::{BlockReport, Case, CpuPart, Route, Way};
 use pair::{BlockPair, milliseconds};
@@ -88,7 +89,7 @@ pub struct Writes {
 }
 
 /// The tunnel's cipher for sealing above TCP, if it is an AEAD that can be had there: then OP-n and
-/// the tunnel differ in where they encrypt alone.
+/// the tunnel, which uses the same library, differ in where they encrypt alone.
 pub fn sealing_as(tunnel: Cipher) -> Option<Sealing> {
     Sealing::ALL.into_iter().find(|sealing| sealing.name() == tunnel.name())
 }
@@ -265,6 +266,7 @@ fn one_by_one(
 /// [`PlaceError`] when the target cannot be had; what fails later is in the report.
 fn run(plan: &BlockPlan, progress: &Progress, interrupt: &Interrupt) -> Result<BlockReport, PlaceError> {
     let writes = &plan.writes;
+    use_library(&plan.programs, &format!("{} ({LIBRARY})", writes.sealing.name()));
     let place = Place::prepare(&plan.place, writes.span_bytes.max(u64::from(writes.largest())))?;
     let mut report = plan.begin(place.describe());
     let mut work = Work::default();

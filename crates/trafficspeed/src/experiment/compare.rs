@@ -16,7 +16,7 @@ use super::outcome::{Campaign, Run};
 use super::progress::Progress;
 use super::traffic::{Slot, TrafficPlan, run_one};
 use crate::interrupt::Interrupt;
-use crate::system::vpnd::use_library;
+use crate::system::vpnd::keep_choice;
 
 use journal::{Journal, JournalError};
 use quiet::Limits;
@@ -62,7 +62,9 @@ pub fn run(
     interrupt: &Interrupt,
 ) -> Compared {
     let mut runs = earlier;
-    runs.iter().for_each(|run| use_library(&plan.traffic.programs, &run.facts.cipher));
+    for (subject, cipher) in runs.iter().filter_map(|run| Some((run.subject?, &run.facts.cipher))) {
+        keep_choice(&plan.traffic.programs, subject, cipher);
+    }
     let left = schedule::left(&plan.traffic.slots(), &runs, plan.limits.attempts);
     let mut error = None;
     for (at, &slot) in left.iter().enumerate() {

@@ -240,6 +240,11 @@ impl Pair {
         self.error.as_ref().or(self.stall.as_ref())
     }
 
+    /// Whether both hosts reported, and all that was sent arrived.
+    fn is_complete(&self) -> bool {
+        self.problem().is_none() && self.outcomes().count() == 2 && self.faults().is_empty()
+    }
+
     pub fn outcomes(&self) -> impl Iterator<Item = &HostOutcome> {
         self.ends.iter().filter_map(|end| end.outcome.as_ref())
     }
@@ -312,6 +317,12 @@ impl Campaign {
         Self { settings, environment, runs, interrupted, baseline }
     }
 
+    /// Whether the gateways had a share of the CPU, so that they are the bottleneck.
+    pub fn is_gateway_limited(&self) -> bool {
+        let is_limited = |run: &Run| run.subject.is_some_and(|subject| subject.gateway_cpu.is_some());
+        self.environment.gateway_cpu.is_some() || self.runs.iter().any(is_limited)
+    }
+
     /// The systems in the order of reports, those without a result included.
     pub fn labels(&self) -> Vec<String> {
         let mut labels: Vec<String> = Vec::new();
@@ -335,6 +346,12 @@ impl Run {
     /// Bits per second by the original definition.
     pub fn communication(&self) -> f64 {
         self.pairs.iter().map(Pair::communication).sum()
+    }
+
+    /// What passed in each second. A last, shorter one would show as a drop that never was.
+    pub fn whole_seconds(&self, settings: &Settings) -> &[Interval] {
+        let whole = settings.seconds.floor() as usize;
+        &self.intervals[..whole.min(self.intervals.len())]
     }
 
     /// Bytes received, all hosts together.
@@ -424,7 +441,7 @@ impl Run {
         self.error.is_none()
             && self.bypass().is_none()
             && !self.pairs.is_empty()
-            && self.pairs.iter().all(|pair| pair.problem().is_none() && pair.outcomes().count() == 2)
+            && self.pairs.iter().all(Pair::is_complete)
             && self.pairs.iter().flat_map(Pair::outcomes).all(|outcome| !outcome.stopped_early)
     }
 
@@ -614,6 +631,7 @@ mod tests {
     fn lost_bytes_lost_hosts_and_early_ends_are_said() {
         let mut run = samples::run(Kind::Vpnd, 4, 1, 1_000);
         run.pairs[0].ends[0].outcome.as_mut().unwrap().streams[0].total_bytes -= 1;
+        assert!(!run.is_whole(), "a byte is missing");
         run.pairs[1].ends[1].outcome = None;
         run.pairs[1].error = Some("c4: gone".into());
         let text = run.problems().join("\n");

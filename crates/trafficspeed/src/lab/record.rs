@@ -177,14 +177,18 @@ fn remove_namespace(owner: &Content, entry: &Entry, outcome: &mut Cleanup) {
         outcome.kept.push(format!("namespace {}: no name that trafficspeed gives", entry.name));
         return;
     }
-    let Some(present) = namespace.identity() else { return };
-    if entry.identity.is_some_and(|recorded| recorded != present) {
+    let present = namespace.identity();
+    if present.is_some() && entry.identity.is_some_and(|recorded| Some(recorded) != present) {
         outcome.kept.push(format!("namespace {}: not the one that was made", entry.name));
         return;
     }
     end_processes(&namespace);
+    // It may have outlasted its namespace.
     if let Err(error) = cpu_limit::remove(&entry.name) {
         outcome.problems.push(format!("removing the CPU limit of {}: {error}", entry.name));
+    }
+    if present.is_none() {
+        return;
     }
     match namespace.remove() {
         Ok(()) => outcome.removed.push(entry.name.clone()),

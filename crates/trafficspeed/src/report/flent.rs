@@ -41,7 +41,7 @@ pub fn files(results: &Results) -> Vec<(String, String)> {
                 case: format!("{} clients", run.clients),
                 repeat: run.repeat,
                 started: &run.started,
-                series: of_pairs(&run.intervals, run.probe.as_ref()),
+                series: of_pairs(run.whole_seconds(&found.settings), run.probe.as_ref()),
             })
             .collect(),
         Results::Load(found) => found
@@ -165,7 +165,9 @@ mod tests {
         let mut campaign = outcome::samples::campaign();
         campaign.runs.truncate(1);
         let total = Interval { received: 3_000_000, sent: 3_000_000, forward: 1_000_000, hosts: 2 };
-        campaign.runs[0].intervals = vec![total; 2];
+        // The last one is shorter than a second.
+        campaign.settings.seconds = 2.5;
+        campaign.runs[0].intervals = vec![total; 3];
         let point = |end| Point { end, delay_mean_us: (end > 1.5).then_some(2_500.0), ..Point::default() };
         campaign.runs[0].probe = Some(Figures { series: vec![point(1.0), point(2.0)], ..Figures::default() });
         let all = files(&Results::Traffic(Box::new(campaign)));

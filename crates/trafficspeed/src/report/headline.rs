@@ -4,12 +4,13 @@
 use super::claims;
 use crate::experiment::outcome::observations::{GATEWAY_COST, GOODPUT, ROUND_TRIP_99};
 use crate::experiment::outcome::{Campaign, Run};
-use crate::observation::{Observations, Quantity};
+use crate::observation::{Comparison, Observations, Quantity};
 use crate::stats::{CLAIM_ROUNDS, Spread};
 use crate::system::{Kind, Subject};
 use crate::unit::significant;
 
 /// A claim about a system compared with the others.
+#[derive(Clone, Copy)]
 struct Claim {
     quantity: Quantity,
     is_higher_better: bool,
@@ -50,7 +51,8 @@ const CLAIMS: [Claim; 3] = [
 /// that no claim rests on the best of several settings in silence; then how far all claims go.
 pub fn sentences(campaign: &Campaign) -> Vec<String> {
     let table = campaign.observations();
-    let found = campaign.comparisons(&table).concat();
+    let mut found = campaign.comparisons(&table).concat();
+    found.extend(with_rivals(campaign, &table, &found));
     let judged = found.iter().filter(|one| one.ratio_to_first.is_some()).map(|one| one.differs_from_first);
     let mut all = verdicts(campaign, &table);
     all.extend(claims::lines([&table], judged));
@@ -58,10 +60,42 @@ pub fn sentences(campaign: &Campaign) -> Vec<String> {
 }
 
 fn verdicts(campaign: &Campaign, table: &Observations) -> Vec<String> {
-    let own = of_interest(campaign);
-    let all = own.map_or_else(Vec::new, |own| [vec![own.clone()], other_shares(campaign, &own)].concat());
-    let pairs = CLAIMS.iter().flat_map(|claim| all.iter().map(move |own| (claim, own)));
+    let mut claims = CLAIMS;
+    if campaign.is_gateway_limited() {
+        // What a gateway makes of its share, which its authors asked first.
+        claims.swap(0, 1);
+    }
+    let all = all_of_interest(campaign);
+    let pairs = claims.iter().flat_map(|claim| all.iter().map(move |own| (claim, own)));
     pairs.flat_map(|(claim, own)| of_one(campaign, table, claim, own)).collect()
+}
+
+/// The comparisons of which the sentences take the best rival, without those that are `known`: each
+/// could have become a sentence.
+fn with_rivals(campaign: &Campaign, table: &Observations, known: &[Comparison]) -> Vec<Comparison> {
+    let cases = || campaign.cases().into_iter();
+    let wanted: Vec<(String, Quantity)> =
+        CLAIMS.iter().flat_map(|claim| cases().map(|case| (case, claim.quantity))).collect();
+    let is_known = |one: &Comparison| {
+        let is_same = |other: &Comparison| {
+            let pair = (&other.system, &other.first);
+            (other.quantity, &other.case) == (one.quantity, &one.case)
+                && (pair == (&one.system, &one.first) || pair == (&one.first, &one.system))
+        };
+        known.iter().any(is_same)
+    };
+    let all = all_of_interest(campaign).into_iter().flat_map(|own| {
+        let mut found = table.compared_with(&own, &wanted);
+        found.retain(|one| campaign.subject(&one.system).is_some_and(|of| is_rival(campaign, &own, of)));
+        found
+    });
+    all.filter(|one| !is_known(one)).collect()
+}
+
+/// The systems of which sentences are made.
+fn all_of_interest(campaign: &Campaign) -> Vec<String> {
+    let own = of_interest(campaign);
+    own.map_or_else(Vec::new, |own| [vec![own.clone()], other_shares(campaign, &own)].concat())
 }
 
 /// The sentences about the system `own`.
@@ -165,7 +199,6 @@ pub fn missing(campaign: &Campaign) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::experiment::outcome::samples;
-    use crate::observation::Comparison;
     use crate::system::{Cipher, Priority};
 
     /// Rounds with 8 clients, five of three: vpnd, itself again, and OpenVPN, in multiples of the same.
@@ -199,6 +232,8 @@ mod tests {
               system against itself: 0.952 to 1.05 times itself)."
             ]
         );
+        // Three systems and plain routing in four quantities, and the three sentences.
+        assert!(clear[3].starts_with("Comparisons: 15, of which 8 differ"), "{clear:?}");
         let within = sentences(&campaign(&[[40, 30, 36], [42, 40, 37], [39, 39, 36]]));
         assert!(within[0].contains("no difference beyond that of a system to itself is shown"), "{within:?}");
         let once = sentences(&campaign(&[[40, 40, 10]]));
@@ -292,8 +327,12 @@ mod tests {
                 "With 8 clients, vpnd, gateway {share} of a core carries 4.00 times as much as OpenVPN, gateway {share}"
             )
         };
-        assert!(said[0].starts_with(&begin("0.25")) && said[1].starts_with(&begin("0.5")), "{said:?}");
-        assert_eq!(said.len(), 6, "what that costs, and round trips: {said:?}");
+        assert!(said[2].starts_with(&begin("0.25")) && said[3].starts_with(&begin("0.5")), "{said:?}");
+        assert!(
+            said[0].contains(" takes at its gateway 0.250 times as much CPU time"),
+            "cost first: {said:?}"
+        );
+        assert_eq!(said.len(), 6, "round trips are the last: {said:?}");
         let table = campaign.observations();
         let found = campaign.comparisons(&table).concat();
         let share = |label: &str| label.split(", gateway ").nth(1).unwrap().to_owned();

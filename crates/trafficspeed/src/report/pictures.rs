@@ -10,7 +10,7 @@ use super::page::Picture;
 use crate::experiment::outcome::observations::{
     COMMUNICATION, GATEWAY_COST, GOODPUT, ROUND_TRIP_50, ROUND_TRIP_99, VPN_COST, case,
 };
-use crate::experiment::outcome::{Campaign, Run, rate};
+use crate::experiment::outcome::{Campaign, Interval, rate};
 use crate::observation::{Observations, Quantity};
 use crate::stats::Spread;
 use crate::system::{AGAIN, Cipher, Kind, Subject};
@@ -36,7 +36,11 @@ pub fn pictures(campaign: &Campaign) -> Vec<Picture> {
     let is_measured = |clients: &u32| found.iter().any(|one| one.case == case(*clients));
     let counts = campaign.counts().into_iter().filter(is_measured).collect();
     let view = View { campaign, table, order, counts };
-    [view.goodput(), view.ratio(), view.cost(), view.gateway_cost()]
+    let mut first = [view.goodput(), view.ratio(), view.cost(), view.gateway_cost()];
+    if campaign.is_gateway_limited() {
+        first.rotate_right(1);
+    }
+    first
         .into_iter()
         .chain(view.round_trips())
         .chain([view.repeats(), view.over_time()])
@@ -226,11 +230,15 @@ impl View<'_> {
     fn over_time(&self) -> Option<Picture> {
         let whole = || self.campaign.runs.iter().filter(|run| run.is_whole());
         let most = whole().map(|run| run.clients).max()?;
-        let seconds = self.campaign.settings.seconds.floor() as usize;
+        let settings = &self.campaign.settings;
         let first = |label: &String| {
             let run =
                 whole().find(|run| run.label == *label && run.clients == most && run.intervals.len() > 2)?;
-            Some(Series { label: label.clone(), style: self.style(label), points: by_second(run, seconds) })
+            Some(Series {
+                label: label.clone(),
+                style: self.style(label),
+                points: by_second(run.whole_seconds(settings)),
+            })
         };
         let series: Vec<Series> = self.order.iter().filter_map(first).collect();
         let end = series.iter().map(|series| series.points.len()).max().unwrap_or(0);
@@ -254,10 +262,10 @@ pub(super) fn is_plain(campaign: &Campaign, label: &str) -> bool {
     run.and_then(|run| run.subject).is_some_and(|subject| subject.kind == Kind::None)
 }
 
-/// A last, shorter second would show as a drop that never was, so only whole ones are taken.
-fn by_second(run: &Run, seconds: usize) -> Vec<Point> {
-    let whole = run.intervals.iter().take(seconds).zip(1_u32..);
-    whole
+fn by_second(seconds: &[Interval]) -> Vec<Point> {
+    seconds
+        .iter()
+        .zip(1_u32..)
         .map(|(interval, second)| Point {
             x: f64::from(second),
             y: rate(interval.received, 1.0) / 1e9,

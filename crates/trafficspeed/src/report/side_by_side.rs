@@ -23,7 +23,13 @@ pub fn together(all: Vec<(String, Campaign)>) -> Option<Campaign> {
         let mut runs = campaign.runs;
         // A control stands beside its own result only.
         runs.retain(|run| run.subject.is_none_or(|subject| !subject.again));
-        runs.iter_mut().for_each(|run| run.label = rename(&run.label));
+        for run in &mut runs {
+            run.label = rename(&run.label);
+            // The environment of the first result is shown as that of all.
+            if let Some(subject) = &mut run.subject {
+                subject.gateway_cpu = subject.gateway_cpu.or(campaign.environment.gateway_cpu);
+            }
+        }
         let mut settings = campaign.settings;
         settings.systems = systems;
         Campaign { settings, runs, ..campaign }
@@ -57,6 +63,7 @@ pub fn document(campaign: &Campaign, machines: Vec<String>, unit: Unit) -> Docum
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::experiment::outcome::observations::LIMIT_USED;
     use crate::experiment::outcome::samples;
     use crate::report::chart::markup::assert_well_formed;
     use crate::system::Subject;
@@ -68,7 +75,13 @@ mod tests {
         again.subject = again.subject.map(Subject::again);
         again.label = again.subject.unwrap().label();
         other.runs.push(again);
+        other.environment.gateway_cpu = Some("0.5".parse().unwrap());
         let merged = together(vec![("a".into(), samples::campaign()), ("b".into(), other)]).unwrap();
+        let limits = ["a", "b"].map(|name| {
+            let label = format!("vpnd, aes-256-gcm ({name})");
+            merged.observations().values(&label, "2 clients", LIMIT_USED)
+        });
+        assert!(limits[0].is_empty() && limits[1].len() == 3, "{limits:?}");
         let shown = document(&merged, vec!["a: Machine: one".into()], Unit::Gbit);
         assert_well_formed(&shown.page());
         let text = shown.text(true, false);
@@ -81,7 +94,7 @@ mod tests {
         let names: Vec<String> = shown.into_pictures().into_iter().map(|picture| picture.name).collect();
         assert_eq!(
             names,
-            ["goodput", "cost", "cost-gateway", "round-trip", "round-trip-99", "communication"]
+            ["cost-gateway", "goodput", "cost", "round-trip", "round-trip-99", "communication"]
         );
         assert!(together(Vec::new()).is_none());
     }

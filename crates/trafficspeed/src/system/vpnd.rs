@@ -31,7 +31,7 @@ use database::Database;
 pub use database::POSTGRES_PROFILE;
 use files::Files;
 use library::library_of;
-pub use library::{named_library, use_library};
+pub use library::{keep_choice, named_library, use_library};
 pub use machine_code::Code;
 use machine_code::{WITHOUT_AES, check_mask};
 use status::Session;

@@ -12,7 +12,7 @@ use super::ComparePlan;
 use crate::experiment::environment::Environment;
 use crate::experiment::outcome::Run;
 use crate::observe::own_digest;
-use crate::system::{Cipher, Programs};
+use crate::system::Programs;
 
 /// The names of the parts that say what a round measures.
 const SYSTEMS: &str = "systems (--vpn, --cipher)";
@@ -113,7 +113,7 @@ fn scripts(programs: &Programs) -> String {
 }
 
 /// Makes sure that the system of `run` is the one that `earlier` runs measured: its version and its
-/// executables. The cipher may differ where the system chooses it.
+/// executables.
 pub fn check_system(earlier: &[Run], run: &Run) -> Result<(), Changed> {
     let before = earlier.iter().rev().find(|other| other.label == run.label && other.is_complete());
     let Some(before) = before.filter(|_| run.is_complete()) else { return Ok(()) };
@@ -127,9 +127,7 @@ pub fn check_system(earlier: &[Run], run: &Run) -> Result<(), Changed> {
         let digests = run.programs.iter().map(|program| format!("{} {}", program.role, program.sha256));
         digests.collect::<Vec<_>>().join(", ")
     };
-    if run.subject.is_some_and(|subject| subject.cipher != Cipher::Auto) {
-        differ("cipher", before.facts.cipher.clone(), run.facts.cipher.clone())?;
-    }
+    differ("cipher", before.facts.cipher.clone(), run.facts.cipher.clone())?;
     differ("version", before.facts.version.clone(), run.facts.version.clone())?;
     differ("executable (SHA-256)", digests(before), digests(run))
 }

@@ -57,7 +57,9 @@ impl LoadCampaign {
                 let values = of_load(figures).into_iter().chain(of_run(run));
                 table.add(&Measured { case: &self.case(named), ..key }, values);
                 if run.is_whole() && run.search.as_ref().is_some_and(|search| search.limited_by_sender) {
-                    table.bound(system, &self.case(named), RECEIVED);
+                    for quantity in [RECEIVED, SEARCHED] {
+                        table.bound(system, &self.case(named), quantity);
+                    }
                 }
             }
         }

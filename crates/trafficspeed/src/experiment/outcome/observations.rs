@@ -137,6 +137,9 @@ impl Campaign {
         let (gateway_cost, cost) = run.seconds_per_gbit().unzip();
         let share = run.subject.and_then(|subject| subject.gateway_cpu).or(self.environment.gateway_cpu);
         let round_trip = run.probe.as_ref().and_then(|probe| probe.round_trip.as_ref());
+        let lost_percent = run.probe.as_ref().and_then(|probe| probe.lost_percent);
+        // A request without an answer takes longer than any with one.
+        let lost = lost_percent.unwrap_or_default();
         let limit_used = share.and_then(|limit| run.limit_percent(limit));
         let mut all = vec![
             (GOODPUT, Some(run.goodput())),
@@ -147,9 +150,9 @@ impl Campaign {
             (VPN_COST, cost),
             (PER_GATEWAY_SECOND, run.gbit_per_gateway_second()),
             (LIMIT_USED, limit_used),
-            (ROUND_TRIP_50, round_trip.map(|trip| trip.p50_us)),
-            (ROUND_TRIP_99, round_trip.map(|trip| trip.p99_us)),
-            (UNANSWERED, run.probe.as_ref().and_then(|probe| probe.lost_percent)),
+            (ROUND_TRIP_50, round_trip.filter(|_| lost <= 50.0).map(|trip| trip.p50_us)),
+            (ROUND_TRIP_99, round_trip.filter(|_| lost <= 1.0).map(|trip| trip.p99_us)),
+            (UNANSWERED, lost_percent),
         ];
         all.extend(of_cpu(run.cpu.as_ref()));
         all
@@ -159,7 +162,9 @@ impl Campaign {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::experiment::figures::Figures;
     use crate::experiment::outcome::samples;
+    use crate::load::delays::DelaySummary;
     use crate::observation::csv;
 
     #[test]
@@ -204,6 +209,22 @@ mod tests {
         let mut plain = samples::run(Kind::None, 2, 1, 1_000);
         plain.cpu.as_mut().unwrap().gateway = 0.0;
         assert_eq!(plain.limit_percent("1".parse().unwrap()), None, "it has no processes to limit");
+    }
+
+    #[test]
+    fn a_system_that_drops_requests_has_no_better_round_trips_for_it() {
+        let found = |lost_percent: f64| {
+            let mut campaign = samples::campaign();
+            let run = &mut campaign.runs[0];
+            let round_trip = Some(DelaySummary { p50_us: 1.0, p99_us: 2.0, ..DelaySummary::default() });
+            run.probe = Some(Figures { lost_percent: Some(lost_percent), round_trip, ..Figures::default() });
+            let (label, case) = (run.label.clone(), case(run.clients));
+            let table = campaign.observations();
+            [ROUND_TRIP_50, ROUND_TRIP_99].map(|quantity| table.values(&label, &case, quantity).len())
+        };
+        let all = found(0.0);
+        assert_eq!((all, found(1.0)), ([3, 3], [3, 3]));
+        assert_eq!((found(1.1), found(51.0)), ([3, 2], [2, 2]));
     }
 
     #[test]

@@ -12,7 +12,7 @@ const SHARE: f64 = 0.01;
 /// only where it lost the same packet four times, since its pauses double: of equal losses of one in
 /// ten packets that is one loss in ten thousand, of several connections all at once it is none.
 const SILENT_SECONDS: usize = 2;
-/// Fewer seconds are not judged.
+/// Of fewer seconds than this, one silent second is a standstill: it would decide the figure.
 const LEAST_SECONDS: usize = 5;
 /// A task with fewer messages than this in a second that has any may have seconds without.
 const STEADY_MESSAGES: f64 = 20.0;
@@ -23,10 +23,20 @@ const SECOND: f64 = 0.95;
 /// second. Slow seconds are none: on a link that loses packets they are what was measured.
 pub(super) fn standstill(samples: &[IntervalSamples]) -> Option<(usize, f64)> {
     let seconds = seconds(samples);
-    let best = seconds.iter().copied().reduce(f64::max).filter(|_| seconds.len() >= LEAST_SECONDS)?;
+    let best = seconds.iter().copied().reduce(f64::max)?;
+    if best == 0.0 {
+        return is_dead(samples).then_some((1, best));
+    }
+    let in_a_row = if seconds.len() < LEAST_SECONDS { 1 } else { SILENT_SECONDS };
     let is_silent = |rates: &[f64]| rates.iter().all(|rate| *rate < SHARE * best);
-    let first = seconds.windows(SILENT_SECONDS).position(is_silent)?;
+    let first = seconds.windows(in_a_row).position(is_silent)?;
     Some((first + 1, best))
+}
+
+/// Whether nothing passed. Datagrams that were sent are lost then, which is a result.
+fn is_dead(samples: &[IntervalSamples]) -> bool {
+    let mut all = samples.iter().flat_map(|moment| moment.tasks.iter().flatten());
+    all.all(|sample| sample.received_bytes == 0 && sample.sent_messages == 0)
 }
 
 /// The bits per second that a pair received in each second, in tasks that receive steadily.
@@ -91,8 +101,13 @@ mod tests {
         // A gateway that was killed, with what was on its way.
         assert!(bulk(&[377, 310, 174, 0, 0], 1.0).is_some());
         assert!(bulk(&[100, 0, 0, 95, 110, 100], 1.0).is_some(), "a client that went on");
-        assert_eq!(bulk(&[100, 90, 0, 0], 1.0), None, "too few seconds");
-        assert_eq!((bulk(&[], 1.0), bulk(&[0; 6], 1.0)), (None, None));
+        assert!(bulk(&[377, 0], 1.0).is_some(), "a short measurement, of which it is half");
+        assert_eq!(bulk(&[100, 20], 1.0), None, "slow");
+        assert!(bulk(&[0], 1.0).is_some() && bulk(&[0; 6], 1.0).is_some(), "nothing at all");
+        assert_eq!(bulk(&[], 1.0), None, "shorter than a second");
+        let mut lost = reports(&[(0, 0); 3], 1.0);
+        lost.samples[1].tasks[1][0].sent_messages = 9;
+        assert_eq!(lost.stall(), None, "datagrams that were lost");
     }
 
     #[test]

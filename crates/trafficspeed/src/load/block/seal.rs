@@ -28,6 +28,8 @@ use super::{BlockError, SALT_BYTES, Secret};
 
 /// Most plaintext of one record, bytes.
 pub const RECORD_BYTES: usize = 32 << 10;
+/// The library that seals, as vpnd names it.
+pub const LIBRARY: &str = "ring";
 /// Bytes that sealing adds to each record, whatever the cipher.
 pub const TAG_BYTES: usize = 16;
 /// Records that one key seals at most: 2^37 blocks of AES, far below where GCM loses its margin.

@@ -1,9 +1,9 @@
 //! The library of vpnd's ciphers, which is the same in all of a run: by itself vpnd takes whichever
 //! happened to be faster when it started, and one line of a report would mix two.
 
-use super::Vpnd;
-use crate::system::Cipher;
+use super::{VAES, Vpnd};
 use crate::system::program::Programs;
+use crate::system::{Cipher, Kind, Subject};
 
 /// The libraries that have all suites which it offers by itself.
 const LIBRARIES: [&str; 3] = ["ring", "aws-lc", "rustcrypto"];
@@ -18,6 +18,21 @@ pub(super) fn library_of(suite: &str) -> String {
 pub fn use_library(programs: &Programs, cipher: &str) {
     if let Some((suite, library)) = named_library(cipher) {
         programs.first_choice(library_of(suite), library.to_owned());
+    }
+}
+
+/// Has a system go on with the suite and the library that it used before, if it is vpnd and chose them.
+pub fn keep_choice(programs: &Programs, subject: Subject, cipher: &str) {
+    let Some((suite, _)) = named_library(cipher).filter(|_| subject.kind.family() == Kind::Vpnd) else {
+        return;
+    };
+    let backend = (subject.kind == Kind::VpndVaes).then(|| VAES.to_owned());
+    let vpnd = Vpnd { backend, ..Vpnd::of(programs, subject) };
+    if subject.cipher == Cipher::Auto {
+        programs.first_choice(vpnd.chooser(), suite.to_owned());
+    }
+    if vpnd.backend.is_none() {
+        use_library(programs, cipher);
     }
 }
 
@@ -104,5 +119,21 @@ mod tests {
         assert_eq!(pinned(Cipher::Aes256Gcm).as_deref(), Some("vaes-512"));
         assert_eq!((pinned(Cipher::Aes128Gcm), pinned(Cipher::Auto)), (None, None));
         assert_eq!(named_library("aes-256-gcm (ring), chacha20-poly1305 (ring)"), None);
+    }
+
+    #[test]
+    fn a_comparison_that_goes_on_has_the_suite_and_the_library_of_its_first_part() {
+        let programs = Programs::default();
+        let subject = |kind| Subject::new(kind, Cipher::Auto);
+        keep_choice(&programs, subject(Kind::VpndVaes), "aes-256-gcm (vaes-512)");
+        keep_choice(&programs, subject(Kind::Openvpn), "aes-256-gcm (OpenSSL)");
+        keep_choice(&programs, subject(Kind::Vpnd), "aes-128-gcm (aws-lc)");
+        let pinned = |cipher| {
+            let mut vpnd = Vpnd::new(programs.clone(), cipher);
+            vpnd.pin_library();
+            (vpnd.suite, vpnd.backend)
+        };
+        assert_eq!(pinned(Cipher::Auto), (Some("aes-128-gcm".into()), Some("aws-lc".into())));
+        assert_eq!(pinned(Cipher::Aes256Gcm), (Some("aes-256-gcm".into()), None), "another kind's");
     }
 }
