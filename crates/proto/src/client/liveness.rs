@@ -7,6 +7,7 @@
 
 use core::time::Duration;
 
+use super::epoch::Epoch;
 use super::path_mtu::PATH_PROBE;
 use super::{Client, Reason};
 use crate::plane::{Activity, Command};
@@ -357,7 +358,9 @@ impl Client {
     /// Keeps the bindings of address translators on the way alive, while there are keys.
     pub(super) fn keep_alive(&mut self, now: Time, lane: u8) {
         let Some(slot) = self.session.as_ref().map(|session| session.slot) else { return };
-        if !self.epochs.is_alive() {
+        // Keys that are too old for packets would be renewed for this one, by a client at rest.
+        let is_too_old = |epoch: &Epoch| now - epoch.began >= self.in_force.reject_after;
+        if self.epochs.newest().is_none_or(is_too_old) {
             return;
         }
         let last_tx = self.liveness.lanes[usize::from(lane)].last_tx;

@@ -673,22 +673,38 @@ fn who_is_told_to_come_back_later_does_not_come_back_with_all_the_others() {
     assert!(first >= wait && last <= 2 * wait && last - first > wait / 2, "{first:?} to {last:?}");
 }
 
+/// The lanes that are kept alive.
+fn kept(client: &mut Client) -> Vec<usize> {
+    let all = actions(client).into_iter();
+    let kept = all.filter_map(|action| match action {
+        Action::Command { shard, command: Command::Keepalive(_) } => Some(shard),
+        _ => None,
+    });
+    kept.collect()
+}
+
 #[test]
 fn keepalives_follow_the_lane_that_was_silent() {
     let (mut client, _) = up();
     client.handle_activity(millis(20_000), 1, Activity { last_tx: millis(20_000), ..Activity::default() });
     client.handle_timeout(millis(25_000));
-    let kept = |client: &mut Client| {
-        let all = actions(client).into_iter();
-        let kept = all.filter_map(|action| match action {
-            Action::Command { shard, command: Command::Keepalive(_) } => Some(shard),
-            _ => None,
-        });
-        kept.collect::<Vec<_>>()
-    };
     assert_eq!(kept(&mut client), [0]);
     client.handle_timeout(millis(45_000));
     assert_eq!(kept(&mut client), [1]);
+}
+
+#[test]
+fn keys_that_no_packet_may_use_any_more_are_not_kept_alive() {
+    let (mut client, _) = up();
+    client.handle_timeout(millis(154_999));
+    assert_eq!(kept(&mut client), [0, 1]);
+    client.handle_timeout(millis(179_999));
+    assert_eq!(kept(&mut client), [0, 1], "they seal still");
+    let (mut client, _) = up();
+    client.handle_timeout(millis(155_000));
+    assert_eq!(kept(&mut client), [0, 1]);
+    client.handle_timeout(millis(180_000));
+    assert_eq!((kept(&mut client), client.epochs.is_alive()), (vec![], true), "they only open");
 }
 
 /// A packet comes on a lane; the lanes that are probed then.
