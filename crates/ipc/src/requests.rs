@@ -114,18 +114,38 @@ impl<M: Send + 'static> Requests<M> {
     where
         R: Request<Message = M>,
     {
-        let permit = self.outbox.reserve().await.map_err(|_| Gone)?;
-        let reply = {
-            let mut waiting = self.waiting.lock();
-            let open = waiting.as_mut().ok_or(Gone)?;
-            open.last += 1;
-            let (sender, reply) = oneshot::channel();
-            open.requests.insert(open.last, Box::new(Caller::<R>(sender)));
-            permit.send((open.last, request.into()));
-            reply
-        };
-        let (reply, descriptors) = reply.await.map_err(|_| Gone)?;
+        let (reply, descriptors) = self.send_request(request).await?.await.map_err(|_| Gone)?;
         Ok((reply.map_err(NoReply::Failed)?, descriptors))
+    }
+
+    /// Sends a request, once there is room, for a caller that waits for its reply in another way than for
+    /// its turn.
+    ///
+    /// # Errors
+    /// If the other process is gone.
+    pub async fn begin<R>(
+        &self,
+        request: R,
+    ) -> Result<impl Future<Output = Result<R::Reply, NoReply>> + Send + use<M, R>, Gone>
+    where
+        R: Request<Message = M>,
+    {
+        let reply = self.send_request(request).await?;
+        Ok(async { reply.await.map_err(|_| Gone)?.0.map_err(NoReply::Failed) })
+    }
+
+    async fn send_request<R: Request<Message = M>>(
+        &self,
+        request: R,
+    ) -> Result<oneshot::Receiver<ReplyWithDescriptors<R>>, Gone> {
+        let permit = self.outbox.reserve().await.map_err(|_| Gone)?;
+        let mut waiting = self.waiting.lock();
+        let open = waiting.as_mut().ok_or(Gone)?;
+        open.last += 1;
+        let (sender, reply) = oneshot::channel();
+        open.requests.insert(open.last, Box::new(Caller::<R>(sender)));
+        permit.send((open.last, request.into()));
+        Ok(reply)
     }
 
     /// Sends a message that is not answered.

@@ -248,7 +248,9 @@ impl Service {
         for (held, claim) in held.iter_mut().zip(claims) {
             held.take_if(|held| !held.is_here && !self.may_move(held, claim));
         }
-        let to_move = held.iter().flatten().filter(|held| !held.is_here);
+        // The client of a late claim was told to go elsewhere, and may have new keys there by now.
+        let in_time = held.iter().zip(claims).filter(|(_, claim)| now() < claim.until);
+        let to_move = in_time.filter_map(|(held, _)| held.as_ref()).filter(|held| !held.is_here);
         let to_move: Vec<_> = to_move.map(|held| (held.record.id, held.record.generation)).collect();
         let moved = self.store.move_here(&to_move, now_s)?.into_iter();
         let moved: HashMap<SessionId, SessionRecord> = moved.map(|record| (record.id, record)).collect();
@@ -257,7 +259,7 @@ impl Service {
             if !is_here {
                 let left = moved.get(&record.id).cloned();
                 record = left.ok_or_else(|| {
-                    Reason::cut("the session is over or has moved to another gateway meanwhile")
+                    Reason::cut("the claim came late, or the session is over or elsewhere meanwhile")
                 })?;
             }
             let Some(session) = self.usable_by(&record, &user, &leases) else { return Ok(None) };
@@ -304,24 +306,18 @@ impl Service {
 
 /// A gateway's report, as the store has it.
 pub(crate) fn reported(state: vpnd_store::GatewayState) -> GatewayState {
-    let is_alive = state.is_alive();
-    let vpnd_store::GatewayState { name, is_here, heard_s, address, mut addresses, version, .. } = state;
-    addresses.truncate(MAX_ADDRESSES);
-    let (sessions, load_percent, is_draining) = (state.sessions, state.load_percent, state.is_draining);
-    let (name, version) = (Text::cut(&name), Text::cut(&version));
-    let held = state.held;
     GatewayState {
-        name,
-        is_here,
-        is_alive,
-        heard_s,
-        address,
-        version,
-        sessions,
-        load_percent,
-        is_draining,
-        held,
-        addresses,
+        name: Text::cut(&state.name),
+        is_here: state.is_here,
+        is_alive: state.is_alive(),
+        heard_s: state.heard_s,
+        address: state.address,
+        version: Text::cut(&state.version),
+        sessions: state.sessions,
+        load_percent: state.load_percent,
+        is_draining: state.is_draining,
+        held: state.held,
+        addresses: state.addresses.into_iter().take(MAX_ADDRESSES).collect(),
     }
 }
 

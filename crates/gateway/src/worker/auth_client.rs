@@ -8,7 +8,7 @@ use vpnd_ipc::channel::{Channel, ChannelError};
 use vpnd_ipc::gateway::auth::AuthRequest;
 use vpnd_ipc::messages::SecretBytes;
 use vpnd_ipc::request::{Numbered, Request};
-use vpnd_ipc::requests::{NoReply, Requests};
+use vpnd_ipc::requests::{Gone, NoReply, Requests};
 
 /// The auth process. It takes no more requests than it has permits for, then the channel is full
 /// and no more are sent; so no more wait for a reply than have permits there and room on the way.
@@ -39,6 +39,14 @@ impl AuthClient {
     /// Sends a request and waits for its reply.
     pub async fn request<R: Request<Message = AuthRequest>>(&self, request: R) -> Result<R::Reply, NoReply> {
         self.0.request(request).await
+    }
+
+    /// Sends a request once there is room for it, and returns what waits for its reply.
+    pub async fn begin<R: Request<Message = AuthRequest>>(
+        &self,
+        request: R,
+    ) -> Result<impl Future<Output = Result<R::Reply, NoReply>> + Send + use<R>, Gone> {
+        self.0.begin(request).await
     }
 }
 

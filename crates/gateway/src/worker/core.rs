@@ -85,6 +85,8 @@ pub(crate) enum CoreRequest {
         found: Found,
         as_of: Changes,
     },
+    /// The store has not answered the claim of a connection for as long as its client waits.
+    Unanswered(ConnectionId),
     /// A later message of a connection.
     Message {
         connection: ConnectionId,
@@ -372,6 +374,7 @@ impl CoreTask {
                 self.attach(attaching);
             }
             CoreRequest::LookedUp { attaching, found, as_of } => self.looked_up(attaching, found, as_of),
+            CoreRequest::Unanswered(connection) => self.unanswered(connection),
             CoreRequest::Message { connection, message } => self.handle_message(connection, &message),
             CoreRequest::Lost(connection) => {
                 self.outboxes.lost(connection);

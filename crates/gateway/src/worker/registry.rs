@@ -17,6 +17,7 @@ use vpnd_proto::plane::Endpoint;
 use vpnd_proto::policy::{PolicyError, Principal};
 use vpnd_proto::rate::SessionLimits;
 use vpnd_proto::session::{DeviceId, SessionId};
+use vpnd_proto::time::Time;
 
 use crate::worker::access::Access;
 use crate::worker::auth_client::AuthClient;
@@ -32,7 +33,8 @@ use vpnd_ipc::gateway::auth::{Account, Granted, SourceName, StoredSession, Traff
 use vpnd_ipc::requests::NoReply;
 use vpnd_pki::revocation_list::{CertificateNumber, RevocationList};
 use vpnd_sys::clock::now;
-use write_queue::WriteQueue;
+pub(super) use write_queue::LATE;
+use write_queue::{CLAIM_TIMEOUT, WriteQueue};
 
 /// A session that is over, for the audit file.
 #[derive(Debug)]
@@ -272,12 +274,16 @@ impl Registry {
     }
 
     /// Looks a claim up that is of no session known here: one of an earlier run of the gateway, or of
-    /// another one of its fleet, which then moves here.
-    pub fn look_up(
+    /// another one of its fleet, which then moves here if its client `is_there`. `late` is done when that
+    /// takes longer than the client waits.
+    pub fn look_up<L: Future<Output = ()> + Send>(
         &self,
         claim: &Claim,
-    ) -> impl Future<Output = Result<Option<StoredSession>, NoReply>> + Send + use<> {
-        self.writes.look_up(claim.clone(), self.hosts.is_some())
+        is_there: bool,
+        late: L,
+    ) -> impl Future<Output = Result<Option<StoredSession>, NoReply>> + Send + use<L> {
+        let until = if is_there { now() + CLAIM_TIMEOUT } else { Time::ZERO };
+        self.writes.look_up(claim.clone(), self.hosts.as_ref().map(|_| until), late)
     }
 
     /// A session that was looked up is here from now on. Its addresses are announced once its client is

@@ -23,13 +23,14 @@ use vpnd_ipc::request::Answer;
 use vpnd_proto::attach::{Token as AttachToken, Tokens};
 use vpnd_proto::control::{Grant, SecretText, Text, UserName};
 use vpnd_proto::session::{DeviceId, SessionId};
+use vpnd_proto::time::Time;
 use vpnd_store::Store;
 use vpnd_store::audit::testing::all;
 use vpnd_store::audit::whois::Recording;
 use vpnd_store::audit::{self, AuditFile, Event, SessionStart};
 use vpnd_store::postgres::testing::{Cluster, gateway};
 use vpnd_store::postgres::{Dial, Holder, Postgres};
-use vpnd_sys::clock::Clocks;
+use vpnd_sys::clock::{Clocks, now};
 
 use super::Service;
 use crate::portal::Portal;
@@ -76,7 +77,8 @@ fn keep(session: ByteArray<16>, epoch: u32) -> Commit {
 }
 
 fn claim(session: ByteArray<16>, token: [u8; 32], device: u8) -> SessionClaim {
-    SessionClaim { session, token: AttachToken::from_bytes(token), device: [device; 16].into() }
+    let (token, device) = (AttachToken::from_bytes(token), [device; 16].into());
+    SessionClaim { session, token, device, until: Time::from_nanos(u64::MAX) }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -106,6 +108,19 @@ async fn a_session_moves_for_its_own_device_and_token_alone() {
     assert!(ask(first, Commit(vec![Write::End(session)])).await.failed.is_empty());
     assert!(ask(first, Dropped(taken)).await.is_empty(), "it has dropped it");
     assert!(ask(second, claim(session, TOKEN, 1)).await.is_some(), "and the other one goes on");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_whose_client_was_told_to_go_elsewhere_moves_nothing() {
+    let Some(pair) = pair() else { return };
+    let [first, second] = &pair.services;
+    let session = granted(first, 1).await;
+    assert!(ask(first, keep(session, 1)).await.failed.is_empty());
+    let late = || SessionClaim { until: now(), ..claim(session, TOKEN, 1) };
+    assert!(second.answer(late()).await.is_err());
+    assert!(ask(first, Dropped(Vec::new())).await.is_empty(), "it is where its client may have gone");
+    assert!(ask(first, late()).await.is_some(), "what is here moves nowhere");
+    assert!(ask(second, claim(session, TOKEN, 1)).await.is_some(), "a claim in time is good");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,9 +1,11 @@
 //! Clients that attach. A claim of a session that is not known here is looked up in the store, while
 //! the control plane goes on.
 //!
-//! INVARIANT: what was found counts only if nothing has changed for sessions meanwhile: a revocation
-//! that is carried out finds no session that is on its way here.
+//! Invariants: what was found counts only if nothing has changed for sessions meanwhile: a revocation
+//! that is carried out finds no session that is on its way here. A session moves here only before its
+//! client is told to go elsewhere; one that has moved here is here from then on, with its client or not.
 
+use tokio::sync::mpsc;
 use vpnd_crypto::EpochSecret;
 use vpnd_proto::control::{Code, Offer};
 use vpnd_proto::gateway::Claim;
@@ -11,6 +13,7 @@ use vpnd_proto::session::ConnectionId;
 
 use super::fleet::MOVED;
 use super::{CoreRequest, CoreTask, REVOKED, ToEnd};
+use crate::worker::registry::LATE;
 use vpnd_ipc::gateway::auth::StoredSession;
 use vpnd_ipc::requests::NoReply;
 use vpnd_pki::revocation_list::CertificateNumber;
@@ -81,7 +84,8 @@ impl CoreTask {
             return self.outboxes.refuse(connection, Code::Drain, Code::Drain.explanation());
         }
         if self.registry.member(claim.session).is_none() {
-            let stored = self.registry.look_up(claim);
+            let late = tell(self.requests.clone(), CoreRequest::Unanswered(connection));
+            let stored = self.registry.look_up(claim, self.outboxes.is_open(connection), late);
             self.look(
                 attaching,
                 async move { Found::Stored(stored.await.map(|stored| stored.map(Box::new))) },
@@ -96,26 +100,34 @@ impl CoreTask {
 
     /// Comes back to it with what was found.
     fn look(&mut self, mut attaching: Box<Attaching>, look: impl Future<Output = Found> + Send + 'static) {
-        attaching.attempts += 1;
+        attaching.attempts = attaching.attempts.saturating_add(1);
         let (core, as_of) = (self.requests.clone(), self.changes);
         tokio::spawn(async move {
             let found = look.await;
-            if let Some(core) = core.upgrade() {
-                // It may have stopped meanwhile.
-                let _ = core.send(CoreRequest::LookedUp { attaching, found, as_of }).await;
-            }
+            tell(core, CoreRequest::LookedUp { attaching, found, as_of }).await;
         });
+    }
+
+    /// Refuses a client that waits for the store, and that may go on at another gateway now.
+    pub(super) fn unanswered(&mut self, connection: ConnectionId) {
+        if self.outboxes.is_open(connection) {
+            tracing::error!(error = LATE, "a session could not be looked up in the store");
+            self.outboxes.refuse_for_now(connection);
+        }
     }
 
     /// Goes on with an attach whose claim was looked up.
     pub(super) fn looked_up(&mut self, attaching: Box<Attaching>, found: Found, as_of: Changes) {
         let (connection, session) = (attaching.connection, attaching.claim.session);
         match found {
-            Found::Stored(_) if as_of != self.changes => {
-                if attaching.attempts < ATTEMPTS {
-                    return self.attach(attaching);
+            Found::Stored(found) if as_of != self.changes => {
+                if attaching.attempts >= ATTEMPTS {
+                    self.outboxes.refuse_for_now(connection);
+                    if !matches!(found, Ok(Some(_))) {
+                        return;
+                    }
                 }
-                return self.outboxes.refuse_for_now(connection);
+                return self.attach(attaching);
             }
             Found::Stored(Ok(Some(stored))) if self.registry.member(session).is_none() => {
                 let record = self.registry.restore(session, *stored);
@@ -124,7 +136,7 @@ impl CoreTask {
                     self.registry.supersede(session, addresses);
                 }
             }
-            Found::Stored(Err(error)) => {
+            Found::Stored(Err(error)) if self.outboxes.is_open(connection) => {
                 tracing::error!(%error, "a session could not be looked up in the store");
                 // It may be good, and go on later.
                 if self.registry.hosts().is_some() {
@@ -137,16 +149,17 @@ impl CoreTask {
                 }
                 return self.outboxes.refuse_for_now(connection);
             }
-            Found::Stored(Ok(_)) | Found::HasLeft(_) => {}
+            Found::Stored(_) | Found::HasLeft(_) => {}
         }
-        // A session has moved here even if its client has gone.
-        if self.outboxes.is_open(connection) {
-            self.grant(*attaching);
-        }
+        self.grant(*attaching);
     }
 
     /// A refusal is among the effects.
     fn grant(&mut self, attaching: Attaching) {
+        // A session has moved here even if its client has gone, which may have new keys by now.
+        if !self.outboxes.is_open(attaching.connection) {
+            return;
+        }
         let Attaching { connection, claim, certificate, offer, secret, .. } = attaching;
         if self.gateway.attach(now(), connection, &claim, &offer, secret).is_ok() {
             self.registry.shown(claim.session, certificate);
@@ -167,12 +180,145 @@ impl CoreTask {
     }
 }
 
+/// Sends a request to the control plane, unless it has stopped.
+async fn tell(core: mpsc::WeakSender<CoreRequest>, request: CoreRequest) {
+    if let Some(core) = core.upgrade() {
+        let _ = core.send(request).await;
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
     use tokio::sync::oneshot;
-    use vpnd_ipc::gateway::auth::TakenAway;
+    use vpnd_crypto::{Backend, Suite};
+    use vpnd_ipc::channel::{Channel, pair};
+    use vpnd_ipc::gateway::auth::{
+        Account, AuthRequest, Leased, SessionClaim, SourceName, TakenAway, TokenHashes,
+    };
+    use vpnd_ipc::messages::MAX_FRAME;
+    use vpnd_ipc::request::{Numbered, encoded};
+    use vpnd_pki::revocation_list::RevocationList;
+    use vpnd_proto::attach::{Token, Tokens};
+    use vpnd_proto::control::{List, Message, Network, SuiteSpeed, UserName};
+    use vpnd_proto::gateway::{Config, Gateway, ProfileSettings};
+    use vpnd_proto::session::{DeviceId, LocalSuite, SessionId, Timers};
+    use vpnd_proto::time::Time;
 
     use super::*;
+    use crate::worker::auth_client::AuthClient;
+    use crate::worker::core::{Core, Outgoing};
+    use crate::worker::registry::Registry;
+
+    const FLEET: &str = "[store]\nengine = 'postgres'\nhosts = ['/run/postgresql']\n[nat]\nmode = 'route'\n\
+        [fleet]\nid = 'campus'\nname = 'gw1'\n";
+    const SESSION: SessionId = SessionId([1; 16]);
+
+    /// A gateway of a fleet, and the end of the auth process.
+    fn core() -> (Core, Channel) {
+        let (ours, theirs) = pair().unwrap();
+        let auth = AuthClient::start(Channel::new(ours, MAX_FRAME).unwrap(), Arc::default());
+        let registry = Registry::new(auth, &vpnd_config::testing::smallest(FLEET)).unwrap();
+        let config = Config {
+            shards: 1,
+            suites: vec![LocalSuite { suite: Suite::Aes128Gcm, backend: Backend::Ring, mbps: 1 }],
+            features: 0,
+            lab: None,
+            timers: Timers::default(),
+            idle_timeout: None,
+            max_sessions: 2,
+            renewal: None,
+            profiles: ProfileSettings { network: Network::default(), max_sessions_per_user: 1 }.alone(),
+        };
+        let gateway = Gateway::new(config, vpnd_sys::random::random()).unwrap();
+        let (shards, _) = vpnd_shard::testing::answering(1);
+        let (_, no_events) = mpsc::channel(1);
+        let (core, _) = Core::start(gateway, shards, no_events, registry, RevocationList::default(), None);
+        (core, Channel::new(theirs, MAX_FRAME).unwrap())
+    }
+
+    /// A client claims the session; what it is told.
+    async fn attach(core: &Core) -> mpsc::Receiver<Outgoing> {
+        let claim = Claim { session: SESSION, token: Token::from_bytes([5; 32]), device: DeviceId([1; 16]) };
+        let offer = Offer {
+            indexes: List::new(vec![100]).unwrap(),
+            suites: List::new(vec![SuiteSpeed { suite: 1, mbps: 10 }]).unwrap(),
+            features: 0,
+            lab: false,
+        };
+        let attaching = Attaching::new(ConnectionId(1), claim, None, offer, EpochSecret::new([1; 32]));
+        let (outbox, told) = mpsc::channel(8);
+        core.send(CoreRequest::Attach { attaching: Box::new(attaching), outbox }).await.unwrap();
+        told
+    }
+
+    async fn claimed(auth: &Channel) -> (u64, SessionClaim) {
+        let Numbered { number, content } = auth.receive().await.unwrap().unwrap().message;
+        let AuthRequest::Claim(claim) = content else { panic!("{content:?}") };
+        (number, claim)
+    }
+
+    /// Answers that the session is this gateway's.
+    async fn answer(auth: &Channel, number: u64) {
+        let name = UserName::new("ann").unwrap();
+        let stored = StoredSession {
+            account: Account { name, groups: Vec::new(), source: SourceName::cut("local") },
+            device: [1; 16].into(),
+            addresses: Leased { ipv4: Some([10, 86, 0, 2].into()), ipv6: None },
+            epoch: 1,
+            tokens: TokenHashes::from(&Tokens::new(Token::from_bytes([5; 32]).hash())),
+            expires_s: u64::MAX,
+            started_s: 1,
+            factors: Default::default(),
+            generation: 7,
+        };
+        auth.send(&Numbered { number, content: encoded(&Ok(Some(stored))) }, &[]).await.unwrap();
+    }
+
+    async fn is_refused(told: &mut mpsc::Receiver<Outgoing>) -> bool {
+        let Some(Outgoing::Message(message)) = told.recv().await else { return false };
+        matches!(*message, Message::Refused(_))
+    }
+
+    /// Waits until the session is here without its client.
+    async fn is_here_and_away(core: &Core) {
+        let until = now() + Duration::from_secs(10);
+        while core.reported().await.unwrap().absences != [(SESSION, true)] {
+            assert!(now() < until, "it is nowhere");
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_session_that_moves_here_after_its_client_was_told_to_go_elsewhere_is_here() {
+        let (core, auth) = core();
+        let mut told = attach(&core).await;
+        let (number, claim) = claimed(&auth).await;
+        assert!(is_refused(&mut told).await);
+        assert!(now() >= claim.until, "not before that");
+        answer(&auth, number).await;
+        is_here_and_away(&core).await;
+    }
+
+    #[tokio::test]
+    async fn a_session_that_has_moved_here_while_much_has_changed_is_here() {
+        let (core, auth) = core();
+        let mut told = attach(&core).await;
+        for _ in 0..ATTEMPTS {
+            let (number, claim) = claimed(&auth).await;
+            assert!(now() < claim.until);
+            let kick = ToEnd::session(SessionId([9; 16]), Code::Kicked, "");
+            core.end(vec![kick]).await.unwrap();
+            answer(&auth, number).await;
+        }
+        assert!(is_refused(&mut told).await);
+        let (number, claim) = claimed(&auth).await;
+        assert_eq!(claim.until, Time::ZERO, "it moves no session that its client has taken elsewhere");
+        answer(&auth, number).await;
+        is_here_and_away(&core).await;
+    }
 
     /// Whether the request counts as a change.
     fn is_change(request: &CoreRequest) -> bool {

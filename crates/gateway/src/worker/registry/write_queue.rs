@@ -5,12 +5,15 @@
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::time::Duration;
 
+use tokio::time::{Instant, timeout_at};
 use vpnd_proto::control::Code;
 use vpnd_proto::gateway::{Claim, SessionRecord};
 use vpnd_proto::plane::Endpoint;
 use vpnd_proto::session::SessionId;
+use vpnd_proto::time::Time;
 
 use super::Ending;
 use crate::worker::auth_client::AuthClient;
@@ -26,7 +29,9 @@ use vpnd_sys::clock::now;
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Limit for a look at a session of a fleet, for which its client waits.
-const CLAIM_TIMEOUT: Duration = Duration::from_secs(2);
+pub(super) const CLAIM_TIMEOUT: Duration = Duration::from_secs(2);
+/// The reason for the log when it is over.
+pub(in crate::worker) const LATE: &str = "the user database does not answer in time";
 
 /// The changes since the last commit.
 pub(super) struct WriteQueue {
@@ -40,24 +45,30 @@ impl WriteQueue {
         Self { auth, writes: Vec::new(), outer: OuterAddresses::default() }
     }
 
-    /// The session, as the store has it; in a fleet it moves here if it is another gateway's and the
-    /// claim is good.
-    pub(super) fn look_up(
+    /// The session, as the store has it; in a fleet it moves here `until` then if it is another gateway's
+    /// and the claim is good. `late` is done when that takes longer than its client waits.
+    pub(super) fn look_up<L: Future<Output = ()> + Send>(
         &self,
         claim: Claim,
-        is_in_fleet: bool,
-    ) -> impl Future<Output = Result<Option<StoredSession>, NoReply>> + Send + use<> {
+        until: Option<Time>,
+        late: L,
+    ) -> impl Future<Output = Result<Option<StoredSession>, NoReply>> + Send + use<L> {
         let auth = self.auth.clone();
         async move {
             let Claim { session, token, device } = claim;
-            if !is_in_fleet {
-                return auth.request(SessionQuery(id(session))).await;
+            let Some(until) = until else { return auth.request(SessionQuery(id(session))).await };
+            let claim = SessionClaim { session: id(session), token, device: device.0.into(), until };
+            let late_at = Instant::now() + CLAIM_TIMEOUT;
+            let Ok(begun) = timeout_at(late_at, auth.begin(claim)).await else {
+                return Err(NoReply::Failed(Reason::cut(LATE)));
+            };
+            let mut reply = pin!(begun?);
+            if let Ok(reply) = timeout_at(late_at, &mut reply).await {
+                return reply;
             }
-            let request = auth.request(SessionClaim { session: id(session), token, device: device.0.into() });
-            let answer = tokio::time::timeout(CLAIM_TIMEOUT, request).await;
-            answer.unwrap_or_else(|_| {
-                Err(NoReply::Failed(Reason::cut("the user database does not answer in time")))
-            })
+            late.await;
+            // It may move here all the same, and would be nowhere then.
+            reply.await
         }
     }
 

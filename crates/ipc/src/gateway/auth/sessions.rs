@@ -4,6 +4,7 @@
 use minicbor::bytes::ByteArray;
 use minicbor::{Decode, Encode};
 use vpnd_proto::attach::Token;
+use vpnd_proto::time::Time;
 
 use super::{Account, Leased, TokenHashes};
 use vpnd_config::factor::Factors;
@@ -47,6 +48,9 @@ pub struct SessionClaim {
     /// The device that has proved itself.
     #[n(2)]
     pub device: ByteArray<16>,
+    /// It moves nothing after this moment, at which its client goes elsewhere.
+    #[n(3)]
+    pub until: Time,
 }
 
 /// A session that another gateway has taken over.

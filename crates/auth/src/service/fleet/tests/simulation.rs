@@ -228,6 +228,7 @@ impl Fleet {
             session: id(client.session),
             token: Token::from_bytes(client.token),
             device: [device; 16].into(),
+            until: Time::from_nanos(u64::MAX),
         };
         let is_known = |at: usize| self.gateways[at].members.contains_key(&client.session);
         if is_known(to) || !self.is_heard(to) {

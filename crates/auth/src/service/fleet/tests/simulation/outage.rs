@@ -1,7 +1,6 @@
 //! The database is away for an hour of virtual time.
 
 use vpnd_ipc::gateway::auth::{FleetDatagram, OrderDone, OrdersTurn};
-use vpnd_proto::time::Time;
 use vpnd_store::{Kick, Kicks};
 
 use super::*;
