@@ -209,6 +209,6 @@ pub(crate) fn decode(body: &[u8]) -> Vec<Notice> {
     items.iter().filter_map(|item| minicbor::decode(item).ok()).collect()
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

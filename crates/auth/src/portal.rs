@@ -13,7 +13,7 @@ mod connect;
 mod credentials;
 pub(crate) mod desk;
 pub(crate) mod devices;
-mod heard;
+pub(crate) mod heard;
 mod invitations;
 mod logout;
 mod own_visits;

@@ -15,7 +15,7 @@ mod wireguard;
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use minicbor::bytes::ByteArray;
@@ -31,6 +31,7 @@ use super::authenticator::{self, Authenticated, Authenticator};
 use crate::access::Access;
 use crate::accounting::Accounting;
 use crate::lease::{self, Acquired};
+use crate::notices::lock;
 use crate::portal::Portal;
 use crate::wireguard::WireGuard;
 use vpnd_config::access_profile::WALLED;
@@ -69,6 +70,8 @@ pub(crate) struct Service {
     audit: Option<Recorder>,
     /// Why sessions end, until they are over in the store.
     reasons: Mutex<HashMap<SessionId, &'static str>>,
+    /// The revocations that the worker has now.
+    revoked_now: Mutex<Vec<Revocation>>,
     /// Sessions of the process before whose clients have not attached yet, and their devices.
     absent: Mutex<leftover::Absent>,
     /// `None` if it is not enabled.
@@ -120,6 +123,7 @@ impl Service {
             clocks,
             audit: None,
             reasons: Mutex::default(),
+            revoked_now: Mutex::default(),
             absent: Mutex::default(),
             wireguard: None,
             fleet: None,
@@ -199,7 +203,8 @@ impl Service {
         let until_s = self.lease_end_s(expires_s);
         let leased = lease::acquire(profile.pools(), &*self.store, wanted, session, started_s, until_s);
         let account = account(user)?;
-        if let (Ok(Acquired { addresses, .. }), Some(grant)) = (&leased, self.grants().get_mut(&session)) {
+        if let (Ok(Acquired { addresses, .. }), Some(grant)) = (&leased, lock(&self.grants).get_mut(&session))
+        {
             (grant.start.ipv4, grant.start.ipv6) = (addresses.v4, addresses.v6);
         }
         match leased {
@@ -220,7 +225,7 @@ impl Service {
                 }))
             }
             Err(error) => {
-                self.grants().remove(&session);
+                lock(&self.grants).remove(&session);
                 error.reply()
             }
         }
@@ -228,7 +233,7 @@ impl Service {
 
     /// `false` if too many grants wait for their sessions, of this user or of all.
     fn grant(&self, session: SessionId, grant: Grant, of_user: usize) -> bool {
-        let mut grants = self.grants();
+        let mut grants = lock(&self.grants);
         let is_full = |grants: &HashMap<SessionId, Grant>| {
             let under_way = grants.values().filter(|other| other.user == grant.user).count();
             grants.len() >= MAX_GRANTS || under_way >= of_user
@@ -268,7 +273,7 @@ impl Service {
         Some(match write {
             Write::Keep { session, tokens, epoch } => {
                 let (id, tokens) = (SessionId(session.into()), tokens.into_tokens());
-                let grant = self.grants().remove(&id);
+                let grant = lock(&self.grants).remove(&id);
                 // The user may be disabled by an order that the store does not have.
                 let is_held = |grant: &Grant| self.store.kicks().holds(&grant.start.user).unwrap_or(true);
                 let end_s = |grant: &Grant| grant.started_s.saturating_add(GRANT_LIFETIME_S);
@@ -310,20 +315,19 @@ impl Service {
             }
             Write::End(session) => {
                 let session = SessionId(session.into());
-                self.grants().remove(&session);
+                lock(&self.grants).remove(&session);
                 self.portal.heard().ended(session);
                 SessionChange::End(session)
             }
             Write::Ended { session, code, .. } => {
                 let session = SessionId(session.into());
                 self.note_reason(session, code.name());
-                // A session that a revocation has ended, as of a device, is not in the store any more.
-                if code == Code::Kicked {
-                    let user = match self.store.session(session, now_s) {
-                        Ok(record) => record.map(|record| record.user),
-                        Err(_) => self.portal.heard().owner(session).map(|(user, _)| user),
-                    };
-                    user.into_iter().for_each(|user| self.portal.kicked(user));
+                // A revocation, as of a device, ends no visit.
+                if code == Code::Kicked
+                    && let Ok(Some((user, device))) = self.owner_of(session, now_s)
+                    && !lock(&self.revoked_now).iter().any(|revocation| revocation.ends(user, device))
+                {
+                    self.portal.kicked(user);
                 }
                 return None;
             }
@@ -384,6 +388,8 @@ impl Service {
     }
 
     fn revocations(&self, query: &RevocationQuery) -> Result<Revocations, StoreError> {
+        // The worker has carried out the last ones.
+        lock(&self.revoked_now).clear();
         // The end of a user's time is a date in a calendar, so it goes by the clock that people
         // set.
         let expired = self.store.end_expired((self.clocks.wall)())?;
@@ -421,9 +427,11 @@ impl Service {
                 break;
             }
         }
+        read.truncate(found.len());
         if let Some(courier) = self.courier() {
-            courier.has_read(&read[..found.len()], begun);
+            courier.has_read(&read, begun);
         }
+        *lock(&self.revoked_now) = read;
         Ok(Revocations { seen, found, ..all })
     }
 
@@ -447,10 +455,6 @@ impl Service {
             device: revocation.device.map(|device| ByteArray::from(device.0)),
             groups,
         })
-    }
-
-    fn grants(&self) -> std::sync::MutexGuard<'_, HashMap<SessionId, Grant>> {
-        self.grants.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

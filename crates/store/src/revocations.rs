@@ -18,6 +18,15 @@ pub struct Revocation {
     pub device: Option<DeviceId>,
 }
 
+impl Revocation {
+    /// Whether it ends the sessions of this device.
+    #[must_use]
+    pub fn ends(&self, user: UserId, device: DeviceId) -> bool {
+        let is_of_device = self.device.is_none_or(|revoked| revoked == device);
+        self.user == user && self.cause != RevocationCause::Groups && is_of_device
+    }
+}
+
 /// The revocations of a gateway. Methods of [`crate::Users`] and [`crate::Sessions`] make some,
 /// too.
 ///

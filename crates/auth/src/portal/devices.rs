@@ -8,12 +8,13 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Portal, first, now};
 use crate::access::Decided;
 use crate::authenticator::allowances::Allowances;
+use crate::notices::lock;
 use crate::wireguard::WireGuard;
 use crate::wireguard::configuration::Configuration;
 use crate::wireguard::new_device;
@@ -50,15 +51,11 @@ pub(crate) struct Offer {
 impl Portal {
     /// Users may add WireGuard devices from now on, with this in their files, or none.
     pub(crate) fn offer(&self, offer: Option<Offer>) {
-        *self.offered.lock().unwrap_or_else(PoisonError::into_inner) = offer.map(Arc::new);
-    }
-
-    fn changes(&self) -> MutexGuard<'_, Allowances> {
-        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.offered) = offer.map(Arc::new);
     }
 
     fn offered(&self) -> Option<Arc<Offer>> {
-        self.offered.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.offered).clone()
     }
 
     /// The user's profile, if it lets WireGuard devices in.
@@ -75,7 +72,7 @@ impl Portal {
         if !self.visits().is_recent(&browser.token, now()) {
             return Ok(Err(DeviceChange::LogInAgain));
         }
-        let is_too_often = self.changes().take(user.id, now()).is_err();
+        let is_too_often = lock(&self.changes).take(user.id, now()).is_err();
         Ok(if is_too_often { Err(DeviceChange::TooOften) } else { Ok(user) })
     }
 

@@ -22,7 +22,7 @@ const PAUSE: Duration = Duration::from_secs(2);
 /// Sightings of one write.
 const PART: usize = 256;
 
-type Owner = (UserId, DeviceId);
+pub(crate) type Owner = (UserId, DeviceId);
 
 pub(crate) struct Heard {
     owners: HashMap<SessionId, Owner>,

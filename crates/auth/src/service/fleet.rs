@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 use vpnd_ipc::gateway::auth::{
@@ -23,7 +23,7 @@ use vpnd_store::{Absences, Begun, HeldSession, Kicks, LeaseOwner, SessionRecord,
 use vpnd_sys::clock::now;
 
 use super::{Authenticator, Courier, Service, recording};
-use crate::notices::Notices;
+use crate::notices::{Notices, lock};
 use crate::portal::Portal;
 use crate::whois::Answers;
 
@@ -48,14 +48,10 @@ pub(super) struct Member {
 }
 
 impl Member {
-    fn drain_permitted(&self) -> MutexGuard<'_, Option<Time>> {
-        self.permitted.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Whether the worker's word on a drain is newer than the store's, which has one as soon as it is
     /// permitted, so that no other gateway is drained meanwhile.
     fn is_known_to_drain(&self, is_draining: bool) -> bool {
-        let mut permitted = self.drain_permitted();
+        let mut permitted = lock(&self.permitted);
         let begins = !is_draining && permitted.is_some_and(|at| now().since(at) < DRAIN_BEGINS_WITHIN);
         if !begins {
             *permitted = None;
@@ -95,7 +91,7 @@ impl Answer<DrainHere> for Service {
         self.from_store(|service| {
             let is_permitted = service.store.drain_unless_last()?;
             if let Some(member) = &service.fleet {
-                *member.drain_permitted() = is_permitted.then(now);
+                *lock(&member.permitted) = is_permitted.then(now);
             }
             Ok(is_permitted)
         })

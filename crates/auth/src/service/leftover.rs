@@ -12,8 +12,8 @@
 //! and is over after the silence that ends such sessions.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -21,6 +21,7 @@ use vpnd_proto::control::Code;
 use vpnd_proto::session::{DeviceId, SessionId};
 
 use super::{GRANT_LIFETIME_S, Service};
+use crate::notices::lock;
 use vpnd_config::AccessProfiles;
 use vpnd_ipc::gateway::auth::{MAX_WRITES, Traffic, Write, id};
 use vpnd_store::StoreError;
@@ -91,7 +92,7 @@ impl Service {
         let mut heard = self.portal.heard();
         live.iter().for_each(|session| heard.goes_on(session.id, session.owner, session.device));
         drop(heard);
-        let mut absent = self.absent();
+        let mut absent = lock(&self.absent);
         for session in live {
             absent.of_devices.extend(session.wireguard.map(|_| session.id));
             absent.add(session.id, (session.user, session.device));
@@ -101,7 +102,7 @@ impl Service {
 
     /// The worker carries these sessions.
     pub(super) fn are_there(&self, sessions: impl Iterator<Item = SessionId>) {
-        let mut absent = self.absent();
+        let mut absent = lock(&self.absent);
         for session in sessions {
             absent.remove(session);
         }
@@ -119,7 +120,7 @@ impl Service {
     /// Ends those absent sessions to which no client could attach; those of WireGuard devices only
     /// `with_devices`.
     pub(super) fn end_misfits(&self, with_devices: bool) {
-        let mut absent = self.absent().sessions(with_devices);
+        let mut absent = lock(&self.absent).sessions(with_devices);
         // Those that the store can't say anything about stay.
         absent.retain(|session| matches!(self.usable(*session), Ok(None)));
         self.end(absent, Code::Token);
@@ -163,13 +164,13 @@ impl Service {
 
     /// Ends the sessions of before whose clients have not attached.
     pub(super) fn end_absent(&self) {
-        let absent = std::mem::take(&mut *self.absent());
+        let absent = std::mem::take(&mut *lock(&self.absent));
         self.end(absent.holders.into_keys(), Code::Idle);
     }
 
     /// Ends those of WireGuard devices.
     pub(super) fn end_absent_devices(&self) {
-        let absent = self.absent().of_devices.iter().copied().collect::<Vec<_>>();
+        let absent = lock(&self.absent).of_devices.iter().copied().collect::<Vec<_>>();
         self.end(absent, Code::Idle);
     }
 
@@ -182,7 +183,7 @@ impl Service {
     ) -> Result<(), StoreError> {
         let now_s = (self.clocks.steady)();
         let mut orphans = self.store.orphaned(now_s)?;
-        let grants = self.grants();
+        let grants = lock(&self.grants);
         // A session gets its lease before it is in the store.
         orphans.retain(|session| {
             let grant = grants.get(session);
@@ -207,13 +208,9 @@ impl Service {
     pub(super) fn ends(&self, sessions: impl IntoIterator<Item = SessionId>, code: Code) -> Vec<Write> {
         let traffic = Traffic::default();
         let end = |session| {
-            self.absent().remove(session);
+            lock(&self.absent).remove(session);
             [Write::Ended { session: id(session), code, traffic }, Write::End(id(session))]
         };
         sessions.into_iter().flat_map(end).collect()
-    }
-
-    pub(super) fn absent(&self) -> std::sync::MutexGuard<'_, Absent> {
-        self.absent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -4,16 +4,16 @@
 //! granted to; the worker only says from where a client is heard, and why a session ends that is
 //! over in the store.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::net::IpAddr;
-use std::sync::{Arc, MutexGuard, PoisonError};
-use vpnd_ipc::gateway::auth::Reason;
+use std::sync::Arc;
 
 use vpnd_proto::session::{DeviceId, SessionId};
 
 use super::{MAX_GRANTS, Service};
+use crate::notices::lock;
 use crate::portal::Portal;
-use vpnd_ipc::gateway::auth::{AuditHealth, Write};
+use vpnd_ipc::gateway::auth::{AuditHealth, Reason, Write};
 use vpnd_store::audit::recorder::Recorder;
 use vpnd_store::audit::{Event, Move, SessionStart};
 use vpnd_store::{SessionChange, User};
@@ -76,7 +76,7 @@ impl Service {
         }
         for change in changes {
             if let SessionChange::End(session) = change
-                && let reason = self.reasons().remove(session)
+                && let reason = lock(&self.reasons).remove(session)
                 && !failed.contains(session)
             {
                 let reason = reason.unwrap_or("not-stated").to_owned();
@@ -94,15 +94,11 @@ impl Service {
 
     /// A session will end for this reason.
     pub(super) fn note_reason(&self, session: SessionId, reason: &'static str) {
-        let mut reasons = self.reasons();
+        let mut reasons = lock(&self.reasons);
         // Those of sessions that never end are the worker's fault.
         if reasons.len() >= MAX_GRANTS {
             reasons.clear();
         }
         reasons.insert(session, reason);
-    }
-
-    fn reasons(&self) -> MutexGuard<'_, HashMap<SessionId, &'static str>> {
-        self.reasons.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

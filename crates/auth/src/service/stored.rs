@@ -9,6 +9,7 @@ use vpnd_proto::session::{DeviceId, SessionId};
 
 use super::{Service, account, latest_end_s};
 use crate::lease::Addresses;
+use crate::notices::lock;
 use vpnd_ipc::gateway::auth::{Leased, StoredSession};
 use vpnd_store::{Family, Lease, LeaseOwner, SessionRecord, StoreError, User};
 
@@ -23,7 +24,7 @@ impl Service {
         let Leased { ipv4: v4, ipv6: v6 } = session.addresses;
         self.portal.heard().goes_on(id, user.id, DeviceId(session.device.into()));
         self.accounting().restored(id, user, Addresses { v4, v6 });
-        self.absent().remove(id);
+        lock(&self.absent).remove(id);
         session
     }
 
@@ -31,16 +32,14 @@ impl Service {
     pub(super) fn usable(&self, id: SessionId) -> Result<Option<(StoredSession, User)>, StoreError> {
         let Some(record) = self.store.session(id, (self.clocks.steady)())? else { return Ok(None) };
         let Some(user) = self.store.user_by_id(record.user)? else { return Ok(None) };
-        let leases = self.leases(&record)?;
-        Ok(self.usable_by(&record, &user, &leases).map(|session| (session, user)))
+        Ok(self.usable_by(&record, &user, &self.leases(&record)?).map(|session| (session, user)))
     }
 
     /// The session, if it is this user's and its client may go on with it.
     pub(super) fn usable_of(&self, id: SessionId, user: &User) -> Result<Option<StoredSession>, StoreError> {
         let record = self.store.session(id, (self.clocks.steady)())?;
         let Some(record) = record.filter(|record| record.user == user.id) else { return Ok(None) };
-        let leases = self.leases(&record)?;
-        Ok(self.usable_by(&record, user, &leases))
+        Ok(self.usable_by(&record, user, &self.leases(&record)?))
     }
 
     /// The newest lease of the session's device in each family.

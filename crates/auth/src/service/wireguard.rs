@@ -12,7 +12,9 @@ use vpnd_proto::session::{DeviceId, SessionId};
 use super::{Service, latest_end_s};
 use crate::authenticator::{Authenticated, DeviceOutcome};
 use crate::lease::Addresses;
+use crate::notices::lock;
 use crate::portal::devices::Offer;
+use crate::portal::heard::Owner;
 use crate::wireguard::WireGuard;
 use vpnd_config::Tunnel;
 use vpnd_config::factor::Factors;
@@ -136,7 +138,7 @@ impl Service {
     /// The session that the process before this one has left of the device, unless the next one would
     /// last longer. So a device that comes back costs the store little: thousands do after a restart.
     fn go_on(&self, user: &Authenticated, device: DeviceId) -> Result<Option<Granted>, Reason> {
-        let before = self.absent().of(&user.name, device);
+        let before = lock(&self.absent).of(&user.name, device);
         let [session] = before[..] else { return Ok(None) };
         let failed = |error: StoreError| Reason::cut(&error.to_string());
         let stored = self.usable_of(session, user).map_err(failed)?;
@@ -154,7 +156,7 @@ impl Service {
         }
         let Leased { ipv4: v4, ipv6: v6 } = stored.addresses;
         self.accounting().restored(session, user, Addresses { v4, v6 });
-        self.absent().remove(session);
+        lock(&self.absent).remove(session);
         Ok(Some(Granted {
             account: stored.account,
             session: id(session),
@@ -174,15 +176,15 @@ impl Service {
     /// new one is kept: a WireGuard client attaches to none.
     fn replace_before(&self, reply: &LoginReply, user: &str, device: DeviceId) {
         let LoginReply::Granted(granted) = reply else { return };
-        let before = self.absent().of(user, device);
-        if let Some(grant) = self.grants().get_mut(&SessionId(granted.session.into())) {
+        let before = lock(&self.absent).of(user, device);
+        if let Some(grant) = lock(&self.grants).get_mut(&SessionId(granted.session.into())) {
             grant.before = before;
         }
     }
 
     /// The sessions whose place those take that are to be kept.
     pub(super) fn replaced_by(&self, writes: &[Write]) -> Vec<SessionId> {
-        let grants = self.grants();
+        let grants = lock(&self.grants);
         let kept = writes.iter().filter_map(|write| match write {
             Write::Keep { session, .. } => grants.get(&SessionId((*session).into())),
             _ => None,
@@ -195,7 +197,7 @@ impl Service {
     /// the store. Returns the sessions for which a kick could not be kept.
     pub(super) fn note_devices(&self, writes: &[Write], now_s: u64) -> Vec<SessionId> {
         let Some(wireguard) = &self.wireguard else { return Vec::new() };
-        let owner = |session: ByteArray<16>| -> Result<Option<(UserId, DeviceId)>, StoreError> {
+        let owner = |session: ByteArray<16>| -> Result<Option<Owner>, StoreError> {
             let owner = self.owner_of(SessionId(session.into()), now_s)?;
             Ok(owner.filter(|(user, device)| wireguard.has_device(*user, *device)))
         };
@@ -241,7 +243,7 @@ impl Service {
 
     /// The user and the device of a session: as this process remembers, which neither waits for the
     /// store nor fails with it, or else by the store.
-    fn owner_of(&self, session: SessionId, now_s: u64) -> Result<Option<(UserId, DeviceId)>, StoreError> {
+    pub(super) fn owner_of(&self, session: SessionId, now_s: u64) -> Result<Option<Owner>, StoreError> {
         let remembered = self.portal.heard().owner(session);
         if remembered.is_some() {
             return Ok(remembered);

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use parking_lot::Mutex;
 use vpnd_proto::session::SessionId;
 
-use crate::{Revocation, RevocationCause, SessionChange, SessionRecord};
+use crate::{Revocation, SessionChange, SessionRecord};
 
 /// Sessions that are over are removed when there are this many more.
 const SWEEP: usize = 4096;
@@ -87,11 +87,7 @@ impl Mirror {
         let mut known = self.known.lock();
         known.removals += 1;
         known.sessions.retain(|_, session| {
-            !revocations.iter().any(|revocation| {
-                revocation.user == session.user
-                    && revocation.cause != RevocationCause::Groups
-                    && revocation.device.is_none_or(|device| device == session.device)
-            })
+            !revocations.iter().any(|revocation| revocation.ends(session.user, session.device))
         });
     }
 }
@@ -106,8 +102,8 @@ impl Known {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::UserId;
     use crate::conformance::session_of;
+    use crate::{RevocationCause, UserId};
 
     #[test]
     fn a_revoked_session_is_forgotten_and_others_stay() {

@@ -3,6 +3,7 @@
 mod simulation;
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -10,7 +11,7 @@ use minicbor::bytes::ByteArray;
 use sha2::{Digest as _, Sha256};
 use vpnd_ipc::gateway::auth::{
     BrowserLogin, BrowserLoginReply, Commit, DrainHere, Dropped, GatewayReport, GatewaysQuery, LoginReply,
-    LoginRequest, MissingQuery, SessionClaim, TokenHashes, Write,
+    LoginRequest, MissingQuery, RevocationQuery, SessionClaim, TokenHashes, Traffic, Write,
 };
 use vpnd_ipc::gateway::portal::connect::{
     AnswerToClient, CodeEnd, ConnectEnd, ConnectPage, ConnectQuery, TypedCode,
@@ -21,7 +22,7 @@ use vpnd_ipc::gateway::portal::{Browser, LogOut, LoginStep, OverviewQuery, Porta
 use vpnd_ipc::gateway::refusal::Refusal;
 use vpnd_ipc::request::Answer;
 use vpnd_proto::attach::{Token as AttachToken, Tokens};
-use vpnd_proto::control::{Grant, SecretText, Text, UserName};
+use vpnd_proto::control::{Code, Grant, SecretText, Text, UserName};
 use vpnd_proto::session::{DeviceId, SessionId};
 use vpnd_proto::time::Time;
 use vpnd_store::Store;
@@ -369,6 +370,41 @@ async fn a_login_in_a_browser_may_be_at_any_gateway_and_counts_once() {
     for service in &pair.services {
         assert!(at_portal(service, OverviewQuery(browser.clone())).await.is_none(), "logged out at both");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kick_ends_visits_while_the_database_is_silent_and_the_removal_of_a_device_ends_none() {
+    let Some(pair) = pair() else { return };
+    let [first, _] = &pair.services;
+    let mut sessions = Vec::new();
+    for device in 1..=5 {
+        let session = granted(first, device).await;
+        assert!(ask(first, keep(session, 1)).await.failed.is_empty());
+        sessions.push(session);
+    }
+    let kicked = |session: &ByteArray<16>| {
+        let (code, traffic) = (Code::Kicked, Traffic::default());
+        [Write::Ended { session: *session, code, traffic }, Write::End(*session)]
+    };
+    first.portal().switch(true);
+    browser_at(first, [198, 51, 100, 7]).await;
+    let revocations = |seen| RevocationQuery { seen, history: None };
+    let seen = ask(first, revocations(None)).await.seen;
+    assert!(first.store.remove_device("ann", DeviceId([1; 16]), 1).unwrap());
+    let found = ask(first, revocations(Some(seen))).await;
+    assert_eq!(found.found.len(), 1);
+    ask(first, Commit(kicked(&sessions.remove(0)).into())).await;
+    assert_eq!(first.portal().visitors().len(), 1);
+
+    assert!(ask(first, revocations(Some(found.seen))).await.found.is_empty(), "it is carried out");
+    pair.cluster.pause(true);
+    let begun = Instant::now();
+    let done = ask(first, Commit(sessions.iter().flat_map(kicked).collect())).await;
+    let elapsed = begun.elapsed();
+    pair.cluster.pause(false);
+    assert!(done.failed.is_empty() && first.portal().visitors().is_empty());
+    // The store puts changes off after two.
+    assert!(elapsed < Duration::from_secs(4), "the control plane waits: {elapsed:?}");
 }
 
 const DESK: &str = "[portal]\nenabled = true\ncertificate = 'p'\nkey = 'k'\nhelp_desk_groups = 'staff'\n";
