@@ -187,14 +187,10 @@ impl WireGuard {
         state.profiles += 1;
     }
 
-    /// Whether this is a WireGuard device of the user: anybody's own client may claim its id.
+    /// Whether this is a WireGuard device of the user: anybody's own client may claim its id. One that
+    /// has a session here is known: it has shaken hands.
     pub(crate) fn has_device(&self, user: UserId, device: DeviceId) -> bool {
-        let is_known = || self.state().devices.contains(&(user, device));
-        // One that was removed since has nothing to be kept, so only others are worth a question.
-        is_known() || {
-            self.refresh_or_log();
-            is_known()
-        }
+        self.state().devices.contains(&(user, device))
     }
 
     /// Whether a device has shown this key a moment ago: the worker could ask for any peer.

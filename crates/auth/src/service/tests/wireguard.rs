@@ -192,6 +192,16 @@ async fn the_devices_that_talk_to_an_address_are_found_wherever_they_were_heard(
 }
 
 #[tokio::test]
+async fn the_worker_has_devices_read_and_no_commit_does() {
+    let bench = Bench::new("");
+    let ann = bench.service.store.user("ann").unwrap().unwrap().id;
+    let knows = || bench.service.wireguard.as_ref().unwrap().has_device(ann, PHONE);
+    assert!(!knows(), "it is new");
+    ask(&bench.service, PeersQuery(0)).await;
+    assert!(knows());
+}
+
+#[tokio::test]
 async fn a_change_of_one_device_reads_no_other_again() {
     let bench = Bench::new("");
     let store = &bench.service.store;
