@@ -32,8 +32,8 @@ const NOTICE_INTERVAL: Duration = Duration::from_millis(400);
 /// Time for a drain to begin that was permitted.
 const DRAIN_BEGINS_WITHIN: Duration = Duration::from_secs(30);
 
-/// Claims that are answered together, at most.
-const MAX_CLAIMS: usize = 128;
+/// Sessions that are read together, at most.
+pub(super) const MAX_CLAIMS: usize = 128;
 
 /// A gateway of a fleet.
 pub(super) struct Member {

@@ -20,11 +20,12 @@ use tokio::time::Instant;
 use vpnd_proto::control::Code;
 use vpnd_proto::session::{DeviceId, SessionId};
 
+use super::fleet::MAX_CLAIMS;
 use super::{GRANT_LIFETIME_S, Service};
 use crate::notices::lock;
 use vpnd_config::AccessProfiles;
 use vpnd_ipc::gateway::auth::{MAX_WRITES, Traffic, Write, id};
-use vpnd_store::StoreError;
+use vpnd_store::{HeldSession, StoreError};
 
 /// The user and the device of a session. Anybody's client may claim the id of another's device.
 type Holder = (String, DeviceId);
@@ -120,10 +121,25 @@ impl Service {
     /// Ends those absent sessions to which no client could attach; those of WireGuard devices only
     /// `with_devices`.
     pub(super) fn end_misfits(&self, with_devices: bool) {
-        let mut absent = lock(&self.absent).sessions(with_devices);
-        // Those that the store can't say anything about stay.
-        absent.retain(|session| matches!(self.usable(*session), Ok(None)));
-        self.end(absent, Code::Token);
+        let absent = lock(&self.absent).sessions(with_devices);
+        let misfits: Vec<_> = absent.chunks(MAX_CLAIMS).flat_map(|part| self.misfits(part)).collect();
+        self.end(misfits, Code::Token);
+    }
+
+    /// Those of these sessions, without those that the store can't say anything about.
+    fn misfits(&self, sessions: &[SessionId]) -> Vec<SessionId> {
+        let held = match self.store.held(sessions, (self.clocks.steady)()) {
+            Ok(held) => held,
+            Err(error) if error.is_for_now() => return Vec::new(),
+            // One that can't be read takes no other with it.
+            Err(_) => vec![None; sessions.len()],
+        };
+        // The embedded store finds none of them together.
+        let is_misfit = |(session, held): &(&SessionId, Option<HeldSession>)| match held {
+            Some(held) => self.usable_by(&held.record, &held.user, &held.leases).is_none(),
+            None => matches!(self.usable(**session), Ok(None)),
+        };
+        sessions.iter().zip(held).filter(is_misfit).map(|(session, _)| *session).collect()
     }
 
     /// Ends leftover sessions when they are due; never returns. `idle` is how long a session may be

@@ -7,6 +7,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -62,6 +63,7 @@ pub struct AtGateway {
     histories: Histories,
     put_off: PutOff,
     link: Mutex<Link>,
+    queries: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -132,7 +134,8 @@ impl Simulated {
         let put_off = PutOff::beside(&state_dir.join(vpnd_config::STORE_FILE_NAME));
         let histories = Histories::of_state_dir(state_dir, true);
         let link = Mutex::default();
-        AtGateway { server: self.clone(), gateway: [number; 16], histories, put_off, link }
+        let (server, gateway, queries) = (self.clone(), [number; 16], AtomicUsize::new(0));
+        AtGateway { server, gateway, histories, put_off, link, queries }
     }
 
     /// Adds a user, whose id is this.
@@ -199,6 +202,11 @@ impl AtGateway {
         self.link.lock().meanwhile = Some(Box::new(work));
     }
 
+    /// Queries until now.
+    pub fn queries(&self) -> usize {
+        self.queries.load(Ordering::Relaxed)
+    }
+
     /// Whether changes of sessions wait for the database.
     pub fn has_put_off(&self) -> bool {
         self.put_off.is_left()
@@ -244,6 +252,7 @@ impl AtGateway {
 
 impl Database for AtGateway {
     fn read<T>(&self, query: impl FnOnce(&Connection<'_>) -> SqlResult<T>) -> Result<T, StoreError> {
+        self.queries.fetch_add(1, Ordering::Relaxed);
         let state = self.server.state.lock();
         self.admit(&state)?;
         Self::explained(query(&Connection::new(&Of(&state.database, self.gateway))))

@@ -480,4 +480,27 @@ async fn no_session_has_two_owners_no_address_two_devices_and_nothing_is_lost() 
     assert!(moves > 100 && losses > 5 && backups > 1 && refusals > 5);
 }
 
+#[tokio::test]
+async fn a_restart_reads_the_sessions_of_before_together() {
+    let mut fleet = Fleet::new(1);
+    (1..=5).for_each(|device| fleet.log_in(device));
+    let gateway = fleet.gateways.iter().max_by_key(|gateway| gateway.members.len()).unwrap();
+    let (store, service) = (&gateway.store, &gateway.service);
+    service.begin(true).unwrap();
+    let left = || store.live_sessions(now_s()).unwrap().len();
+    let before = left();
+    assert!(before > 1, "{before}");
+    let queries = store.queries();
+    service.end_misfits(true);
+    assert_eq!((store.queries() - queries, left()), (1, before));
+    store.cut(true);
+    let other = vpnd_config::testing::smallest("[[profile]]\nname = 'staff'\ngroups = 'staff'\n").profiles;
+    service.access.replace(other);
+    service.end_misfits(true);
+    store.cut(false);
+    assert_eq!(left(), before, "nothing is known of them");
+    service.end_misfits(true);
+    assert_eq!(left(), 0);
+}
+
 mod outage;
