@@ -17,6 +17,8 @@ mod devices;
 mod fleet_report;
 pub mod handover;
 pub(crate) mod hosts;
+#[cfg(test)]
+mod logged;
 pub(crate) mod metrics;
 mod observation;
 mod orders;

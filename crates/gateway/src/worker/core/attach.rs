@@ -188,7 +188,7 @@ async fn tell(core: mpsc::WeakSender<CoreRequest>, request: CoreRequest) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(in crate::worker) mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
@@ -217,7 +217,7 @@ mod tests {
     const SESSION: SessionId = SessionId([1; 16]);
 
     /// A gateway of a fleet, and the end of the auth process.
-    fn core() -> (Core, Channel) {
+    pub(in crate::worker) fn core() -> (Core, Channel) {
         let (ours, theirs) = pair().unwrap();
         let auth = AuthClient::start(Channel::new(ours, MAX_FRAME).unwrap(), Arc::default());
         let registry = Registry::new(auth, &vpnd_config::testing::smallest(FLEET)).unwrap();
@@ -255,7 +255,8 @@ mod tests {
     }
 
     async fn claimed(auth: &Channel) -> (u64, SessionClaim) {
-        let Numbered { number, content } = auth.receive().await.unwrap().unwrap().message;
+        let asked = tokio::time::timeout(Duration::from_secs(10), auth.receive()).await;
+        let Numbered { number, content } = asked.expect("it asks").unwrap().unwrap().message;
         let AuthRequest::Claim(claim) = content else { panic!("{content:?}") };
         (number, claim)
     }

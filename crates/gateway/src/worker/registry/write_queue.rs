@@ -136,11 +136,40 @@ impl WriteQueue {
                     continue;
                 }
                 Ok(Err(error)) => error.to_string(),
-                Err(elapsed) => elapsed.to_string(),
+                Err(_) => {
+                    format!("the auth process has not answered within {} s", COMMIT_TIMEOUT.as_secs())
+                }
             };
-            tracing::error!(error, "sessions can't be stored");
-            failed.extend(part.iter().filter_map(Write::session));
+            let sessions: HashSet<SessionId> = part.iter().filter_map(Write::session).collect();
+            tracing::error!(error, sessions = sessions.len(), "sessions can't be stored");
+            failed.extend(sessions);
         }
         failed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use vpnd_ipc::channel::{Channel, pair};
+    use vpnd_ipc::messages::MAX_FRAME;
+
+    use super::*;
+    use crate::worker::logged::Logged;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_commit_without_an_answer_says_who_has_not_answered_and_for_how_many_sessions() {
+        let (ours, _theirs) = pair().unwrap();
+        let auth = AuthClient::start(Channel::new(ours, MAX_FRAME).unwrap(), Arc::default());
+        let mut queue = WriteQueue::new(auth);
+        let sessions = [1, 2].map(|number| SessionId([number; 16]));
+        sessions.iter().for_each(|session| queue.superseded(*session));
+        sessions.iter().for_each(|session| queue.end(*session));
+        let (logged, _guard) = Logged::start();
+        assert_eq!(queue.commit(Vec::new()).await, sessions.into());
+        let lines = logged.lines();
+        assert!(lines[0].contains("the auth process has not answered within 5 s"), "{lines:?}");
+        assert!(lines[0].contains("sessions=2"), "{lines:?}");
     }
 }

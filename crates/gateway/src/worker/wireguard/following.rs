@@ -47,8 +47,11 @@ impl PeerList {
 
 /// Passes changes on to the core as they come.
 pub(crate) async fn follow(core: Core, auth: AuthClient, mut seen: u64) {
+    let mut is_away = false;
     loop {
-        match auth.request(PeersQuery(seen)).await {
+        let answer = auth.request(PeersQuery(seen)).await;
+        is_away &= answer.is_err();
+        match answer {
             Ok(Some(PeerChanges { seen: last, changed, .. })) => {
                 seen = last;
                 if !changed.is_empty() {
@@ -60,7 +63,9 @@ pub(crate) async fn follow(core: Core, auth: AuthClient, mut seen: u64) {
             }
             Ok(None) | Err(NoReply::Gone(_)) => return,
             Err(NoReply::Failed(error)) => {
-                tracing::error!(%error, "can't tell which WireGuard devices there are");
+                if !std::mem::replace(&mut is_away, true) {
+                    tracing::error!(%error, "can't tell which WireGuard devices there are");
+                }
             }
         }
         tokio::time::sleep(INTERVAL).await;
@@ -87,5 +92,42 @@ pub(crate) async fn take_over(core: Core, auth: AuthClient, addresses: Vec<IpAdd
                 tokio::time::sleep(INTERVAL).await;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use vpnd_ipc::channel::{Channel, pair};
+    use vpnd_ipc::gateway::auth::{AuthRequest, Reason};
+    use vpnd_ipc::messages::MAX_FRAME;
+    use vpnd_ipc::request::{Numbered, encoded};
+
+    use super::*;
+    use crate::worker::core::attach::tests::core;
+    use crate::worker::logged::Logged;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_outage_is_logged_once() {
+        let (ours, theirs) = pair().unwrap();
+        let auth = AuthClient::start(Channel::new(ours, MAX_FRAME).unwrap(), Arc::default());
+        let theirs = Channel::new(theirs, MAX_FRAME).unwrap();
+        let changes = || PeerChanges { own: [1; 32].into(), seen: 0, changed: Vec::new() };
+        let away = || Err(Reason::cut("it is away"));
+        // The last one says that WireGuard is not enabled, which ends it.
+        let answers = [away(), away(), away(), Ok(Some(changes())), away(), away(), Ok(None)];
+        let (logged, _guard) = Logged::start();
+        let ((core, _auth), answer) = (core(), async move {
+            for answer in answers {
+                let asked: Numbered<AuthRequest> = theirs.receive().await.unwrap().unwrap().message;
+                let content = encoded::<Option<PeerChanges>>(&answer);
+                theirs.send(&Numbered { number: asked.number, content }, &[]).await.unwrap();
+            }
+        });
+        tokio::join!(follow(core, auth, 0), answer);
+        let lines = logged.lines();
+        let outages = lines.iter().filter(|line| line.contains("can't tell which WireGuard devices"));
+        assert_eq!(outages.count(), 2, "{lines:?}");
     }
 }
