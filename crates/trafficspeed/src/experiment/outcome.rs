@@ -348,7 +348,7 @@ impl Run {
         self.pairs.iter().map(Pair::communication).sum()
     }
 
-    /// What passed in each second. A last, shorter one would show as a drop that never was.
+    /// Each second's bytes. A last, shorter one would show as a drop that never was.
     pub fn whole_seconds(&self, settings: &Settings) -> &[Interval] {
         let whole = settings.seconds.floor() as usize;
         &self.intervals[..whole.min(self.intervals.len())]

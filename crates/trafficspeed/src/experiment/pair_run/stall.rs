@@ -12,7 +12,7 @@ const SHARE: f64 = 0.01;
 /// only where it lost the same packet four times, since its pauses double: of equal losses of one in
 /// ten packets that is one loss in ten thousand, of several connections all at once it is none.
 const SILENT_SECONDS: usize = 2;
-/// Of fewer seconds than this, one silent second is a standstill: it would decide the figure.
+/// In fewer seconds than this, one silent second is a standstill: it would decide the figure.
 const LEAST_SECONDS: usize = 5;
 /// A task with fewer messages than this in a second that has any may have seconds without.
 const STEADY_MESSAGES: f64 = 20.0;
