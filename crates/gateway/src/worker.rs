@@ -17,8 +17,6 @@ mod devices;
 mod fleet_report;
 pub mod handover;
 pub(crate) mod hosts;
-#[cfg(test)]
-mod logged;
 pub(crate) mod metrics;
 mod observation;
 mod orders;
@@ -31,6 +29,8 @@ pub mod relayed;
 mod releases;
 mod revocation;
 mod settings;
+#[cfg(test)]
+mod testing;
 mod wireguard;
 
 use std::convert::Infallible;

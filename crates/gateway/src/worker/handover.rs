@@ -333,38 +333,18 @@ fn queue_commands(gateway: &mut Gateway, specs: &mut [ShardSpec]) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use vpnd_crypto::{Backend, Suite};
-    use vpnd_proto::control::Network;
-    use vpnd_proto::gateway::{Config, ProfileSettings};
-    use vpnd_proto::session::{LocalSuite, Timers};
-
     use super::*;
-    use crate::worker::auth_client::AuthClient;
+    use crate::worker::testing;
     use vpnd_ipc::channel::pair;
     use vpnd_sys::tun::TunOffloads;
 
     fn registry() -> Registry {
-        let (ours, _theirs) = pair().unwrap();
-        let auth = Channel::new(ours, MAX_FRAME).unwrap();
-        let config = vpnd_config::testing::smallest("");
-        Registry::new(AuthClient::start(auth, Arc::default()), &config).unwrap()
+        let (auth, _) = testing::auth();
+        Registry::new(auth, &vpnd_config::testing::smallest("")).unwrap()
     }
 
     fn gateway() -> Gateway {
-        let config = Config {
-            shards: 1,
-            suites: vec![LocalSuite { suite: Suite::Aes128Gcm, backend: Backend::Ring, mbps: 1 }],
-            features: 0,
-            lab: None,
-            timers: Timers::default(),
-            idle_timeout: None,
-            max_sessions: 1,
-            profiles: ProfileSettings { network: Network::default(), max_sessions_per_user: 1 }.alone(),
-            renewal: None,
-        };
-        Gateway::new(config, vpnd_sys::random::random()).unwrap()
+        testing::gateway(testing::config(1))
     }
 
     fn devices() -> Devices {

@@ -491,9 +491,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_session_that_is_not_taken_up_leaves_nothing() {
-        let (ours, _theirs) = vpnd_ipc::channel::pair().unwrap();
-        let auth = vpnd_ipc::channel::Channel::new(ours, vpnd_ipc::messages::MAX_FRAME).unwrap();
-        let auth = AuthClient::start(auth, std::sync::Arc::default());
+        let (auth, _) = crate::worker::testing::auth();
         let mut registry =
             Registry::new(auth, &vpnd_config::testing::smallest("")).unwrap().releasing(Releases::default());
         let account = Account {

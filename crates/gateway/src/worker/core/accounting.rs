@@ -175,42 +175,28 @@ impl CoreTask {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::sync::atomic::Ordering;
     use std::time::Duration;
 
     use tokio::sync::mpsc;
     use tokio::task::JoinSet;
     use vpnd_config::factor::Factors;
-    use vpnd_crypto::{Backend, EpochSecret, Suite};
-    use vpnd_ipc::channel::{Channel, pair};
+    use vpnd_crypto::EpochSecret;
     use vpnd_ipc::gateway::auth::SourceName;
-    use vpnd_ipc::messages::MAX_FRAME;
     use vpnd_pki::revocation_list::RevocationList;
-    use vpnd_proto::control::{List, Network, Offer, SuiteSpeed, UserName};
-    use vpnd_proto::gateway::{Addresses, Authenticated, Config, Gateway, ProfileSettings};
-    use vpnd_proto::session::{DeviceId, LocalSuite, Timers};
+    use vpnd_proto::control::UserName;
+    use vpnd_proto::gateway::{Addresses, Authenticated, Config, Gateway};
+    use vpnd_proto::session::DeviceId;
 
     use super::*;
-    use crate::worker::auth_client::AuthClient;
     use crate::worker::registry::{Member, Registry, Span};
+    use crate::worker::testing;
 
     const RADIUS: &str = "[[source]]\nname = 'campus'\nkind = 'radius'\nmatch = '*'\nservers = ['radius://192.0.2.1']\n\
         secret_file = 'secret'\naccounting_servers = ['radius://192.0.2.1:1813']\n";
 
     fn gateway(sessions: usize) -> Gateway {
-        let config = Config {
-            shards: 2,
-            suites: vec![LocalSuite { suite: Suite::Aes128Gcm, backend: Backend::Ring, mbps: 1 }],
-            features: 0,
-            lab: None,
-            timers: Timers::default(),
-            idle_timeout: None,
-            max_sessions: sessions,
-            renewal: None,
-            profiles: ProfileSettings { network: Network::default(), max_sessions_per_user: 1 }.alone(),
-        };
-        Gateway::new(config, vpnd_sys::random::random()).unwrap()
+        testing::gateway(Config { shards: 2, ..testing::config(sessions) })
     }
 
     fn user(number: u8) -> UserName {
@@ -242,21 +228,14 @@ mod tests {
             idle_timeout: None,
             elsewhere: 0,
         };
-        let offer = Offer {
-            indexes: List::new(vec![100]).unwrap(),
-            suites: List::new(vec![SuiteSpeed { suite: 1, mbps: 10 }]).unwrap(),
-            features: 0,
-            lab: false,
-        };
         let connection = ConnectionId(number.into());
-        gateway.login(now(), connection, who, &offer, EpochSecret::new([number; 32])).unwrap();
+        gateway.login(now(), connection, who, &testing::offer(), EpochSecret::new([number; 32])).unwrap();
     }
 
     #[tokio::test]
     async fn sessions_that_end_at_once_are_counted_in_one_round_over_the_shards() {
         const SESSIONS: u8 = 200;
-        let (ours, _) = pair().unwrap();
-        let auth = AuthClient::start(Channel::new(ours, MAX_FRAME).unwrap(), Arc::default());
+        let (auth, _) = testing::auth();
         let config = vpnd_config::testing::smallest(RADIUS);
         let (mut gateway, mut registry) = (gateway(SESSIONS.into()), Registry::new(auth, &config).unwrap());
         for number in 1..=SESSIONS {
@@ -285,8 +264,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_order_ends_the_sessions_that_began_before_it_and_no_later_ones() {
-        let (ours, _) = pair().unwrap();
-        let auth = AuthClient::start(Channel::new(ours, MAX_FRAME).unwrap(), Arc::default());
+        let (auth, _) = testing::auth();
         let config = vpnd_config::testing::smallest(RADIUS);
         let (mut gateway, mut registry) = (gateway(3), Registry::new(auth, &config).unwrap());
         for (number, started_s) in [(1, 1_000), (2, 1_001), (3, 1_000)] {

@@ -2,8 +2,8 @@
 //! the control plane goes on.
 //!
 //! Invariants: what was found counts only if nothing has changed for sessions meanwhile: a revocation
-//! that is carried out finds no session that is on its way here. A session moves here only before its
-//! client is told to go elsewhere; one that has moved here is here from then on, with its client or not.
+//! that is carried out finds no session that is on its way here. A session moves here only until its
+//! client is refused, and goes elsewhere; one that has moved here stays, with its client or not.
 
 use tokio::sync::mpsc;
 use vpnd_crypto::EpochSecret;
@@ -188,67 +188,31 @@ async fn tell(core: mpsc::WeakSender<CoreRequest>, request: CoreRequest) {
 }
 
 #[cfg(test)]
-pub(in crate::worker) mod tests {
-    use std::sync::Arc;
+mod tests {
     use std::time::Duration;
 
     use tokio::sync::oneshot;
-    use vpnd_crypto::{Backend, Suite};
-    use vpnd_ipc::channel::{Channel, pair};
+    use vpnd_ipc::channel::Channel;
     use vpnd_ipc::gateway::auth::{
         Account, AuthRequest, Leased, SessionClaim, SourceName, TakenAway, TokenHashes,
     };
-    use vpnd_ipc::messages::MAX_FRAME;
     use vpnd_ipc::request::{Numbered, encoded};
-    use vpnd_pki::revocation_list::RevocationList;
     use vpnd_proto::attach::{Token, Tokens};
-    use vpnd_proto::control::{List, Message, Network, SuiteSpeed, UserName};
-    use vpnd_proto::gateway::{Config, Gateway, ProfileSettings};
-    use vpnd_proto::session::{DeviceId, LocalSuite, SessionId, Timers};
+    use vpnd_proto::control::{Message, UserName};
+    use vpnd_proto::session::{DeviceId, SessionId};
     use vpnd_proto::time::Time;
 
     use super::*;
-    use crate::worker::auth_client::AuthClient;
     use crate::worker::core::{Core, Outgoing};
-    use crate::worker::registry::Registry;
+    use crate::worker::testing;
 
-    const FLEET: &str = "[store]\nengine = 'postgres'\nhosts = ['/run/postgresql']\n[nat]\nmode = 'route'\n\
-        [fleet]\nid = 'campus'\nname = 'gw1'\n";
     const SESSION: SessionId = SessionId([1; 16]);
 
-    /// A gateway of a fleet, and the end of the auth process.
-    pub(in crate::worker) fn core() -> (Core, Channel) {
-        let (ours, theirs) = pair().unwrap();
-        let auth = AuthClient::start(Channel::new(ours, MAX_FRAME).unwrap(), Arc::default());
-        let registry = Registry::new(auth, &vpnd_config::testing::smallest(FLEET)).unwrap();
-        let config = Config {
-            shards: 1,
-            suites: vec![LocalSuite { suite: Suite::Aes128Gcm, backend: Backend::Ring, mbps: 1 }],
-            features: 0,
-            lab: None,
-            timers: Timers::default(),
-            idle_timeout: None,
-            max_sessions: 2,
-            renewal: None,
-            profiles: ProfileSettings { network: Network::default(), max_sessions_per_user: 1 }.alone(),
-        };
-        let gateway = Gateway::new(config, vpnd_sys::random::random()).unwrap();
-        let (shards, _) = vpnd_shard::testing::answering(1);
-        let (_, no_events) = mpsc::channel(1);
-        let (core, _) = Core::start(gateway, shards, no_events, registry, RevocationList::default(), None);
-        (core, Channel::new(theirs, MAX_FRAME).unwrap())
-    }
-
-    /// A client claims the session; what it is told.
+    /// A client claims the session. Returns its outbox.
     async fn attach(core: &Core) -> mpsc::Receiver<Outgoing> {
         let claim = Claim { session: SESSION, token: Token::from_bytes([5; 32]), device: DeviceId([1; 16]) };
-        let offer = Offer {
-            indexes: List::new(vec![100]).unwrap(),
-            suites: List::new(vec![SuiteSpeed { suite: 1, mbps: 10 }]).unwrap(),
-            features: 0,
-            lab: false,
-        };
-        let attaching = Attaching::new(ConnectionId(1), claim, None, offer, EpochSecret::new([1; 32]));
+        let attaching =
+            Attaching::new(ConnectionId(1), claim, None, testing::offer(), EpochSecret::new([1; 32]));
         let (outbox, told) = mpsc::channel(8);
         core.send(CoreRequest::Attach { attaching: Box::new(attaching), outbox }).await.unwrap();
         told
@@ -278,8 +242,8 @@ pub(in crate::worker) mod tests {
         auth.send(&Numbered { number, content: encoded(&Ok(Some(stored))) }, &[]).await.unwrap();
     }
 
-    async fn is_refused(told: &mut mpsc::Receiver<Outgoing>) -> bool {
-        let Some(Outgoing::Message(message)) = told.recv().await else { return false };
+    async fn is_refused(outbox: &mut mpsc::Receiver<Outgoing>) -> bool {
+        let Some(Outgoing::Message(message)) = outbox.recv().await else { return false };
         matches!(*message, Message::Refused(_))
     }
 
@@ -294,10 +258,10 @@ pub(in crate::worker) mod tests {
 
     #[tokio::test]
     async fn a_session_that_moves_here_after_its_client_was_told_to_go_elsewhere_is_here() {
-        let (core, auth) = core();
-        let mut told = attach(&core).await;
+        let (core, auth) = testing::core();
+        let mut outbox = attach(&core).await;
         let (number, claim) = claimed(&auth).await;
-        assert!(is_refused(&mut told).await);
+        assert!(is_refused(&mut outbox).await);
         assert!(now() >= claim.until, "not before that");
         answer(&auth, number).await;
         is_here_and_away(&core).await;
@@ -305,8 +269,8 @@ pub(in crate::worker) mod tests {
 
     #[tokio::test]
     async fn a_session_that_has_moved_here_while_much_has_changed_is_here() {
-        let (core, auth) = core();
-        let mut told = attach(&core).await;
+        let (core, auth) = testing::core();
+        let mut outbox = attach(&core).await;
         for _ in 0..ATTEMPTS {
             let (number, claim) = claimed(&auth).await;
             assert!(now() < claim.until);
@@ -314,7 +278,7 @@ pub(in crate::worker) mod tests {
             core.end(vec![kick]).await.unwrap();
             answer(&auth, number).await;
         }
-        assert!(is_refused(&mut told).await);
+        assert!(is_refused(&mut outbox).await);
         let (number, claim) = claimed(&auth).await;
         assert_eq!(claim.until, Time::ZERO, "it moves no session that its client has taken elsewhere");
         answer(&auth, number).await;

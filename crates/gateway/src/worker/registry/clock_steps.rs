@@ -5,21 +5,18 @@
 //! the privileged parent. A worker that starts later, the next one of an upgrade too, counts from
 //! the same origin.
 
-use std::sync::Arc;
-
-use vpnd_crypto::{Backend, EpochSecret, Suite};
-use vpnd_ipc::channel::{Channel, pair};
-use vpnd_ipc::messages::MAX_FRAME;
-use vpnd_proto::control::{List, Network, Offer, SuiteSpeed};
+use vpnd_crypto::EpochSecret;
+use vpnd_proto::control::Network;
 use vpnd_proto::gateway::{Config, ProfileSettings};
 use vpnd_proto::plane::Activity;
 use vpnd_proto::policy::ProfileId;
-use vpnd_proto::session::{ConnectionId, LocalSuite, Timers};
+use vpnd_proto::session::ConnectionId;
 use vpnd_proto::time::Time;
 
 use vpnd_sys::clock::Origin;
 
 use super::*;
+use crate::worker::testing::{self, offer};
 
 const HOUR_S: u64 = 3_600;
 const LIFETIME_S: u64 = 24 * HOUR_S;
@@ -73,35 +70,18 @@ struct Life {
 }
 
 fn registry(origin: Origin) -> Registry {
-    let (ours, _theirs) = pair().unwrap();
-    let auth = AuthClient::start(Channel::new(ours, MAX_FRAME).unwrap(), Arc::default());
+    let (auth, _) = testing::auth();
     let mut registry = Registry::new(auth, &vpnd_config::testing::smallest("")).unwrap();
     registry.rules.origin = origin;
     registry
 }
 
 fn gateway() -> Gateway {
-    let config = Config {
-        shards: 1,
-        suites: vec![LocalSuite { suite: Suite::Aes128Gcm, backend: Backend::Ring, mbps: 1 }],
-        features: 0,
-        lab: None,
-        timers: Timers::default(),
+    testing::gateway(Config {
         idle_timeout: Some(Duration::from_secs(IDLE_S)),
-        max_sessions: 2,
         profiles: ProfileSettings { network: Network::default(), max_sessions_per_user: 2 }.alone(),
-        renewal: None,
-    };
-    Gateway::new(config, vpnd_sys::random::random()).unwrap()
-}
-
-fn offer() -> Offer {
-    Offer {
-        indexes: List::new(vec![100]).unwrap(),
-        suites: List::new(vec![SuiteSpeed { suite: 1, mbps: 10 }]).unwrap(),
-        features: 0,
-        lab: false,
-    }
+        ..testing::config(2)
+    })
 }
 
 impl Life {

@@ -97,37 +97,30 @@ pub(crate) async fn take_over(core: Core, auth: AuthClient, addresses: Vec<IpAdd
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use vpnd_ipc::channel::{Channel, pair};
     use vpnd_ipc::gateway::auth::{AuthRequest, Reason};
-    use vpnd_ipc::messages::MAX_FRAME;
     use vpnd_ipc::request::{Numbered, encoded};
 
     use super::*;
-    use crate::worker::core::attach::tests::core;
-    use crate::worker::logged::Logged;
+    use crate::worker::testing;
 
-    #[tokio::test(start_paused = true)]
-    async fn an_outage_is_logged_once() {
-        let (ours, theirs) = pair().unwrap();
-        let auth = AuthClient::start(Channel::new(ours, MAX_FRAME).unwrap(), Arc::default());
-        let theirs = Channel::new(theirs, MAX_FRAME).unwrap();
-        let changes = || PeerChanges { own: [1; 32].into(), seen: 0, changed: Vec::new() };
-        let away = || Err(Reason::cut("it is away"));
-        // The last one says that WireGuard is not enabled, which ends it.
-        let answers = [away(), away(), away(), Ok(Some(changes())), away(), away(), Ok(None)];
-        let (logged, _guard) = Logged::start();
-        let ((core, _auth), answer) = (core(), async move {
-            for answer in answers {
-                let asked: Numbered<AuthRequest> = theirs.receive().await.unwrap().unwrap().message;
-                let content = encoded::<Option<PeerChanges>>(&answer);
-                theirs.send(&Numbered { number: asked.number, content }, &[]).await.unwrap();
-            }
+    #[test]
+    fn an_outage_is_logged_once() {
+        let text = testing::logged(async {
+            let (auth, process) = testing::auth();
+            let changes = || PeerChanges { own: [1; 32].into(), seen: 0, changed: Vec::new() };
+            let away = || Err(Reason::cut("it is away"));
+            // The last one says that WireGuard is not enabled, which ends it.
+            let answers = [away(), away(), away(), Ok(Some(changes())), away(), away(), Ok(None)];
+            let ((core, _auth), answer) = (testing::core(), async move {
+                for answer in answers {
+                    let asked: Numbered<AuthRequest> = process.receive().await.unwrap().unwrap().message;
+                    let content = encoded::<Option<PeerChanges>>(&answer);
+                    process.send(&Numbered { number: asked.number, content }, &[]).await.unwrap();
+                }
+            });
+            tokio::join!(follow(core, auth, 0), answer);
         });
-        tokio::join!(follow(core, auth, 0), answer);
-        let lines = logged.lines();
-        let outages = lines.iter().filter(|line| line.contains("can't tell which WireGuard devices"));
-        assert_eq!(outages.count(), 2, "{lines:?}");
+        let outages = text.lines().filter(|line| line.contains("can't tell which WireGuard devices"));
+        assert_eq!(outages.count(), 2, "{text}");
     }
 }
