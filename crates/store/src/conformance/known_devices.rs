@@ -70,7 +70,7 @@ pub(crate) fn devices_that_are_seen_together_are_each_kept(stand: &dyn Stand) {
     let network = |text: &str| Some(text.to_owned());
     let (first, second) = ("198.51.100.0/24", "2001:db8:1::/48");
     store.keep_sightings(&[seen(ann, 2, 40, Some(first)), seen(bob, 3, 50, None)]).unwrap();
-    // One is nobody's, and one has no address.
+    // One is of a user whom the store does not know, and one has no address.
     let all = [
         seen(ann, 1, 60, Some(second)),
         seen(UserId([9; 16]), 1, 60, None),

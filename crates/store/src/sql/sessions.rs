@@ -137,9 +137,9 @@ pub(crate) fn missing(c: &Connection, ids: &[SessionId], now_s: u64) -> Result<V
         "SELECT s.id FROM sessions s JOIN users u ON u.id = s.user_id
          WHERE u.enabled = 1 AND s.id IN (VALUES {marks}) AND s.expires_s > ?{condition}"
     );
-    let there: HashSet<SessionId> =
+    let found: HashSet<SessionId> =
         c.statement(&sql).query_all(values, |row| Ok(SessionId(bytes(row, "id")?)))?;
-    Ok(ids.iter().filter(|id| !there.contains(id)).copied().collect())
+    Ok(ids.iter().filter(|id| !found.contains(id)).copied().collect())
 }
 
 /// All sessions of users who may have one that no other gateway carries.

@@ -62,7 +62,7 @@ pub fn sentences(campaign: &Campaign) -> Vec<String> {
 fn verdicts(campaign: &Campaign, table: &Observations) -> Vec<String> {
     let mut claims = CLAIMS;
     if campaign.is_gateway_limited() {
-        // What a gateway makes of its share, which its authors asked first.
+        // The gateway's cost is what the experiment's authors asked first.
         claims.swap(0, 1);
     }
     let all = all_of_interest(campaign);
