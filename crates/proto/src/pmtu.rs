@@ -10,4 +10,5 @@ pub mod oversize;
 mod search;
 
 pub use mss::clamp_mss;
+pub(crate) use mss::clamp_syn;
 pub use search::{BASE_SIZE, MAX_PROBE_ID, PathMtu, Probe, SearchConfig};

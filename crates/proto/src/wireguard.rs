@@ -42,7 +42,7 @@ pub const REJECT_AFTER_MESSAGES: u64 = u64::MAX - (1 << 13);
 /// A key is neither sealed nor opened with after this time.
 pub const REJECT_AFTER_TIME: Duration = Duration::from_secs(180);
 /// Counters that one reservation may take: few, because what one shard has reserved arrives among
-/// the later counters of others.
+/// the later counters of others. How many those are depends on how long the shard takes to send.
 pub const MAX_RANGE: u16 = 16;
 /// The smallest replay window among clients, boringtun's.
 const SMALLEST_WINDOW: u64 = 1_024;
@@ -175,6 +175,12 @@ impl Sealer {
     #[must_use]
     pub const fn message_len(len: usize) -> usize {
         TRANSPORT_HEADER_LEN + len.next_multiple_of(PADDING) + TAG_LEN
+    }
+
+    /// The most bytes of plaintext that a message of `len` bytes holds.
+    #[must_use]
+    pub(crate) const fn contents_len(len: usize) -> usize {
+        len.saturating_sub(TRANSPORT_HEADER_LEN + TAG_LEN) / PADDING * PADDING
     }
 }
 

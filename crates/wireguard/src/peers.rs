@@ -339,7 +339,7 @@ impl Peers {
             self.on_sent(now, id, true);
         }
         if activity.last_rx != Time::ZERO {
-            self.on_received(now, id, activity.last_rx_packet != Time::ZERO);
+            self.on_received(now, id, activity.last_rx_contents != Time::ZERO);
         }
         if sent_last {
             self.on_sent(now, id, true);

@@ -11,6 +11,7 @@
 mod asking;
 mod beginning;
 mod counts;
+mod first_look;
 pub(super) mod following;
 mod refusals;
 mod turns;
@@ -40,6 +41,7 @@ use crate::worker::quic::as_bound;
 use crate::worker::relayed::Relayed;
 use asking::FromAuth;
 use counts::Counts;
+use first_look::FirstLook;
 use following::PeerList;
 use refusals::Refusals;
 use turns::{Step, Turns};
@@ -105,6 +107,7 @@ pub(crate) struct WireGuard {
     auth: AuthClient,
     socket: Arc<dyn AsyncUdpSocket>,
     queue: HandshakeQueue,
+    first_look: Arc<FirstLook>,
     handshakes: mpsc::Receiver<HandshakeDatagram>,
     answers: mpsc::UnboundedReceiver<FromAuth>,
     answer: mpsc::UnboundedSender<FromAuth>,
@@ -155,7 +158,9 @@ impl WireGuard {
         socket: &Arc<dyn AsyncUdpSocket>,
     ) -> Self {
         let config = Config { own: list.own, shards, backend, limits: Limits::default() };
-        let (queue, handshakes) = HandshakeQueue::new();
+        let first_look = Arc::new(FirstLook::new(list.own));
+        let looking = Arc::clone(&first_look);
+        let (queue, handshakes) = HandshakeQueue::new(Arc::new(move |datagram| looking.look(datagram)));
         let (answer, answers) = mpsc::unbounded_channel();
         let mut this = Self {
             peers: Peers::new(now(), config, vpnd_sys::random::random()),
@@ -168,6 +173,7 @@ impl WireGuard {
             auth: auth.clone(),
             socket: Arc::clone(socket),
             queue,
+            first_look,
             handshakes,
             answers,
             answer,
@@ -354,7 +360,7 @@ impl WireGuard {
     }
 
     pub(super) fn counts(&self) -> BTreeMap<String, u64> {
-        self.counts.all(self.peers.gate_counts())
+        self.counts.all(self.peers.gate_counts(), self.first_look.counts())
     }
 
     /// Devices that got no session lately.

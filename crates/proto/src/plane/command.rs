@@ -378,6 +378,10 @@ pub struct Activity {
     #[n(11)]
     #[cbor(default)]
     pub tx_single: u64,
+    /// When a WireGuard message with contents came last, whether they were passed on or not.
+    #[n(12)]
+    #[cbor(default)]
+    pub last_rx_contents: Time,
 }
 
 impl Activity {
@@ -392,6 +396,7 @@ impl Activity {
             tx_bytes: self.tx_bytes + other.tx_bytes,
             last_rx: self.last_rx.max(other.last_rx),
             last_rx_packet: self.last_rx_packet.max(other.last_rx_packet),
+            last_rx_contents: self.last_rx_contents.max(other.last_rx_contents),
             last_tx: self.last_tx.max(other.last_tx),
             last_tx_packet: self.last_tx_packet.max(other.last_tx_packet),
             tx_halved: self.tx_halved + other.tx_halved,

@@ -19,6 +19,7 @@ use super::reports::Reports;
 use super::session::may_move;
 use super::{DropReason, Endpoint, Event, Opened, Origin, Plane, Slot, find};
 use crate::control::FEATURE_ECN;
+use crate::pmtu;
 use crate::time::Time;
 use crate::wire::{HEADER_LEN, Index};
 use crate::wireguard::{OpenRefused, Opener, Sealer, TransportHeader};
@@ -75,6 +76,11 @@ impl WireGuardReceiver {
     /// The session that its messages are of.
     pub(super) const fn slot(&self) -> Slot {
         self.slot
+    }
+
+    /// The session sends to `endpoint` now: messages from elsewhere are reported again.
+    fn move_to(&mut self, endpoint: Endpoint) {
+        self.heard_at = self.heard_at.map(|(_, since)| (endpoint, since));
     }
 
     /// Whether its newest message came from `endpoint`.
@@ -136,8 +142,12 @@ impl Plane {
                 }
             }
             WireGuardCommand::Move { slot, endpoint } => {
-                if let Some(session) = find(&mut self.sessions, slot) {
-                    session.move_wireguard(endpoint);
+                let Some(session) = find(&mut self.sessions, slot) else { return };
+                session.move_wireguard(endpoint);
+                for index in &session.wireguard_indexes {
+                    if let Some(receiver) = self.wireguard.get_mut(index) {
+                        receiver.move_to(endpoint);
+                    }
                 }
             }
             WireGuardCommand::Unanswered(slot) => {
@@ -165,10 +175,13 @@ impl Plane {
         if len == 0 {
             return Ok(Opened::Consumed);
         }
+        session.activity.last_rx_contents = now;
         // A sender that marks its datagrams has carried the packet's own mark over (RFC 6040), as
         // the kernel's WireGuard does; others mark none.
         let arrival = Arrival { features: FEATURE_ECN, mark: origin.mark, congested: origin.congested };
         let message = &mut message[..HEADER_LEN + len];
+        // Hosts behind a device may announce more than the device carries.
+        pmtu::clamp_syn(&mut message[HEADER_LEN..], Sealer::contents_len(session.path.limit()));
         let accepted =
             session.accept(now, message, HEADER_LEN, arrival, &self.forwarding, &mut self.reports)?;
         session.pass(now, accepted, &mut self.shared)

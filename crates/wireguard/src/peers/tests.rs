@@ -377,6 +377,42 @@ fn a_reply_that_comes_too_late_begins_nothing() {
 }
 
 #[test]
+fn contents_are_answered_with_a_keepalive_even_if_none_was_passed_on() {
+    let (mut client, mut gateway) = pair(1);
+    shake(&mut client, &mut gateway, s(2));
+    for (at, contents, keepalives) in [(s(20), Time::ZERO, 0), (s(40), s(40), 1)] {
+        let activity =
+            Activity { rx_datagrams: 1, last_rx: at, last_rx_contents: contents, ..Activity::default() };
+        gateway.peers.on_activity(at, gateway.peer, &activity);
+        gateway.peers.on_timeout(at + Duration::from_secs(10));
+        gateway.settle(at + Duration::from_secs(10));
+        assert_eq!(gateway.sent.len(), keepalives, "at {at:?}");
+    }
+}
+
+#[test]
+fn traffic_without_an_answer_begins_a_handshake_however_it_is_reported() {
+    let (mut client, mut gateway) = pair(1);
+    shake(&mut client, &mut gateway, s(2));
+    let sent = |at: Time, heard: Time| Activity {
+        tx_packets: 1,
+        last_tx: at,
+        last_tx_packet: at,
+        last_rx: heard,
+        ..Activity::default()
+    };
+    gateway.peers.on_activity(s(20), gateway.peer, &sent(s(20), s(19)));
+    gateway.peers.on_activity(s(34), gateway.peer, &sent(s(33), s(34)));
+    gateway.peers.on_timeout(s(49));
+    gateway.settle(s(49));
+    assert!(gateway.sent.is_empty(), "it was heard after the last packet");
+    gateway.peers.on_activity(s(50), gateway.peer, &sent(s(50), s(49)));
+    gateway.peers.on_timeout(s(66));
+    gateway.settle(s(66));
+    assert_eq!(gateway.sent.len(), 1, "a first message");
+}
+
+#[test]
 fn another_interval_of_keepalives_counts_at_once() {
     let (mut client, mut gateway) = pair(1);
     shake(&mut client, &mut gateway, s(2));

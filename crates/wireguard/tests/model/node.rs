@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use vpnd_crypto::{Backend, Secret};
-use vpnd_proto::plane::Endpoint;
+use vpnd_proto::plane::{Activity, Endpoint};
 use vpnd_proto::session::Random;
 use vpnd_proto::time::Time;
 use vpnd_proto::wire::Index;
@@ -20,6 +20,25 @@ use vpnd_wireguard::peers::{Config, Event, Output, PeerId, Peers};
 use vpnd_wireguard::transport::{Opener, Sealer};
 use zerocopy::IntoBytes as _;
 
+/// Shards report the traffic of their sessions this often.
+const REPORTS: Duration = Duration::from_secs(1);
+
+/// What a gateway's shards report: at once the first message to an index and the newest from
+/// elsewhere, all else now and then.
+#[derive(Default)]
+struct Reports {
+    heard_at: HashMap<Index, Endpoint>,
+    activity: BTreeMap<PeerId, Activity>,
+    due: Option<Time>,
+}
+
+impl Reports {
+    fn activity(&mut self, now: Time, peer: PeerId) -> &mut Activity {
+        self.due.get_or_insert(now + REPORTS);
+        self.activity.entry(peer).or_default()
+    }
+}
+
 /// One end.
 pub(crate) struct Node {
     pub(crate) handshakes: Handshakes,
@@ -27,6 +46,8 @@ pub(crate) struct Node {
     openers: HashMap<Index, (PeerId, Opener)>,
     sealers: BTreeMap<PeerId, Arc<Sealer>>,
     endpoints: BTreeMap<PeerId, Endpoint>,
+    /// `None` at a client, which has no shards.
+    reports: Option<Reports>,
     /// Datagrams to be sent.
     pub(crate) sent: Vec<(Endpoint, Vec<u8>)>,
     pub(crate) events: Vec<Event>,
@@ -51,10 +72,16 @@ impl Node {
             openers: HashMap::new(),
             sealers: BTreeMap::new(),
             endpoints: BTreeMap::new(),
+            reports: None,
             sent: Vec::new(),
             events: Vec::new(),
             day: Duration::from_secs(1_700_000_000),
         }
+    }
+
+    /// With shards, as a gateway.
+    pub(crate) fn with_shards(self) -> Self {
+        Self { reports: Some(Reports::default()), ..self }
     }
 
     pub(crate) fn public(&self) -> PublicKey {
@@ -84,7 +111,10 @@ impl Node {
         match (sealed, self.endpoints.get(&peer)) {
             (Some(_), Some(to)) => {
                 self.sent.push((*to, message));
-                self.peers.on_sent(now, peer, true);
+                match &mut self.reports {
+                    Some(reports) => reports.activity(now, peer).last_tx_packet = now,
+                    None => self.peers.on_sent(now, peer, true),
+                }
             }
             _ => self.peers.on_no_session(now, peer),
         }
@@ -102,12 +132,34 @@ impl Node {
         let (peer, opener) = self.openers.get_mut(&header.receiver)?;
         let peer = *peer;
         let opened = opener.open(now, header, &mut datagram).ok()?;
-        self.peers.on_opened(now, header.receiver, from, opened);
+        let is_reported = self.reports.as_mut().is_none_or(|reports| {
+            let activity = reports.activity(now, peer);
+            activity.last_rx = now;
+            if opened.len > 0 {
+                activity.last_rx_contents = now;
+            }
+            opened.newest && reports.heard_at.insert(header.receiver, from) != Some(from)
+        });
+        if is_reported {
+            self.peers.on_opened(now, header.receiver, from, opened);
+        }
         self.settle(now);
         Some(Data { peer, plaintext: datagram[TRANSPORT_HEADER_LEN..][..opened.len].to_vec() })
     }
 
+    /// When [`Node::timeout`] has something to do.
+    pub(crate) fn poll_timeout(&self) -> Option<Time> {
+        let due = self.reports.as_ref().and_then(|reports| reports.due);
+        self.peers.poll_timeout().into_iter().chain(due).min()
+    }
+
     pub(crate) fn timeout(&mut self, now: Time) {
+        if let Some(reports) = self.reports.as_mut().filter(|reports| reports.due.is_some_and(|at| at <= now)) {
+            reports.due = None;
+            for (peer, activity) in std::mem::take(&mut reports.activity) {
+                self.peers.on_activity(now, peer, &activity);
+            }
+        }
         self.peers.on_timeout(now);
         self.settle(now);
     }
@@ -140,7 +192,12 @@ impl Node {
                 Output::Open { peer, index, opener } => {
                     assert!(self.openers.insert(index, (peer, *opener)).is_none(), "an index is given once");
                 }
-                Output::Close(index) => assert!(self.openers.remove(&index).is_some(), "it was opened"),
+                Output::Close(index) => {
+                    assert!(self.openers.remove(&index).is_some(), "it was opened");
+                    if let Some(reports) = &mut self.reports {
+                        reports.heard_at.remove(&index);
+                    }
+                }
                 Output::Seal(peer, Some(sealer)) => {
                     self.sealers.insert(peer, sealer);
                 }
@@ -149,6 +206,11 @@ impl Node {
                 }
                 Output::Endpoint(peer, endpoint) => {
                     self.endpoints.insert(peer, endpoint);
+                    for (index, at) in self.reports.iter_mut().flat_map(|reports| &mut reports.heard_at) {
+                        if self.openers.get(index).is_some_and(|(opened, _)| *opened == peer) {
+                            *at = endpoint;
+                        }
+                    }
                 }
                 Output::Event(event) => self.events.push(event),
             }

@@ -135,7 +135,7 @@ impl World {
             Limits::default()
         };
         let random = [seeded(random), seeded(random)];
-        Node::new(now, private, limits, random)
+        Node::new(now, private, limits, random).with_shards()
     }
 
     fn add_client(&mut self, private: [u8; 32]) {
@@ -286,7 +286,7 @@ impl World {
 
     fn next_step(&self) -> Option<Time> {
         let nodes = self.clients.iter().map(|client| &client.node).chain([&self.gateway]);
-        let timers = nodes.filter_map(|node| node.peers.poll_timeout());
+        let timers = nodes.filter_map(Node::poll_timeout);
         timers.chain(self.flying.first().map(|delivery| delivery.at)).min().map(|at| at.max(self.now))
     }
 

@@ -18,9 +18,10 @@ impl Counts {
     /// A message of a handshake was dropped.
     pub(super) fn add_dropped(&mut self, dropped: Dropped) {
         match dropped {
-            Dropped::Malformed => self.add("malformed"),
+            // The first look counts them.
+            Dropped::Malformed | Dropped::WrongMac => {}
             // The gate counts them.
-            Dropped::WrongMac | Dropped::CookieSent | Dropped::TooMany => {}
+            Dropped::CookieSent | Dropped::TooMany => {}
             Dropped::UnknownIndex => self.add("unknown_index"),
             Dropped::NotAuthentic => self.add("not_authentic"),
             Dropped::Busy => self.add("busy"),
@@ -39,15 +40,11 @@ impl Counts {
         });
     }
 
-    /// All of them, with those of the gate.
-    pub(super) fn all(&self, gate: gate::Counts) -> BTreeMap<String, u64> {
-        let gate = [
-            ("passed", gate.passed),
-            ("cookies", gate.cookies),
-            ("too_many", gate.too_many),
-            ("wrong_mac", gate.wrong_mac),
-        ];
-        let all = gate.into_iter().chain(self.0.iter().map(|(name, count)| (*name, *count)));
+    /// All of them, with those of the gate and of the first look.
+    pub(super) fn all(&self, gate: gate::Counts, first_look: [(&'static str, u64); 2]) -> BTreeMap<String, u64> {
+        let gate = [("passed", gate.passed), ("cookies", gate.cookies), ("too_many", gate.too_many)];
+        let own = self.0.iter().map(|(name, count)| (*name, *count));
+        let all = gate.into_iter().chain(first_look).chain(own);
         all.map(|(name, count)| (format!("wireguard_{name}"), count)).collect()
     }
 }

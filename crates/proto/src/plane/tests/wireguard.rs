@@ -120,6 +120,30 @@ fn a_stock_client_sends_from_its_own_address_alone_and_only_packets() {
     let mut partial = odd(15, 200);
     partial[0] |= PARTIAL_CHECKSUM;
     assert_eq!(wire.gateway_opens(&mut wire.phone_sends(&partial), HOME), Err(DropReason::BadPacket));
+    let activity = wire.net.gateway.activity(slot(PHONE)).unwrap();
+    assert_eq!((activity.rx_packets, activity.last_rx_contents), (0, wire.net.now), "the peer has spoken");
+}
+
+#[test]
+fn a_syn_announces_no_more_than_the_client_carries() {
+    let mut wire = Wire::new(true);
+    wire.net.gateway.apply(Command::PathSize { slot: slot(PHONE), size: Sealer::message_len(1_280) as u16 });
+    let mut announced = |mss: u16| {
+        let mut packet = packet(15, 200);
+        packet.truncate(20);
+        packet.extend([0xC3, 0x50, 0, 80, 0, 0, 0, 1, 0, 0, 0, 0, 0x60, 2, 0, 0, 0, 0, 0, 0, 2, 4]);
+        packet.extend(mss.to_be_bytes());
+        (packet[3], packet[9]) = (44, 6);
+        packet[10..12].fill(0);
+        let sum = vpnd_packet::checksum::ipv4_header(&packet[..20]);
+        packet[10..12].copy_from_slice(&sum.to_be_bytes());
+        let mut message = wire.phone_sends(&packet);
+        let opened = wire.gateway_opens(&mut message, HOME);
+        let Ok(Opened::Tun(checked)) = opened else { panic!("{opened:?}") };
+        let opened = &message[checked.range()];
+        u16::from_be_bytes([opened[42], opened[43]])
+    };
+    assert_eq!([1_460, 1_200].map(&mut announced), [1_240, 1_200]);
 }
 
 #[test]
@@ -210,7 +234,7 @@ fn both_kinds_of_clients_reach_each_other() {
 #[test]
 fn a_first_message_and_a_newer_one_from_elsewhere_are_reported_once() {
     let mut wire = Wire::new(false);
-    let messages: Vec<_> = (0..4).map(|_| wire.phone_sends(&odd(15, 200))).collect();
+    let messages: Vec<_> = (0..6).map(|_| wire.phone_sends(&odd(15, 200))).collect();
     let heard = |wire: &mut Wire, number: usize, from: &str| {
         wire.gateway_opens(&mut messages[number].clone(), from).unwrap();
         wire.net.now = wire.net.now + Duration::from_millis(50);
@@ -226,7 +250,11 @@ fn a_first_message_and_a_newer_one_from_elsewhere_are_reported_once() {
     assert_eq!(heard(&mut wire, 1, HOME), [endpoint(HOME)]);
     assert_eq!(heard(&mut wire, 0, "203.0.113.66:1"), [], "an older one moves nothing");
     assert_eq!(heard(&mut wire, 2, HOME), []);
-    assert_eq!(heard(&mut wire, 3, "203.0.113.7:1"), [endpoint("203.0.113.7:1")]);
+    let moved = endpoint("203.0.113.7:1");
+    assert_eq!(heard(&mut wire, 3, "203.0.113.7:1"), [moved]);
+    wire.command(WireGuardCommand::Move { slot: slot(PHONE), endpoint: endpoint("203.0.113.66:1") });
+    assert_eq!(heard(&mut wire, 4, "203.0.113.7:1"), [moved], "another's handshake does not keep it away");
+    assert_eq!(heard(&mut wire, 5, "203.0.113.7:1"), []);
 }
 
 #[test]
