@@ -5,19 +5,12 @@
 //! algorithm's own. Hence no table for AES's substitution: it is computed.
 
 use crate::gcm::Gcm;
-use crate::machine::{BYTES_REVERSED, Block, Machine};
+use crate::machine::{Block, Machine};
 use crate::{NONCE_LEN, TAG_LEN};
 
 /// A processor with vectors of `BLOCKS` blocks.
 #[derive(Clone, Copy)]
 pub(crate) struct Emulated<const BLOCKS: usize>;
-
-impl<const BLOCKS: usize> Emulated<BLOCKS> {
-    /// Changes each block.
-    fn each(vector: [u128; BLOCKS], change: impl Fn(Block) -> Block) -> [u128; BLOCKS] {
-        vector.map(|block| u128::from_le_bytes(change(block.to_le_bytes())))
-    }
-}
 
 impl<const BLOCKS: usize> Machine for Emulated<BLOCKS> {
     const BLOCKS: usize = BLOCKS;
@@ -86,7 +79,7 @@ impl<const BLOCKS: usize> Machine for Emulated<BLOCKS> {
     }
 
     fn reversed(self, vector: [u128; BLOCKS]) -> [u128; BLOCKS] {
-        Self::each(vector, |block| BYTES_REVERSED.map(|from| block[usize::from(from)]))
+        vector.map(u128::swap_bytes)
     }
 
     fn swapped(self, vector: [u128; BLOCKS]) -> [u128; BLOCKS] {
@@ -97,16 +90,21 @@ impl<const BLOCKS: usize> Machine for Emulated<BLOCKS> {
         let half = |block: u128, upper: bool| u128::from((if upper { block >> 64 } else { block }) as u64);
         std::array::from_fn(|i| {
             let (a, b) = (half(a[i], HALVES & 0x01 != 0), half(b[i], HALVES & 0x10 != 0));
-            (0..64).fold(0, |sum, bit| sum ^ (a << bit & (b >> bit & 1).wrapping_neg()))
+            let (mut sum, mut bit) = (0, 0);
+            while bit < 64 {
+                sum ^= a << bit & (b >> bit & 1).wrapping_neg();
+                bit += 1;
+            }
+            sum
         })
     }
 
     fn round(self, state: [u128; BLOCKS], round_key: [u128; BLOCKS]) -> [u128; BLOCKS] {
-        self.xor(Self::each(state, |block| mixed(substituted(rows_shifted(block)))), round_key)
+        self.xor(state.map(|block| mixed(substituted(rows_shifted(block)))), round_key)
     }
 
     fn last_round(self, state: [u128; BLOCKS], round_key: [u128; BLOCKS]) -> [u128; BLOCKS] {
-        self.xor(Self::each(state, |block| substituted(rows_shifted(block))), round_key)
+        self.xor(state.map(|block| substituted(rows_shifted(block))), round_key)
     }
 
     fn expand<const R: usize>(gcm: &mut Gcm<Self, R>, key: &[u8]) {
@@ -131,46 +129,66 @@ impl<const BLOCKS: usize> Machine for Emulated<BLOCKS> {
     }
 }
 
+/// A block's bytes, each of them 1.
+const ONES: u128 = u128::MAX / 0xff;
+
+/// The byte in each place.
+const fn everywhere(byte: u8) -> u128 {
+    ONES * byte as u128
+}
+
 /// FIPS 197, section 5.1.2: byte `i` of a block is row `i % 4`, column `i / 4`.
-fn rows_shifted(block: Block) -> Block {
-    std::array::from_fn(|i| block[(i + 4 * (i % 4)) % 16])
+fn rows_shifted(block: u128) -> u128 {
+    let bytes = block.to_le_bytes();
+    u128::from_le_bytes(std::array::from_fn(|i| bytes[(i + 4 * (i % 4)) % 16]))
 }
 
 /// Section 5.1.1: the inverse in the field, which is the 254th power, then the affine map.
-fn substituted(block: Block) -> Block {
+fn substituted(block: u128) -> u128 {
     let square = |block| times(block, block);
     let power_2 = square(block);
     let power_3 = times(power_2, block);
     let power_12 = square(square(power_3));
     let power_15 = times(power_12, power_3);
     let power_240 = square(square(square(square(power_15))));
-    let inverse = times(times(power_240, power_12), power_2);
-    inverse.map(|b| b ^ b.rotate_left(1) ^ b.rotate_left(2) ^ b.rotate_left(3) ^ b.rotate_left(4) ^ 0x63)
+    let b = times(times(power_240, power_12), power_2);
+    b ^ rotated(b, 1) ^ rotated(b, 2) ^ rotated(b, 3) ^ rotated(b, 4) ^ everywhere(0x63)
 }
 
 /// Section 5.1.3.
-fn mixed(block: Block) -> Block {
-    let doubled = block.map(doubled);
-    std::array::from_fn(|i| {
-        let column = i / 4 * 4;
-        let [next, second, third] = [1, 2, 3].map(|rows| column + (i + rows) % 4);
-        doubled[i] ^ doubled[next] ^ block[next] ^ block[second] ^ block[third]
-    })
+fn mixed(block: u128) -> u128 {
+    let [next, second, third] = [1, 2, 3].map(|rows| rows_up(block, rows));
+    doubled(block ^ next) ^ next ^ second ^ third
 }
 
-/// Times x in AES's field.
-fn doubled(byte: u8) -> u8 {
-    byte << 1 ^ 0x1b & (byte >> 7).wrapping_neg()
+/// In each place the byte that lies `rows` rows further in its column.
+fn rows_up(block: u128, rows: u32) -> u128 {
+    let columns = block.to_le_bytes();
+    let rotated = |column: usize| {
+        let bytes = [0, 1, 2, 3].map(|row| columns[4 * column + row]);
+        u128::from(u32::from_le_bytes(bytes).rotate_right(8 * rows)) << (32 * column)
+    };
+    rotated(0) | rotated(1) | rotated(2) | rotated(3)
+}
+
+/// Each byte rotated to the left.
+fn rotated(block: u128, bits: u32) -> u128 {
+    block << bits & everywhere(0xff << bits) | block >> (8 - bits) & everywhere(0xff >> (8 - bits))
+}
+
+/// Each byte times x in AES's field.
+fn doubled(block: u128) -> u128 {
+    (block << 1 & everywhere(0xfe)) ^ ((block >> 7 & ONES) * 0x1b)
 }
 
 /// Products in AES's field, byte by byte.
-fn times(mut a: Block, b: Block) -> Block {
-    let mut product = [0; 16];
-    for bit in 0..8 {
-        for (product, (a, b)) in product.iter_mut().zip(a.into_iter().zip(b)) {
-            *product ^= a & (b >> bit & 1).wrapping_neg();
-        }
-        a = a.map(doubled);
+fn times(mut a: u128, b: u128) -> u128 {
+    let mut product = 0;
+    let mut bit = 0;
+    while bit < 8 {
+        product ^= a & ((b >> bit & ONES) * 0xff);
+        a = doubled(a);
+        bit += 1;
     }
     product
 }

@@ -52,6 +52,10 @@ pub(crate) fn declassified(byte: u8) -> u8 {
 }
 
 fn request(code: u64, arguments: [u64; 5]) -> u64 {
+    // It interprets no such instructions.
+    if cfg!(miri) {
+        return 0;
+    }
     let [a, b, c, d, e] = arguments;
     let request = [code, a, b, c, d, e];
     let answer;

@@ -11,7 +11,7 @@ use crate::{Key, Width};
 /// and how.
 const NIST: &str = include_str!("nist-cavp.txt");
 
-/// Miri takes seconds for a packet.
+/// Miri takes seconds for a key and a packet.
 const STEP: usize = if cfg!(miri) { 100 } else { 1 };
 /// Lines of NIST's between two that are emulated too.
 const STEP_EMULATED: usize = if cfg!(miri) { 1 } else { 10 };
@@ -61,7 +61,9 @@ fn bytes(hex: &str) -> Vec<u8> {
 #[test]
 fn vectors_of_nist() {
     let lines = || NIST.lines().filter(|line| !line.starts_with('#'));
-    assert_eq!((lines().count(), lines().filter(|line| line.contains("FAIL")).count()), (1_500, 387));
+    if cfg!(not(miri)) {
+        assert_eq!((lines().count(), lines().filter(|line| line.contains("FAIL")).count()), (1_500, 387));
+    }
     for (i, line) in lines().enumerate().step_by(STEP) {
         let fields: Vec<&str> = line.split(' ').collect();
         let [key, nonce, aad, text, ciphertext, tag] = fields[..] else { panic!("{line}") };
