@@ -11,6 +11,7 @@
 
 mod file;
 pub(crate) mod kicks;
+mod shown;
 mod walls;
 
 use std::collections::BTreeSet;
@@ -29,6 +30,7 @@ use crate::sql::{self, Optional as _, Row, Transaction, Value, digest, params, s
 use crate::{HandshakeShown, RevocationCause, SessionChange, SessionRecord, StoreError, UserId};
 use file::PutOffFile;
 use kicks::Kicks;
+use shown::Shown;
 use vpnd_sys::clock::wall_s;
 pub(crate) use walls::{Wall, Walls};
 
@@ -211,6 +213,19 @@ impl PutOff {
             transaction.commit()?;
             Ok(vec![true; shown.len()])
         })
+    }
+
+    /// The timestamps that are not in the store yet. To be read before the store is: one may get
+    /// there meanwhile.
+    pub(crate) fn shown(&self) -> Result<Shown, StoreError> {
+        if !self.is_left() {
+            return Ok(Shown::default());
+        }
+        let kept = self.file.with(|database| {
+            let kept = sql::Connection::new(database);
+            kept.statement("SELECT * FROM handshakes").query_all((), shown_from_row)
+        })?;
+        Ok(Shown::new(kept))
     }
 
     /// Keeps that a device was walled, in the store or here.

@@ -28,7 +28,7 @@ pub(crate) use place::plain_files;
 use place::{is_emptied, reachable};
 pub use transfer::Replacement;
 
-use super::{SessionChange, SessionRecord, StoreError, User};
+use super::{HandshakeShown, SessionChange, SessionRecord, StoreError, User};
 use crate::format::{Format, Found};
 use crate::put_off::{PutOff, Wall};
 use crate::sql::{self, Database, Transaction, digest, users};
@@ -166,6 +166,10 @@ impl Database for Sqlite {
 
     fn alter_sessions(&self, changes: &[SessionChange], now_s: u64) -> Result<Vec<bool>, StoreError> {
         self.put_off.change(&self.connections, changes, now_s)
+    }
+
+    fn keep_shown_handshakes(&self, shown: &[HandshakeShown]) -> Result<Vec<bool>, StoreError> {
+        self.put_off.keep_handshakes(&self.connections, shown)
     }
 
     fn wall_device(&self, wall: Wall) -> Result<(), StoreError> {

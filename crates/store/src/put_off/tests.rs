@@ -7,8 +7,8 @@ use super::*;
 use crate::sqlite::Sqlite;
 use crate::sqlite::connections::open;
 use crate::{
-    NewUser, NewWireGuardDevice, PasswordHash, Revocations as _, Sessions as _, UserId, Users as _,
-    WireGuardDevices as _,
+    HandshakeTime, NewUser, NewWireGuardDevice, PasswordHash, Revocations as _, Sessions as _, UserId,
+    Users as _, WireGuardDevices as _,
 };
 use vpnd_config::factor::Factors;
 use vpnd_proto::session::DeviceId;
@@ -225,6 +225,46 @@ fn a_kick_of_a_device_holds_while_another_process_holds_the_store_and_after_that
     assert_eq!(store.catch_up(NOW_S).unwrap(), 0);
     assert!(store.renew_wireguard_device("ann", DeviceId([2; 16]), NOW_S).unwrap());
     assert_eq!(walled_s(&store, 2), None);
+}
+
+/// The latest timestamps of a device, those that it has shown first.
+fn latest(store: &Sqlite, number: u8) -> [Option<HandshakeTime>; 2] {
+    let device = store.find_wireguard_device(&[number; 32], NOW_S).unwrap().unwrap().device;
+    [device.latest, device.latest_own]
+}
+
+/// Those that the devices have shown, where all are read again.
+fn latest_of_all(store: &Sqlite) -> Vec<Option<HandshakeTime>> {
+    let all = store.wireguard_changes(None).unwrap().devices;
+    all.into_iter().map(|owned| owned.device.latest).collect()
+}
+
+#[test]
+fn handshakes_go_on_while_another_process_holds_the_store_and_none_is_forgotten() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, _, other) = store(directory.path());
+    add_devices(&store, [2, 3]);
+    let shown = |time: u8, is_own| HandshakeShown { public_key: [2; 32], time: [time; 12], is_own };
+    store.keep_handshakes(&[shown(1, true)]).unwrap();
+    hold(&other);
+    let began = Instant::now();
+    assert_eq!(store.keep_handshakes(&[shown(5, false), shown(3, true)]).unwrap(), [true; 2]);
+    assert_eq!(store.keep_handshakes(&[shown(4, false)]).unwrap(), [true]);
+    assert!(began.elapsed() < crate::sqlite::connections::BUSY_TIMEOUT, "a device waits for it");
+    assert_eq!(latest(&store, 2), [Some([5; 12]), Some([3; 12])]);
+    assert_eq!(latest_of_all(&store), [Some([5; 12]), None]);
+    // The state after a kill: another process reads it, before the store is caught up and after that.
+    drop(store);
+    let store = Sqlite::open(&directory.path().join("vpnd.db")).unwrap();
+    assert_eq!(latest(&store, 2), [Some([5; 12]), Some([3; 12])]);
+    assert_eq!(latest_of_all(&store), [Some([5; 12]), None]);
+    release(&other);
+    assert_eq!(store.catch_up(NOW_S).unwrap(), 2);
+    let sql = "SELECT latest FROM wireguard_devices WHERE latest IS NOT NULL";
+    let kept: Vec<u8> = other.query_row(sql, (), |row| row.get(0)).unwrap();
+    assert_eq!(kept, [5; 12], "it is in the store itself");
+    assert_eq!(store.keep_handshakes(&[shown(5, false), shown(6, false)]).unwrap(), [false, true]);
+    assert_eq!(store.catch_up(NOW_S).unwrap(), 0);
 }
 
 /// A store that ends no session and walls no device.

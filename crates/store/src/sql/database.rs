@@ -9,7 +9,7 @@ use vpnd_sys::clock::Clocks;
 
 use super::{
     Connection, Transaction, accounts, carriers, digest, events, fixed_addresses, gateways, notices,
-    sessions, users, wireguard,
+    sessions, users,
 };
 use crate::put_off::{PutOff, Wall};
 use crate::{
@@ -55,14 +55,12 @@ pub(crate) trait Database: Send + Sync {
     fn alter_sessions(&self, changes: &[SessionChange], now_s: u64) -> Result<Vec<bool>, StoreError>;
 
     /// Keeps timestamps of handshakes, or puts that off.
-    fn keep_shown_handshakes(&self, shown: &[HandshakeShown]) -> Result<Vec<bool>, StoreError> {
-        self.change(|t| wireguard::keep_handshakes(t, shown).map(Ok))
-    }
+    fn keep_shown_handshakes(&self, shown: &[HandshakeShown]) -> Result<Vec<bool>, StoreError>;
 
     /// Keeps that a device was walled, or puts that off.
     fn wall_device(&self, wall: Wall) -> Result<(), StoreError>;
 
-    /// Changes that were put off. Walls are to be read there before the store is read.
+    /// Changes that were put off. Walls and timestamps are to be read there before the store is read.
     fn put_off(&self) -> &PutOff;
 
     /// The user, who may not log in if they are disabled by a kick that was put off.

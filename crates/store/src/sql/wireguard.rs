@@ -52,9 +52,10 @@ impl<D: Database> WireGuardDevices for D {
         public_key: &[u8; 32],
         now_s: u64,
     ) -> Result<Option<FoundDevice>, StoreError> {
-        let walls = self.put_off().walls()?;
+        let (walls, shown) = (self.put_off().walls()?, self.put_off().shown()?);
         let mut found = self.read(|c| by_key(c, public_key, now_s))?;
         if let Some(found) = &mut found {
+            shown.add_to(&mut found.device);
             found.device.walled_s = found.device.walled_s.or_else(|| walls.of(found));
             found.user.enabled &= !self.put_off().kicks().holds(&found.user.name)?;
         }
@@ -82,7 +83,16 @@ impl<D: Database> WireGuardDevices for D {
     }
 
     fn wireguard_changes(&self, since: Option<u64>) -> Result<DeviceChanges, StoreError> {
-        self.read(|c| changes(c, since))
+        let is_left = self.put_off().is_left();
+        let found = self.read(|c| changes(c, since))?;
+        if !is_left || found.devices.is_empty() {
+            return Ok(found);
+        }
+        // The store once more: what was put off may have got there before it was read.
+        let shown = self.put_off().shown()?;
+        let mut found = self.read(|c| changes(c, since))?;
+        found.devices.iter_mut().for_each(|owned| shown.add_to(&mut owned.device));
+        Ok(found)
     }
 }
 

@@ -160,6 +160,31 @@ async fn a_handshake_is_answered_once_also_after_a_restart() {
 }
 
 #[tokio::test]
+async fn a_device_shakes_hands_while_the_store_is_held_and_no_replay_passes_then_or_after_a_restart() {
+    let mut bench = Bench::new("");
+    let path = bench.directory.path().join(vpnd_config::STORE_FILE_NAME);
+    let holder = rusqlite::Connection::open(path).unwrap();
+    holder.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let first = bench.initiation();
+    assert!(matches!(bench.make(&first).await, Reply::Responded(_)));
+    let own = bench.make(&Step::Initiate(bench.phone.public())).await;
+    assert!(matches!(own, Reply::Initiated(..)), "{own:?}");
+    // All devices are read again, from a store that has not one timestamp.
+    bench.service.wireguard.as_ref().unwrap().profiles_changed();
+    assert_eq!(bench.peers().await, 1);
+    assert!(matches!(bench.make(&first).await, Reply::Refused(NoHandshake::Replayed(_))));
+    holder.execute_batch("ROLLBACK").unwrap();
+    // Nothing has been caught up.
+    bench.restart("");
+    assert!(matches!(bench.make(&first).await, Reply::Refused(NoHandshake::Replayed(_))));
+    assert_eq!(bench.catch_up(), 2);
+    bench.restart("");
+    assert!(matches!(bench.make(&first).await, Reply::Refused(NoHandshake::Replayed(_))));
+    let next = bench.initiation();
+    assert!(matches!(bench.make(&next).await, Reply::Responded(_)), "a later one is none");
+}
+
+#[tokio::test]
 async fn a_handshake_that_another_gateway_has_answered_is_a_replay() {
     let mut bench = Bench::new("");
     let key = vpnd_pki::wireguard_key::open_or_create(bench.directory.path(), 1).unwrap();

@@ -305,6 +305,10 @@ impl Database for AtGateway {
         self.put_off.change(self, changes, now_s)
     }
 
+    fn keep_shown_handshakes(&self, shown: &[HandshakeShown]) -> Result<Vec<bool>, StoreError> {
+        self.put_off.keep_handshakes(self, shown)
+    }
+
     fn wall_device(&self, wall: Wall) -> Result<(), StoreError> {
         self.put_off.wall(self, wall)
     }
