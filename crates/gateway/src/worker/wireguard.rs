@@ -89,6 +89,8 @@ struct Joined {
     slot: Slot,
     /// Whether it reaches nothing but the portal.
     is_walled: bool,
+    /// When its peer had been renewed last, by which its end was decided.
+    renewed_s: u64,
     /// Whether the next one is begun from here.
     is_changed: bool,
 }
@@ -269,6 +271,7 @@ impl WireGuard {
                     let id = self.peers.add(now(), key, at, peer.keepalive());
                     self.renewed.insert(key, peer.renewed_s);
                     self.decide_again(id);
+                    self.begin_renewed(&key, id);
                 }
                 None => {
                     self.renewed.remove(&key);
@@ -308,18 +311,30 @@ impl WireGuard {
         self.peers.endpoint(*self.by_session.get(&id)?)?.local
     }
 
-    /// The peer has a session, in this slot; false if there is no such peer any more.
-    /// With `walled` it reaches nothing but the portal, by what its peer was at that time.
-    pub(super) fn join(&mut self, peer: PublicKey, id: SessionId, slot: Slot, walled: Option<u64>) -> bool {
+    /// The peer has a session, in this slot; false if there is no such peer any more. It takes the
+    /// place of the one before. `renewed_s` is when the peer had been renewed last, by which it was
+    /// decided what the session reaches and when it ends.
+    pub(super) fn join(
+        &mut self,
+        peer: PublicKey,
+        id: SessionId,
+        slot: Slot,
+        is_walled: bool,
+        renewed_s: u64,
+    ) -> bool {
         let Some((key, peer)) = self.peers.by_key(&peer).map(|id| (peer, id)) else { return false };
-        let is_changed = walled.is_some_and(|renewed_s| self.renewed.get(&key) != Some(&renewed_s));
-        if walled.is_some() {
+        let is_changed = is_walled && self.renewed.get(&key) != Some(&renewed_s);
+        if is_walled {
             self.counts.add("walled");
         }
         if is_changed {
             self.decisions.push_back(Decision::Changed(id));
         }
-        self.sessions.insert(peer, Joined { id, slot, is_walled: walled.is_some(), is_changed });
+        let joined = Joined { id, slot, is_walled, renewed_s, is_changed };
+        if let Some(before) = self.sessions.insert(peer, joined) {
+            // The next session in its slot may be another peer's.
+            self.by_slot.remove(&before.slot);
+        }
         self.by_slot.insert(slot, peer);
         self.by_session.insert(id, peer);
         true
@@ -487,3 +502,6 @@ impl WireGuard {
         let _ = self.socket.try_send(&transmit);
     }
 }
+
+#[cfg(test)]
+mod tests;

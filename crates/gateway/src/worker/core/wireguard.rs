@@ -150,7 +150,7 @@ impl CoreTask {
         let made = self.gateway.admit_wireguard(now(), who, self.registry.wireguard_mtu(session));
         let Some(wireguard) = &mut self.wireguard else { return };
         match made {
-            Ok(slot) if wireguard.join(peer, session, slot, is_walled.then_some(renewed_s)) => {
+            Ok(slot) if wireguard.join(peer, session, slot, is_walled, renewed_s) => {
                 let key = peer.short();
                 if is_walled {
                     tracing::info!(%user, device = %name, key, %session, "a WireGuard device reaches the portal alone until it is renewed");
