@@ -10,6 +10,10 @@ use super::{MAX_MTU, MIN_MTU, ServerConfig};
 /// The MTU in a client's file unless another is configured: it fits into every path that carries
 /// IPv6 but for the smallest.
 const DEFAULT_MTU: u16 = MIN_MTU;
+/// Devices of one user unless another number is configured, and the largest number that can be: pages
+/// list all of them.
+const DEFAULT_DEVICES: u64 = 64;
+const MOST_DEVICES: u64 = 128;
 
 /// `[wireguard]`, if it is enabled; for profiles that say nothing else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +22,8 @@ pub struct WireGuard {
     pub mtu: u16,
     /// Clients send something at least so often.
     pub keepalive: Option<Duration>,
+    /// Devices of one user.
+    pub max_devices: u64,
 }
 
 /// Settings of the WireGuard devices of a profile's users.
@@ -29,12 +35,14 @@ pub struct WireGuardProfile {
     pub mtu: u16,
     /// They send something at least so often.
     pub keepalive: Option<Duration>,
+    /// Those of one user, at most.
+    pub max_devices: u64,
 }
 
 /// Settings of a gateway without `[wireguard]`: none is let in.
 impl Default for WireGuardProfile {
     fn default() -> Self {
-        Self { allowed: false, mtu: DEFAULT_MTU, keepalive: None }
+        Self { allowed: false, mtu: DEFAULT_MTU, keepalive: None, max_devices: DEFAULT_DEVICES }
     }
 }
 
@@ -42,7 +50,9 @@ impl WireGuardProfile {
     /// Settings of a profile that says nothing of it.
     pub(super) fn implied(general: Option<WireGuard>) -> Self {
         match general {
-            Some(WireGuard { mtu, keepalive }) => Self { allowed: true, mtu, keepalive },
+            Some(WireGuard { mtu, keepalive, max_devices }) => {
+                Self { allowed: true, mtu, keepalive, max_devices }
+            }
             None => Self::default(),
         }
     }
@@ -58,12 +68,13 @@ pub(super) fn wireguard(
     let enabled = s.flag(p, "enabled", false);
     let mtu = mtu(s, p, "mtu", DEFAULT_MTU, tunnel_mtu);
     let keepalive = keepalive(s, p, "keepalive_s", None);
+    let max_devices = max_devices(s, p, "max_devices", DEFAULT_DEVICES);
     if enabled && requires_certificate {
         let message = "'enabled' in [wireguard] contradicts 'require_client_certificate' in [tls]: a WireGuard client \
                        shows nothing but its key; remove one of them";
         s.problem(p, "enabled", message.to_owned());
     }
-    enabled.then_some(WireGuard { mtu, keepalive })
+    enabled.then_some(WireGuard { mtu, keepalive, max_devices })
 }
 
 /// Reads the keys of a profile, which requires more of a login than a password or not.
@@ -90,6 +101,7 @@ pub(super) fn profile(
         allowed: wanted && !requires,
         mtu: mtu(s, p, "wireguard_mtu", otherwise.mtu, config.tunnel.mtu),
         keepalive: keepalive(s, p, "wireguard_keepalive_s", otherwise.keepalive),
+        max_devices: max_devices(s, p, "wireguard_max_devices", otherwise.max_devices),
     }
 }
 
@@ -113,6 +125,10 @@ fn keepalive(
     let default_s = default.unwrap_or_default().as_secs();
     let seconds = s.number(p, key, 0..=3_600, default_s);
     (seconds > 0).then(|| Duration::from_secs(seconds))
+}
+
+fn max_devices(s: &mut Section<'_>, p: &mut Problems, key: &'static str, default: u64) -> u64 {
+    s.number(p, key, 1..=MOST_DEVICES, default)
 }
 
 #[cfg(test)]
@@ -155,6 +171,21 @@ mod tests {
         assert!(!settings(1).allowed && settings(1).mtu == 1280);
         assert!(!settings(2).allowed, "a key is no second factor");
         assert_eq!((settings(3).allowed, settings(3).keepalive), (true, None));
+    }
+
+    #[test]
+    fn the_number_of_a_users_devices_is_that_of_the_profile_or_of_the_section() {
+        let profiles = "[[profile]]\nname = 'a'\nwireguard_max_devices = 2\n[[profile]]\nname = 'b'\n";
+        let most = |text: &str| -> Vec<u64> {
+            let config = smallest(&format!("{text}{profiles}"));
+            config.profiles.iter().map(|profile| profile.wireguard.max_devices).collect()
+        };
+        assert_eq!(most("[wireguard]\nenabled = true\n"), [2, 64]);
+        assert_eq!(most("[wireguard]\nenabled = true\nmax_devices = 5\n"), [2, 5]);
+        let implied = smallest("[wireguard]\nenabled = true\nmax_devices = 5\n").profiles;
+        assert_eq!(implied.at(0).wireguard.max_devices, 5);
+        let found = problem("[wireguard]\nenabled = true\nmax_devices = 0\n");
+        assert!(found.contains("s:8: 'max_devices' in [wireguard] must be a whole number from 1"), "{found}");
     }
 
     #[test]

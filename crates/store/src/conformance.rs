@@ -39,7 +39,7 @@ macro_rules! tests {
             refresh_tokens: a_refresh_token_is_the_latest_of_its_user_and_goes_with_the_user;
             provider_sessions: a_session_at_a_provider_leads_to_its_user_while_it_is_among_the_latest;
             invitations: an_invitation_is_good_once_until_its_time, an_invitation_goes_with_the_rights_of_its_user, a_user_of_another_source_chooses_codes_by_an_invitation_and_no_password;
-            wireguard: a_wireguard_device_is_one_users_and_comes_back_whole, timestamps_of_handshakes_only_become_later, a_walled_device_is_so_until_it_is_renewed, a_removed_wireguard_device_is_gone_with_its_addresses_and_sessions, each_change_of_who_may_have_which_device_shows, devices_come_with_what_their_users_profiles_depend_on;
+            wireguard: a_wireguard_device_is_one_users_and_comes_back_whole, a_user_has_as_many_wireguard_devices_as_the_next_one_allows, timestamps_of_handshakes_only_become_later, a_walled_device_is_so_until_it_is_renewed, a_removed_wireguard_device_is_gone_with_its_addresses_and_sessions, each_change_of_who_may_have_which_device_shows, devices_come_with_what_their_users_profiles_depend_on;
         }
     };
     ($stand:expr; $($part:ident: $($name:ident),+;)+) => {

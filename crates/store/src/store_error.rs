@@ -74,7 +74,11 @@ pub enum StoreError {
         "a device of '{holder}' has this key already; make another with 'wg genkey', or remove that device"
     )]
     KeyTaken { holder: String },
-    #[error("the user '{name}' has {most} WireGuard devices already; remove one with 'vpnd device remove'")]
+    /// More than the access profile allows.
+    #[error(
+        "the user '{name}' has as many WireGuard devices as the access profile allows ({most}); remove one with \
+         'vpnd device remove', or raise 'wireguard_max_devices' of the profile"
+    )]
     TooManyDevices { name: String, most: u64 },
     /// A source's description of a user that can't be stored.
     #[error("the user '{name}' can't be stored: {detail}")]

@@ -39,6 +39,8 @@ pub struct NewWireGuardDevice {
     /// For people; may be empty.
     pub name: String,
     pub preshared: Option<PresharedKey>,
+    /// WireGuard devices that its user may have, with this one.
+    pub most: u64,
     /// The addresses in its configuration, which stay its own.
     pub addresses: Vec<IpAddr>,
 }

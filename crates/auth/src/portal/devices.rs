@@ -31,6 +31,7 @@ use vpnd_proto::control::Text;
 use vpnd_proto::session::DeviceId;
 use vpnd_store::{Device, NewWireGuardDevice, StoreError, User, WireGuardDevice};
 use vpnd_wireguard::PublicKey;
+use zeroize::Zeroizing;
 
 /// Devices that a user may add and renew at once, and the time for another one.
 const CHANGES: u32 = 20;
@@ -213,6 +214,8 @@ impl Portal {
                 DeviceChange::Added(configuration)
             }
             Err(NotAdded::Full) => DeviceChange::Full,
+            Err(NotAdded::TooMany) => DeviceChange::TooMany,
+            Err(NotAdded::TooManyRoutes) => DeviceChange::TooManyRoutes,
             Err(NotAdded::Unusable | NotAdded::Taken) => DeviceChange::Unusable,
         })
     }
@@ -238,12 +241,16 @@ pub(super) enum NotAdded {
     Unusable,
     /// Another has the key, or another of the user the name.
     Taken,
-    /// No address is free, or the user has too many.
+    /// No address is free.
     Full,
+    /// The user has as many as the access profile allows.
+    TooMany,
+    /// No message has room for its configuration.
+    TooManyRoutes,
 }
 
 impl NewDevice<'_> {
-    /// Whether a device can have this key and this name.
+    /// Whether a device can have this key and this name, and its configuration fits into a message.
     pub(super) fn check(
         &self,
         portal: &Portal,
@@ -256,7 +263,28 @@ impl NewDevice<'_> {
         }
         let is_taken = portal.store.find_wireguard_device(&key.0, (portal.clocks.steady)())?.is_some()
             || portal.wireguard_devices(self.user)?.values().any(is_taken);
-        Ok(if is_taken { Err(NotAdded::Taken) } else { Ok(()) })
+        if is_taken {
+            return Ok(Err(NotAdded::Taken));
+        }
+        // Cut, it would lack networks, which the device then reaches around the tunnel.
+        let longest = [IpAddr::from([255_u8; 4]), IpAddr::from([u16::MAX; 8])];
+        let fits = self.configuration(key, &longest).len() <= MAX_CONFIGURATION;
+        Ok(if fits { Ok(()) } else { Err(NotAdded::TooManyRoutes) })
+    }
+
+    fn configuration(&self, key: PublicKey, addresses: &[IpAddr]) -> Zeroizing<String> {
+        let Self { profile, offer, .. } = self;
+        let configuration = Configuration {
+            private: None,
+            public: key,
+            preshared: None,
+            gateway: offer.wireguard.public(),
+            addresses,
+            endpoint: &offer.endpoint,
+            profile,
+            tunnel: &offer.tunnel,
+        };
+        configuration.text()
     }
 
     /// Adds a device that was checked; its configuration, but for the private key.
@@ -266,33 +294,25 @@ impl NewDevice<'_> {
         key: PublicKey,
         name: &str,
     ) -> Result<Result<Text<MAX_CONFIGURATION>, NotAdded>, StoreError> {
-        let Self { user, profile, offer } = self;
+        let Self { user, profile, .. } = self;
         let new = NewWireGuardDevice {
             public_key: key.0,
             id: new_device::id(key),
             name: name.to_owned(),
             preshared: None,
+            most: profile.wireguard.max_devices,
             addresses: Vec::new(),
         };
         let candidates = profile.pools().iter().map(new_device::candidates).collect();
         let (store, now_s) = (portal.store.as_ref(), (portal.clocks.wall)());
         let addresses = match new_device::add(store, &user.name, new, candidates, now_s) {
             Ok(Some(addresses)) => addresses,
-            Ok(None) | Err(StoreError::TooManyDevices { .. }) => return Ok(Err(NotAdded::Full)),
+            Ok(None) => return Ok(Err(NotAdded::Full)),
+            Err(StoreError::TooManyDevices { .. }) => return Ok(Err(NotAdded::TooMany)),
             Err(StoreError::KeyTaken { .. }) => return Ok(Err(NotAdded::Taken)),
             Err(error) => return Err(error),
         };
-        let configuration = Configuration {
-            private: None,
-            public: key,
-            preshared: None,
-            gateway: offer.wireguard.public(),
-            addresses: &addresses,
-            endpoint: &offer.endpoint,
-            profile,
-            tunnel: &offer.tunnel,
-        };
-        Ok(Ok(Text::cut(&configuration.text())))
+        Ok(Ok(Text::cut(&self.configuration(key, &addresses))))
     }
 }
 

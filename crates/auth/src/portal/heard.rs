@@ -185,6 +185,7 @@ mod tests {
                 id: DeviceId([number; 16]),
                 name: String::new(),
                 preshared: None,
+                most: 64,
                 addresses: Vec::new(),
             };
             store.add_wireguard_device("ann", &device, 10).unwrap();

@@ -46,6 +46,7 @@ impl Devices {
                 id: DeviceId(*key.public.first_chunk().expect("a key is longer")),
                 name: String::new(),
                 preshared: None,
+                most: 64,
                 addresses: vec![IpAddr::V4(inner)],
             };
             store.add_wireguard_device(user, &device, now_s)?;

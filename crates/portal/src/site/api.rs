@@ -470,6 +470,8 @@ mod tests {
             DeskRefusal::NoGuest,
             DeskRefusal::NoWireGuard,
             DeskRefusal::Full,
+            DeskRefusal::TooManyDevices,
+            DeskRefusal::TooManyRoutes,
         ];
         let gone: Result<Replied<Value>, _> =
             Err(NoReply::Failed(vpnd_ipc::request::Reason::cut("the store is gone")));

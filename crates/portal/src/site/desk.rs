@@ -285,11 +285,12 @@ pub(super) fn status(refusal: DeskRefusal) -> StatusCode {
     match refusal {
         DeskRefusal::NoVisit => StatusCode::UNAUTHORIZED,
         DeskRefusal::NotThere => StatusCode::NOT_FOUND,
-        DeskRefusal::Taken | DeskRefusal::Full => StatusCode::CONFLICT,
+        DeskRefusal::Taken | DeskRefusal::Full | DeskRefusal::TooManyDevices => StatusCode::CONFLICT,
         DeskRefusal::TooOften => StatusCode::TOO_MANY_REQUESTS,
-        DeskRefusal::NoReason | DeskRefusal::Unusable | DeskRefusal::NoWireGuard => {
-            StatusCode::UNPROCESSABLE_ENTITY
-        }
+        DeskRefusal::NoReason
+        | DeskRefusal::Unusable
+        | DeskRefusal::NoWireGuard
+        | DeskRefusal::TooManyRoutes => StatusCode::UNPROCESSABLE_ENTITY,
         DeskRefusal::NotRecorded => StatusCode::SERVICE_UNAVAILABLE,
         DeskRefusal::NoRole
         | DeskRefusal::Elsewhere

@@ -168,6 +168,13 @@ async fn changed(site: &Site, visitor: Visitor, name: &str, change: DeviceChange
         DeviceChange::Full => {
             add_form(site, &visitor, StatusCode::CONFLICT, name, Some(texts.devices.full)).await
         }
+        DeviceChange::TooMany => {
+            add_form(site, &visitor, StatusCode::CONFLICT, name, Some(texts.devices.too_many)).await
+        }
+        DeviceChange::TooManyRoutes => {
+            let problem = Some(texts.devices.too_many_routes);
+            add_form(site, &visitor, StatusCode::UNPROCESSABLE_ENTITY, name, problem).await
+        }
         DeviceChange::TooOften => {
             let problem = Some(texts.devices.too_often);
             add_form(site, &visitor, StatusCode::TOO_MANY_REQUESTS, name, problem).await

@@ -291,7 +291,13 @@ pub(super) const ENGLISH: DeskTexts = DeskTexts {
         DeskRefusal::Taken => "There is a user of that name.",
         DeskRefusal::NoGuest => "This user is no guest with a sponsor. Ask an administrator.",
         DeskRefusal::NoWireGuard => "This user may have no WireGuard devices.",
-        DeskRefusal::Full => "There is no room for another device. Remove one.",
+        DeskRefusal::Full => "No address is free for another device. Remove one.",
+        DeskRefusal::TooManyDevices => {
+            "This user has as many WireGuard devices as the access profile allows. Remove one."
+        }
+        DeskRefusal::TooManyRoutes => {
+            "The configuration would have too many networks. Make it with 'vpnd device add'."
+        }
     },
 };
 
@@ -455,6 +461,12 @@ pub(super) const GERMAN: DeskTexts = DeskTexts {
             "Dieser Benutzer ist kein Gast, für den jemand bürgt. Bitten Sie einen Administrator."
         }
         DeskRefusal::NoWireGuard => "Dieser Benutzer darf keine WireGuard-Geräte haben.",
-        DeskRefusal::Full => "Es ist kein Platz für ein weiteres Gerät. Entfernen Sie eines.",
+        DeskRefusal::Full => "Keine Adresse ist frei für ein weiteres Gerät. Entfernen Sie eines.",
+        DeskRefusal::TooManyDevices => {
+            "Dieser Benutzer hat so viele WireGuard-Geräte, wie das Zugangsprofil erlaubt. Entfernen Sie eines."
+        }
+        DeskRefusal::TooManyRoutes => {
+            "Die Konfiguration hätte zu viele Netze. Erzeugen Sie sie mit 'vpnd device add'."
+        }
     },
 };

@@ -14,6 +14,7 @@ pub(crate) fn a_device_is_known_from_its_first_to_its_last_day(stand: &dyn Stand
             id: DeviceId([number; 16]),
             name: String::new(),
             preshared: None,
+            most: 64,
             addresses: Vec::new(),
         };
         store.add_wireguard_device(user, &device, now_s).unwrap();

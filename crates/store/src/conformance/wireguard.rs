@@ -15,6 +15,7 @@ fn phone(number: u8) -> NewWireGuardDevice {
         id: DeviceId([number; 16]),
         name: format!("phone {number}"),
         preshared: Some(PresharedKey::new([7; 32])),
+        most: 64,
         addresses: vec![[10, 86, 0, number].into(), format!("fd86::{number}").parse().unwrap()],
     }
 }
@@ -60,6 +61,24 @@ pub(crate) fn a_wireguard_device_is_one_users_and_comes_back_whole(stand: &dyn S
         devices.into_iter().map(|device| device.public_key[0]).collect::<Vec<_>>()
     };
     assert_eq!((keys_of("ann"), keys_of("bob")), (vec![2], vec![4]));
+}
+
+pub(crate) fn a_user_has_as_many_wireguard_devices_as_the_next_one_allows(stand: &dyn Stand) {
+    let store = stand.open();
+    store.add_user(&named("ann"), 1000).unwrap();
+    store.add_user(&named("bob"), 1000).unwrap();
+    let add = |user: &str, number: u8, most: u64| {
+        store.add_wireguard_device(user, &NewWireGuardDevice { most, ..phone(number) }, 1500)
+    };
+    add("ann", 2, 2).unwrap();
+    add("ann", 3, 2).unwrap();
+    for most in [2, 1] {
+        let refused = add("ann", 4, most);
+        assert!(matches!(&refused, Err(StoreError::TooManyDevices { most: found, .. }) if *found == most));
+    }
+    assert_eq!(store.wireguard_devices().unwrap().len(), 2, "none was removed");
+    add("bob", 5, 2).unwrap();
+    add("ann", 4, 3).unwrap();
 }
 
 pub(crate) fn timestamps_of_handshakes_only_become_later(stand: &dyn Stand) {

@@ -509,6 +509,7 @@ fn phone() -> crate::NewWireGuardDevice {
         id: vpnd_proto::session::DeviceId([4; 16]),
         name: "phone".to_owned(),
         preshared: None,
+        most: 64,
         addresses: vec!["10.0.0.100".parse().unwrap()],
     }
 }

@@ -485,8 +485,14 @@ mod tests {
         let store = Sqlite::open_or_create(&directory.path().join("vpnd.db")).unwrap();
         store.add_user(&NewUser::new("ann", PasswordHash::new("x".to_owned())), 1_000).unwrap();
         let (id, addresses) = (DeviceId([7; 16]), vec![[10, 86, 0, 7].into()]);
-        let phone =
-            NewWireGuardDevice { public_key: [7; 32], id, name: String::new(), preshared: None, addresses };
+        let phone = NewWireGuardDevice {
+            public_key: [7; 32],
+            id,
+            name: String::new(),
+            preshared: None,
+            most: 64,
+            addresses,
+        };
         store.add_wireguard_device("ann", &phone, 1_000).unwrap();
         store
     }

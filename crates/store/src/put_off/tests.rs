@@ -74,6 +74,7 @@ fn add_devices(store: &Sqlite, numbers: [u8; 2]) {
             id: DeviceId([number; 16]),
             name: String::new(),
             preshared: None,
+            most: 64,
             addresses: vec![[10, 86, 0, number].into()],
         };
         store.add_wireguard_device("ann", &device, 1_000).unwrap();

@@ -21,8 +21,6 @@ const COLUMNS: &str =
     "d.public_key, d.user_id, d.device, d.name, d.preshared, d.renewed_s, d.walled_s, d.latest,
                        d.latest_own, d.\"outer\", (u.enabled = 1 AND u.lapsed = 0) AS may_connect
                        FROM wireguard_devices d JOIN users u ON u.id = d.user_id";
-/// Devices of one user, at most.
-const MAX_DEVICES: u64 = 64;
 
 impl<D: Database> WireGuardDevices for D {
     fn add_wireguard_device(
@@ -105,8 +103,8 @@ fn add(t: &Transaction<'_>, name: &str, device: &NewWireGuardDevice, now_s: u64)
         return Ok(Err(StoreError::KeyTaken { holder }));
     }
     let sql = "SELECT count(*) FROM wireguard_devices WHERE user_id = ?";
-    if t.query_row(sql, [id.0], |row| row.get::<_, u64>(0))? >= MAX_DEVICES {
-        return Ok(Err(StoreError::TooManyDevices { name: name.to_owned(), most: MAX_DEVICES }));
+    if t.query_row(sql, [id.0], |row| row.get::<_, u64>(0))? >= device.most {
+        return Ok(Err(StoreError::TooManyDevices { name: name.to_owned(), most: device.most }));
     }
     let preshared = device.preshared.as_ref().map(PresharedKey::expose);
     t.execute(

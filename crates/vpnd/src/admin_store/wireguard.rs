@@ -26,6 +26,8 @@ pub(crate) struct DeviceRequest<'r> {
     pub(crate) preshared: Option<&'r Zeroizing<[u8; 32]>>,
     /// Addresses of each pool, of which it gets the first that is free.
     pub(crate) candidates: Vec<Vec<IpAddr>>,
+    /// WireGuard devices that the user may have, with this one.
+    pub(crate) most: u64,
 }
 
 impl AdminStore {
@@ -47,6 +49,7 @@ impl AdminStore {
             name: request.name.to_owned(),
             preshared,
             candidates: request.candidates,
+            most: request.most,
         };
         let name = request.user.to_owned();
         self.ask_about(request.user, AddWireGuardDevice { name, device, now_s })

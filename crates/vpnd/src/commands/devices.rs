@@ -154,6 +154,7 @@ fn add(
         name: &args.name,
         preshared: preshared.as_ref(),
         candidates: pools.iter().map(new_device::candidates).collect(),
+        most: profile.wireguard.max_devices,
     };
     let Some(addresses) = store.add_wireguard_device(request, now_s)? else {
         return Err(DeviceError::NoAddress { name });

@@ -190,6 +190,7 @@ fn wireguard_devices_that_are_disconnected_have_to_be_renewed() {
             id: DeviceId([device; 16]),
             name: String::new(),
             preshared: None,
+            most: 64,
             addresses: vec![[10, 86, 1, device].into()],
         };
         bench.store.add_wireguard_device(name, &device, 1).unwrap();

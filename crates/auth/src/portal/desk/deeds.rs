@@ -270,6 +270,8 @@ impl From<NotAdded> for DeskRefusal {
             NotAdded::Unusable => Self::Unusable,
             NotAdded::Taken => Self::Taken,
             NotAdded::Full => Self::Full,
+            NotAdded::TooMany => Self::TooManyDevices,
+            NotAdded::TooManyRoutes => Self::TooManyRoutes,
         }
     }
 }

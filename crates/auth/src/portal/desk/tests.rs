@@ -8,12 +8,17 @@ use crate::accounting::Accounting;
 use crate::authenticator::external::External;
 use crate::authenticator::token_seal::TokenSeal;
 use crate::authenticator::{Authenticator, QUEUE_TIMEOUT, Settings};
+use crate::portal::devices::Offer;
+use crate::wireguard::WireGuard;
 use vpnd_config::Tunnel;
+use vpnd_config::endpoint::Endpoint;
 use vpnd_config::factor::Factors;
 use vpnd_config::revocation_cause::RevocationCause;
+use vpnd_crypto::Secret;
 use vpnd_ipc::gateway::auth::SessionUse;
 use vpnd_ipc::gateway::portal::desk::sessions::{ListSessions, Order};
 use vpnd_ipc::gateway::portal::desk::{AccountChange, AskWhois, Deed, ExportAudit, NewAccount, UserState};
+use vpnd_ipc::gateway::portal::devices::{AddDevice, DeviceChange};
 use vpnd_ipc::gateway::portal::invitations::{AcceptInvitation, InvitationStep, OpenInvitation};
 use vpnd_ipc::gateway::portal::visits::BrowserKind;
 use vpnd_ipc::gateway::portal::{LoginStep, PortalLogin};
@@ -28,9 +33,10 @@ use vpnd_store::password::{Hasher, Password};
 use vpnd_store::sqlite::Sqlite;
 use vpnd_store::{
     ApiTokens as _, ExternalUser, Fleet as _, NewUser, Revocations as _, SessionChange, SessionRecord,
-    Sessions as _, TotpSecret, UserChange, UserImport, Users as _,
+    Sessions as _, TotpSecret, UserChange, UserImport, Users as _, WireGuardDevices as _,
 };
 use vpnd_sys::clock::Clocks;
+use vpnd_wireguard::key::StaticKey;
 
 const INSIDE: [u8; 4] = [10, 86, 0, 7];
 const PORTAL: &str = "[portal]\nenabled = true\ncertificate = 'p'\nkey = 'k'\nviewer_groups = 'viewers'\n\
@@ -813,6 +819,45 @@ async fn ten_thousand_users_are_listed_page_by_page_and_soon() {
     let state = bench.ask(DeskQuery(caller())).await.unwrap();
     assert_eq!(state.users as usize, USERS + 2 + 4);
     eprintln!("a page of 10,000 users: {soonest:?}; the overview: {:?}", since.elapsed());
+}
+
+#[tokio::test]
+async fn a_device_with_too_many_routes_and_one_too_many_are_refused_before_they_are_added() {
+    // No two of them make one network.
+    let routes = (0..1_500).map(|number| format!("'2001:db8:{number:x}:1111:1111:1111:1111:1111/128'"));
+    let routes = routes.collect::<Vec<_>>().join(", ");
+    let text = format!(
+        "[wireguard]\nenabled = true\n[[profile]]\nname = 'wide'\ngroups = ['guests']\nroutes = [{routes}]\n\
+         [[profile]]\nname = 'few'\nwireguard_max_devices = 1\n"
+    );
+    let bench = Bench::with_profiles(vpnd_config::testing::smallest(&text).profiles);
+    let key = |byte| StaticKey::new(Secret::new([byte; 32]));
+    let access = Arc::clone(&bench.portal.access);
+    let wireguard = WireGuard::start(Arc::clone(&bench.store) as _, access, key(9)).unwrap();
+    let address = "vpn.uni.example:4433".parse().unwrap();
+    let endpoint = Endpoint { address, outer: Vec::new() };
+    bench.portal.offer(Some(Offer { wireguard, endpoint, tunnel: Tunnel::default() }));
+
+    let [ann, vic, gus] = [
+        bench.browser("ann", INSIDE).await,
+        bench.browser("vic", INSIDE).await,
+        bench.browser("gus", INSIDE).await,
+    ];
+    let own = async |browser: &Browser, byte| {
+        let (public_key, name) = (key(byte).public().0.into(), Text::cut(""));
+        bench.ask(AddDevice { browser: browser.clone(), public_key, name }).await
+    };
+    let by_ann = async |user: &str, byte| {
+        let (public_key, name) = (key(byte).public().0.into(), Text::cut(""));
+        bench.change(&ann, user, Deed::AddDevice { public_key, name }, "call 4711").await
+    };
+    assert_eq!(own(&gus, 1).await, DeviceChange::TooManyRoutes);
+    assert_eq!(by_ann("gus", 1).await, Err(DeskRefusal::TooManyRoutes));
+    assert!(matches!(own(&vic, 2).await, DeviceChange::Added(_)));
+    assert_eq!(own(&vic, 3).await, DeviceChange::TooMany);
+    assert_eq!(by_ann("vic", 3).await, Err(DeskRefusal::TooManyDevices));
+    let added = bench.store.wireguard_devices().unwrap();
+    assert_eq!(added.iter().map(|device| device.public_key).collect::<Vec<_>>(), [key(2).public().0]);
 }
 
 #[tokio::test]

@@ -42,6 +42,7 @@ impl Bench {
             id: PHONE,
             name: "phone".to_owned(),
             preshared: None,
+            most: 64,
             addresses: vec![[10, 0, 0, 5].into()],
         };
         service.store.add_wireguard_device("ann", &device, (service.clocks.wall)()).unwrap();
@@ -236,6 +237,7 @@ async fn a_change_of_one_device_reads_no_other_again() {
         id: DeviceId([43; 16]),
         name: "laptop".to_owned(),
         preshared: None,
+        most: 64,
         addresses: vec![[10, 0, 0, 6].into()],
     };
     store.add_wireguard_device("ann", &other, (bench.service.clocks.wall)()).unwrap();

@@ -90,9 +90,15 @@ pub enum DeskRefusal {
     /// WireGuard is off, or the user's profile has no such devices.
     #[n(13)]
     NoWireGuard,
-    /// No address is free for another device, or the user has too many.
+    /// No address is free for another device.
     #[n(14)]
     Full,
+    /// The user has as many WireGuard devices as the access profile allows.
+    #[n(15)]
+    TooManyDevices,
+    /// The device's configuration would be longer than a reply may be.
+    #[n(16)]
+    TooManyRoutes,
 }
 
 /// The sender of a request.

@@ -158,10 +158,16 @@ pub enum DeviceChange {
     /// The key is none, or another device's already, or the name is another device's.
     #[n(6)]
     Unusable,
-    /// There are as many as may be, or no address is free.
+    /// No address is free.
     #[n(7)]
     Full,
     /// The user has changed too much of late.
     #[n(8)]
     TooOften,
+    /// The user has as many as the access profile allows.
+    #[n(9)]
+    TooMany,
+    /// Its configuration would be longer than [`MAX_CONFIGURATION`].
+    #[n(10)]
+    TooManyRoutes,
 }

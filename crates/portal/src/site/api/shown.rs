@@ -31,6 +31,8 @@ pub(super) fn name(refusal: DeskRefusal) -> &'static str {
         DeskRefusal::NoGuest => "no-guest",
         DeskRefusal::NoWireGuard => "no-wireguard",
         DeskRefusal::Full => "full",
+        DeskRefusal::TooManyDevices => "too-many-devices",
+        DeskRefusal::TooManyRoutes => "too-many-routes",
     }
 }
 

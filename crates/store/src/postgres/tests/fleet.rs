@@ -420,6 +420,7 @@ fn a_handshake_that_one_gateway_has_answered_is_a_replay_at_the_others() {
         id: DeviceId([2; 16]),
         name: "phone".to_owned(),
         preshared: None,
+        most: 64,
         addresses: Vec::new(),
     };
     first.add_wireguard_device("ann", &device, 1).unwrap();

@@ -68,6 +68,9 @@ pub(crate) struct DeviceToAdd {
     /// Addresses of each pool, of which it gets the first that is free.
     #[n(4)]
     pub(crate) candidates: Vec<Vec<IpAddr>>,
+    /// WireGuard devices that the user may have, with this one.
+    #[n(5)]
+    pub(crate) most: u64,
 }
 
 /// A WireGuard device of a user.

@@ -81,6 +81,7 @@ fn add(
         id: DeviceId(device.id.into()),
         name: device.name,
         preshared: preshared.map(PresharedKey::new),
+        most: device.most,
         addresses: Vec::new(),
     };
     new_device::add(store, name, new, device.candidates, now_s)

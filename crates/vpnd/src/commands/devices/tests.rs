@@ -215,6 +215,24 @@ fn profiles_decide_who_may_have_one() {
 }
 
 #[test]
+fn a_user_has_as_many_devices_as_the_profile_allows() {
+    let bench = Bench::new(|text| {
+        let text = text.replace("[wireguard]\n", "[wireguard]\nmax_devices = 2\n");
+        let few = "[[profile]]\nname = 'a'\nusers = ['ann']\nwireguard_max_devices = 1\n";
+        text + few + "[[profile]]\nname = 'b'\n"
+    });
+    bench.device("add --user ann --wireguard").unwrap();
+    let refused = bench.refused("add --user ann --wireguard");
+    assert!(refused.contains("as many WireGuard devices as the access profile allows (1)"), "{refused}");
+    for name in ["phone", "laptop"] {
+        bench.device(&format!("add --user bob --wireguard --name {name}")).unwrap();
+    }
+    assert!(bench.refused("add --user bob --wireguard").contains("profile allows (2)"));
+    bench.device("remove --user bob phone").unwrap();
+    bench.device("add --user bob --wireguard").unwrap();
+}
+
+#[test]
 fn a_small_pool_gives_each_address_once() {
     let bench = Bench::new(|text| {
         let v6 = text.lines().find(|line| line.starts_with("pool_v6")).unwrap().to_owned();

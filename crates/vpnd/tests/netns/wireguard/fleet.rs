@@ -63,6 +63,7 @@ pub(crate) fn add(gateway: &Gateway<'_>, user: &str, numbers: std::ops::Range<us
             id: DeviceId(id),
             name: format!("device {number}"),
             preshared: None,
+            most: 64,
             addresses: vec![[10, 86, 100 + (number / 200) as u8, 2 + (number % 200) as u8].into()],
         };
         let now_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();

@@ -125,6 +125,7 @@ async fn a_device_whose_user_has_to_log_in_at_the_provider_reaches_the_pages() {
         id,
         name: "phone".to_owned(),
         preshared: None,
+        most: 64,
         addresses: vec![[10, 86, 0, 5].into()],
     };
     bench.store.add_wireguard_device(&user.name, &device, NOW).unwrap();
