@@ -215,7 +215,7 @@ fn values(takes: String, key: &str, given: &mut BTreeMap<String, String>) -> Str
     sentence
 }
 
-/// A key's line; `restart` is whether to say that it waits for a restart.
+/// A key's lines; `restart` is whether to say that it waits for a restart.
 fn entry(
     variants: &[Vec<String>],
     settings: &[Setting],
@@ -232,7 +232,13 @@ fn entry(
     };
     let takes = values(takes(&variants[0], setting), key, given);
     let mark = if restart { " (restart)" } else { "" };
-    format!("- **`{key}`**{mark}: {meaning} {takes}{shown}\n")
+    let text = by_sentence(&format!("{meaning} {takes}{shown}"), "  ");
+    format!("- **`{key}`**{mark}: {text}\n")
+}
+
+/// The text with a line for each sentence; those after the first begin with `indent`.
+fn by_sentence(text: &str, indent: &str) -> String {
+    text.replace(". ", &format!(".\n{indent}"))
 }
 
 #[test]
@@ -248,7 +254,7 @@ fn the_reference_is_what_the_parser_says() {
         let all_wait = keys.iter().all(|setting| waits(section, &setting.key));
         write!(text, "\n## `{}`{}\n\n", head.value, if all_wait { " (restart)" } else { "" }).unwrap();
         if !head.meaning.is_empty() {
-            write!(text, "{}\n\n", head.meaning).unwrap();
+            write!(text, "{}\n\n", by_sentence(&head.meaning, "")).unwrap();
         }
         let (above, own): (Vec<_>, Vec<_>) = keys.iter().partition(|setting| setting.meaning == AS_ABOVE);
         for (number, setting) in own.iter().enumerate() {
