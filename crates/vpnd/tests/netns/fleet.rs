@@ -604,7 +604,7 @@ fn a_kick_at_any_gateway_ends_the_sessions_at_all_and_all_are_shown() {
         (gateways(&fleet.second)["gw1"]["alive"] == false).then_some(())
     });
     let shown = process::text(&must(fleet.second.ask(&["status", "--fleet"])));
-    assert!(shown.contains("NOT HEARD OF for"), "{shown}");
+    assert!(shown.contains("NOT SEEN for"), "{shown}");
     assert_doctor_names_the_first(&fleet.second);
     let answer = whois(&fleet.second, &address);
     assert_eq!((&answer["gateways"][1]["answered"], &answer["certain"]), (&false.into(), &false.into()));

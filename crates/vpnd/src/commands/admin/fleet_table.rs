@@ -40,10 +40,10 @@ fn row(gateway: &FleetGateway) -> [String; 6] {
 
 fn state(FleetGateway { alive, heard_s, draining, .. }: &FleetGateway) -> String {
     match (alive, heard_s) {
-        (_, None) => "NEVER HEARD OF".to_owned(),
-        (false, Some(heard_s)) => format!("NOT HEARD OF for {}", age(*heard_s)),
-        (true, Some(heard_s)) if *draining => format!("DRAINING, heard of {} ago", age(*heard_s)),
-        (true, Some(heard_s)) => format!("heard of {} ago", age(*heard_s)),
+        (_, None) => "NEVER SEEN".to_owned(),
+        (false, Some(heard_s)) => format!("NOT SEEN for {}", age(*heard_s)),
+        (true, Some(heard_s)) if *draining => format!("DRAINING, seen {} ago", age(*heard_s)),
+        (true, Some(heard_s)) => format!("seen {} ago", age(*heard_s)),
     }
 }
 
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn gateways_that_were_not_heard_of_are_told_from_those_that_were() {
+    fn gateways_that_were_not_seen_are_told_from_those_that_were() {
         let gateways = [
             FleetGateway { here: true, ..gateway("gw1") },
             FleetGateway { alive: false, heard_s: Some(95), sessions: 3, ..gateway("gw2") },
@@ -76,10 +76,10 @@ mod tests {
         ];
         let wanted = "\
 GATEWAY     ADDRESS    VERSION  SESSIONS  LOAD  STATE
-gw1 (this)  192.0.2.1  0.1.0        1200  35 %  heard of 2s ago
-gw2         192.0.2.1  0.1.0           3  35 %  NOT HEARD OF for 1m 35s
-gw3         -          -               -     -  NEVER HEARD OF
-gw4?[2J     192.0.2.1  0.1.0        1200  35 %  DRAINING, heard of 2s ago
+gw1 (this)  192.0.2.1  0.1.0        1200  35 %  seen 2s ago
+gw2         192.0.2.1  0.1.0           3  35 %  NOT SEEN for 1m 35s
+gw3         -          -               -     -  NEVER SEEN
+gw4?[2J     192.0.2.1  0.1.0        1200  35 %  DRAINING, seen 2s ago
 ";
         assert_eq!(render(&gateways), wanted);
     }
