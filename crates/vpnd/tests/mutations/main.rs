@@ -1,10 +1,13 @@
 //! Checks that are made wrong on purpose, one at a time, and the tests that must notice.
 //!
 //! The lists beside this file name for each mutation a file, a text that stands in it once, what
-//! replaces it, and tests. As a part of all tests this program only demands that every mutation can
-//! still be made, so that the lists can't rot. `./x mutants [NAME…]` has it make each in a copy of
-//! the tree, build that, and run the tests: one that passes all of them has survived, and a test is
-//! missing.
+//! replaces it, and tests. They hold the gravest checks only, invariants and borders between
+//! processes: each entry quotes source text and is changed with it. `./x mutants --diff` tries the
+//! other checks, as they change.
+//!
+//! As a part of all tests this program only demands that every mutation can still be made, so that
+//! the lists can't rot. `./x mutants [NAME…]` has it make each in a copy of the tree, build that,
+//! and run the tests: one that passes all of them has survived, and a test is missing.
 #![allow(
     clippy::unwrap_used,
     reason = "a panic is how this test fails, as in a test of the standard harness"
@@ -22,6 +25,8 @@ use list::Mutation;
 const RUN: &str = "VPND_MUTANTS";
 /// Least number of mutations: a list that can't be read must not pass for a short one.
 const LEAST: usize = 30;
+/// Greatest number of mutations.
+const MOST: usize = 80;
 
 fn main() -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
@@ -55,6 +60,12 @@ fn chosen(root: &Path, names: &str) -> Vec<Mutation> {
 fn every_mutation_can_be_made(root: &Path) {
     let all = list::read(root);
     assert!(all.len() >= LEAST, "there are only {}", all.len());
+    assert!(
+        all.len() <= MOST,
+        "there are {} mutations and at most {MOST} are kept: remove the least grave, for ./x mutants --diff \
+         tries what changes",
+        all.len()
+    );
     let problems: Vec<String> =
         all.iter().filter_map(|mutation| mutation.applied(&source(root, mutation)).err()).collect();
     assert!(
