@@ -194,7 +194,7 @@ impl Accounting {
         if let Some(file) = &self.file {
             file.remove(id);
         }
-        self.add(&session, AccountingEvent::Stop(usage(&session, traffic), cause(code)));
+        self.add(&session, AccountingEvent::Stop(usage(&session, traffic), TerminateCause::from(code)));
     }
 
     /// A session has had this traffic so far.
@@ -317,19 +317,6 @@ fn record(source: &str, event: AccountingEvent, session: Option<AccountedSession
 
 fn usage(session: &OpenSession, traffic: Traffic) -> Usage {
     Usage { time_s: steady_s().saturating_sub(session.started_s), traffic }
-}
-
-fn cause(code: Code) -> TerminateCause {
-    match code {
-        Code::Bye => TerminateCause::UserRequest,
-        Code::Idle => TerminateCause::IdleTimeout,
-        Code::Lifetime => TerminateCause::SessionTimeout,
-        Code::Disabled | Code::Kicked | Code::Certificate | Code::NoProfile => TerminateCause::AdminReset,
-        Code::Drain | Code::Shutdown => TerminateCause::AdminReboot,
-        // The same device has another session now, or its user too many.
-        Code::Superseded | Code::TooMany | Code::NoAddress => TerminateCause::NasRequest,
-        _ => TerminateCause::NasError,
-    }
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ mod pool;
 pub mod testing;
 #[cfg(test)]
 mod tests;
+mod transactions;
 mod trouble;
 
 use std::path::Path;
@@ -28,17 +29,17 @@ use tokio_postgres::Client;
 use vpnd_proto::session::SessionId;
 
 pub use access::{Access, Dial, Dialled, Direct};
-use engine::Session;
-use history::{Mark, SETTLING};
+use history::SETTLING;
 pub use holder::{CLOCK_TOLERANCE_S, Holder};
 pub use link::ServerFacts;
 use mirror::Mirror;
-use pool::{Pool, Turn};
+use pool::Pool;
+use transactions::{Limits, PATIENCE, Transactions};
 pub(crate) use trouble::Fault;
 pub use trouble::Trouble;
 
 use crate::put_off::{self, Behind, Pace, PutOff, Wall};
-use crate::sql::{Connection, Database, Result as SqlResult, SqlError, Transaction, sessions, wireguard};
+use crate::sql::{Connection, Database, Result as SqlResult, Transaction, sessions, wireguard};
 use crate::{HandshakeShown, Revocation, SessionChange, SessionRecord, StoreError};
 
 /// Connections of a gateway's auth process, and of a command.
@@ -46,11 +47,6 @@ const GATEWAY_CONNECTIONS: usize = 4;
 /// Limit for the first answer of a server. The start before this one may count as running for half
 /// of it.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
-/// Limit for a change to wait for others, and for its connection.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Limit for the server's answer whether a change was committed.
-const INQUIRY_TIMEOUT: Duration = Duration::from_secs(12);
-const INQUIRY_INTERVAL: Duration = Duration::from_millis(100);
 /// Limits for a gateway's query: a login makes several, for which its client waits.
 const QUERY: Limits = Limits { patience: PATIENCE, whole: Duration::from_secs(8) };
 /// Limits for changes of sessions, for which all sessions wait. A crowd of changes at other gateways is no
@@ -59,19 +55,8 @@ const URGENT: Limits = Limits { patience: Duration::from_secs(1), whole: Duratio
 /// Limits for those that were put off. Nothing but logins waits for them.
 const LATER: Limits = Limits { patience: Duration::from_secs(1), whole: Duration::from_secs(30) };
 
-/// Limits for a change.
-#[derive(Clone, Copy)]
-struct Limits {
-    /// For its turn: on this side, and at the server.
-    patience: Duration,
-    /// For all of it. Beyond that the connection is given up.
-    whole: Duration,
-}
-
 pub struct Postgres {
-    pool: Pool,
-    holder: Holder,
-    name: String,
+    transactions: Transactions,
     put_off: PutOff,
     mirror: Mirror,
     facts: ServerFacts,
@@ -105,9 +90,10 @@ impl Postgres {
         let pool = Pool::start(access, &dial, &holder, size, state_dir).map_err(failed)?;
         let facts = pool.wait(Instant::now() + limit).map_err(failed)?;
         let put_off = PutOff::beside(&state_dir.join(vpnd_config::STORE_FILE_NAME));
-        let store = Self { pool, holder, name, put_off, mirror: Mirror::default(), facts };
-        if store.holder.instance.is_some() {
-            store.mirror.fill(store.read_within(None, sessions::all)?);
+        let transactions = Transactions { pool, holder, name };
+        let store = Self { transactions, put_off, mirror: Mirror::default(), facts };
+        if store.transactions.holder.instance.is_some() {
+            store.learn_again()?;
         }
         Ok(store)
     }
@@ -157,210 +143,18 @@ impl Postgres {
     pub fn catch_up(&self, now_s: u64) -> Result<usize, StoreError> {
         self.put_off.catch_up(self, now_s)
     }
-
-    fn failed(&self, trouble: Trouble) -> StoreError {
-        trouble::of_store(&self.name, trouble)
-    }
-
-    /// Begins a transaction. A connection that was lost while unused is no failure.
-    fn begin<'t>(
-        &self,
-        turn: &'t Turn<'t>,
-        sql: &str,
-        until: Instant,
-        deadline: Option<Instant>,
-    ) -> Result<Open<'t>, StoreError> {
-        let session = turn.session().map_err(|trouble| self.failed(trouble))?.within(deadline);
-        match session.batch(sql) {
-            Ok(()) => return Ok(Open::new(turn, session)),
-            Err(fault @ Fault::Lost(_)) => turn.give_up(&session, &fault.into_trouble()),
-            Err(fault) => return Err(self.failed(fault.into_trouble())),
-        }
-        let next = turn.next_session(&session, until).map_err(|trouble| self.failed(trouble))?;
-        let session = next.within(deadline);
-        session.batch(sql).map_err(|fault| {
-            let trouble = fault.into_trouble();
-            turn.give_up(&session, &trouble);
-            self.failed(trouble)
-        })?;
-        Ok(Open::new(turn, session))
-    }
-
-    /// The error of a statement within a transaction.
-    fn broken(&self, open: &mut Open<'_>, error: SqlError) -> StoreError {
-        if let SqlError::Postgres(Fault::Lost(why)) = &error {
-            open.lost(why);
-        }
-        match error {
-            SqlError::Postgres(fault) => self.failed(fault.into_trouble()),
-            error => self.failed(Trouble::Failed(error.to_string())),
-        }
-    }
-
-    /// Makes a change that no session waits for, and finds out whether it was made.
-    fn change_surely<T>(
-        &self,
-        change: impl FnOnce(&Transaction<'_>) -> SqlResult<Result<T, StoreError>>,
-    ) -> Result<T, StoreError> {
-        let turn = self.changes(PATIENCE)?;
-        match self.change_once(&turn, PATIENCE, None, change) {
-            Ok(value) => Ok(value),
-            Err(Ended::Failed(error)) => Err(error),
-            Err(Ended::Lost { why, lost, mark, value }) => match self.was_committed(&turn, &lost, &mark) {
-                Some(true) => {
-                    self.pool.histories().acknowledged(mark, Instant::now());
-                    Ok(value)
-                }
-                Some(false) => Err(self.failed(Trouble::Unreachable(why))),
-                None => Err(self.failed(Trouble::Uncertain)),
-            },
-        }
-    }
-
-    /// Makes a change that may be made again, or be undone, after [`Trouble::Uncertain`].
-    fn change_within<T>(
-        &self,
-        limits: Limits,
-        change: impl FnOnce(&Transaction<'_>) -> SqlResult<Result<T, StoreError>>,
-    ) -> Result<T, StoreError> {
-        let deadline = Instant::now() + limits.whole;
-        let turn = self.changes(limits.patience)?;
-        match self.change_once(&turn, limits.patience, Some(deadline), change) {
-            Ok(value) => Ok(value),
-            Err(Ended::Failed(error)) => Err(error),
-            Err(Ended::Lost { .. }) => Err(self.failed(Trouble::Uncertain)),
-        }
-    }
-
-    fn read_within<T>(
-        &self,
-        limits: Option<Limits>,
-        query: impl FnOnce(&Connection<'_>) -> SqlResult<T>,
-    ) -> Result<T, StoreError> {
-        let begun = Instant::now();
-        let until = begun + limits.map_or(PATIENCE, |limits| limits.patience);
-        let deadline = limits.map(|limits| begun + limits.whole);
-        let turn = self.pool.queries(until).map_err(|trouble| self.failed(trouble))?;
-        let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
-        let mut open = self.begin(&turn, begin, until, deadline)?;
-        let found = query(&Connection::new(&open.session));
-        found.map_err(|error| self.broken(&mut open, error))
-    }
-
-    fn changes(&self, patience: Duration) -> Result<Turn<'_>, StoreError> {
-        self.pool.changes(Instant::now() + patience).map_err(|trouble| self.failed(trouble))
-    }
-
-    fn change_once<T>(
-        &self,
-        turn: &Turn<'_>,
-        patience: Duration,
-        deadline: Option<Instant>,
-        change: impl FnOnce(&Transaction<'_>) -> SqlResult<Result<T, StoreError>>,
-    ) -> Result<T, Ended<T>> {
-        let begin = format!("{}; SET LOCAL lock_timeout = {}", holder::BEGIN, patience.as_millis());
-        let mut open = self.begin(turn, &begin, Instant::now() + patience, deadline)?;
-        let mark = self.holder.fence(&open.session).map_err(|trouble| {
-            if let Trouble::Unreachable(why) = &trouble {
-                open.lost(why);
-            }
-            self.failed(trouble)
-        })?;
-        let changed = change(&Transaction::new(&open.session));
-        let value = changed.map_err(|error| self.broken(&mut open, error))??;
-        open.is_over = true;
-        match open.session.batch("COMMIT") {
-            Ok(()) => {
-                self.pool.histories().acknowledged(mark, Instant::now());
-                Ok(value)
-            }
-            Err(Fault::Lost(why)) => {
-                open.lost(&why);
-                Err(Ended::Lost { why, lost: open.session.clone().within(None), mark, value })
-            }
-            Err(fault) => Err(self.failed(fault.into_trouble()).into()),
-        }
-    }
-
-    /// Asks the server whether a change was made whose end was not heard; `None` if that can't be
-    /// known. Only an answer counts: what keeps a server from one says nothing of the change.
-    fn was_committed(&self, turn: &Turn<'_>, lost: &Session, mark: &Mark) -> Option<bool> {
-        let until = Instant::now() + INQUIRY_TIMEOUT;
-        let mut lost = lost.clone();
-        while Instant::now() < until {
-            let session = turn.next_session(&lost, until).ok()?;
-            match holder::is_made(&session, mark) {
-                Ok(is_made) => return Some(is_made),
-                Err(SqlError::Postgres(Fault::Lost(why))) => {
-                    turn.give_up(&session, &Trouble::Unreachable(why));
-                    lost = session;
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "the user database does not say yet whether a change was made");
-                    std::thread::sleep(INQUIRY_INTERVAL);
-                }
-            }
-        }
-        None
-    }
-}
-
-/// How a change ended that was not acknowledged.
-enum Ended<T> {
-    /// It was not made.
-    Failed(StoreError),
-    /// The server was told to commit it, and did not answer.
-    Lost { why: String, lost: Session, mark: Mark, value: T },
-}
-
-impl<T> From<StoreError> for Ended<T> {
-    fn from(error: StoreError) -> Self {
-        Self::Failed(error)
-    }
-}
-
-/// A transaction, which is rolled back when it is dropped.
-struct Open<'t> {
-    turn: &'t Turn<'t>,
-    session: Session,
-    is_over: bool,
-}
-
-impl<'t> Open<'t> {
-    fn new(turn: &'t Turn<'t>, session: Session) -> Self {
-        Self { turn, session, is_over: false }
-    }
-
-    /// Its connection is of no use any more.
-    fn lost(&mut self, why: &str) {
-        self.is_over = true;
-        self.turn.give_up(&self.session, &Trouble::Unreachable(why.to_owned()));
-    }
-}
-
-impl Drop for Open<'_> {
-    fn drop(&mut self) {
-        if self.is_over {
-            return;
-        }
-        match self.session.batch("ROLLBACK") {
-            Ok(()) => {}
-            Err(Fault::Lost(why)) => self.lost(&why),
-            Err(error) => tracing::warn!(%error, "a transaction of the user database could not be ended"),
-        }
-    }
 }
 
 impl Database for Postgres {
     fn read<T>(&self, query: impl FnOnce(&Connection<'_>) -> SqlResult<T>) -> Result<T, StoreError> {
-        self.read_within(self.holder.instance.map(|_| QUERY), query)
+        self.transactions.read_within(self.transactions.holder.instance.map(|_| QUERY), query)
     }
 
     fn change<T>(
         &self,
         change: impl FnOnce(&Transaction<'_>) -> SqlResult<Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        self.change_surely(change)
+        self.transactions.change_surely(change)
     }
 
     fn revoke<T>(
@@ -390,7 +184,7 @@ impl Database for Postgres {
     }
 
     fn wall_device(&self, wall: Wall) -> Result<(), StoreError> {
-        if self.holder.instance.is_none() {
+        if self.transactions.holder.instance.is_none() {
             // Nothing would make a command's change later.
             return self.change(|t| wireguard::wall(t, Pace::Urgent, &[wall]).map(Ok));
         }
@@ -402,22 +196,23 @@ impl Database for Postgres {
     }
 
     fn is_shared(&self) -> bool {
-        self.holder.fleet.is_some()
+        self.transactions.holder.fleet.is_some()
     }
 
     fn may_lease(&self) -> Result<(), StoreError> {
-        if self.is_shared() && !self.pool.histories().is_settled(Instant::now()) {
-            return Err(self.failed(Trouble::Settling { wait_s: SETTLING.as_secs() }));
+        let histories = self.transactions.pool.histories();
+        if self.is_shared() && !histories.is_settled(Instant::now()) {
+            return Err(self.transactions.failed(Trouble::Settling { wait_s: SETTLING.as_secs() }));
         }
         Ok(())
     }
 
     fn present_history(&self) -> u64 {
-        self.pool.histories().number()
+        self.transactions.pool.histories().number()
     }
 
     fn learn_again(&self) -> Result<(), StoreError> {
-        self.mirror.fill(self.read_within(None, sessions::all)?);
+        self.mirror.fill(self.transactions.read_within(None, sessions::all)?);
         Ok(())
     }
 
@@ -428,29 +223,30 @@ impl Database for Postgres {
 
 impl Behind for Postgres {
     fn name(&self) -> String {
-        self.name.clone()
+        self.transactions.name.clone()
     }
 
     fn held_up(&self) -> StoreError {
-        self.failed(self.pool.trouble().unwrap_or(Trouble::Busy))
+        self.transactions.failed(self.transactions.pool.trouble().unwrap_or(Trouble::Busy))
     }
 
     fn alter(&self, pace: Pace, changes: &[SessionChange], now_s: u64) -> Result<Vec<bool>, StoreError> {
-        let done = self.change_within(limits(pace), |t| sessions::change(t, changes, now_s).map(Ok))?;
+        let change = |t: &Transaction<'_>| sessions::change(t, changes, now_s).map(Ok);
+        let done = self.transactions.change_within(limits(pace), change)?;
         self.mirror.changed(changes, &done, now_s);
         Ok(done)
     }
 
     fn keep_shown(&self, pace: Pace, shown: &[HandshakeShown]) -> Result<Vec<bool>, StoreError> {
-        self.change_within(limits(pace), |t| wireguard::keep_handshakes(t, shown).map(Ok))
+        self.transactions.change_within(limits(pace), |t| wireguard::keep_handshakes(t, shown).map(Ok))
     }
 
     fn wall(&self, pace: Pace, walls: &[Wall]) -> Result<(), StoreError> {
-        self.change_within(limits(pace), |t| wireguard::wall(t, pace, walls).map(Ok))
+        self.transactions.change_within(limits(pace), |t| wireguard::wall(t, pace, walls).map(Ok))
     }
 
     fn end_all(&self, at_s: u64) -> Result<(), StoreError> {
-        self.change_within(LATER, |t| put_off::end_all(t, at_s).map(Ok))?;
+        self.transactions.change_within(LATER, |t| put_off::end_all(t, at_s).map(Ok))?;
         self.mirror.fill(Vec::new());
         Ok(())
     }
@@ -458,7 +254,7 @@ impl Behind for Postgres {
     /// While the database is away, as it was known last.
     fn stored_session(&self, id: SessionId, now_s: u64) -> Result<Option<SessionRecord>, StoreError> {
         let before = self.mirror.before();
-        match self.read_within(Some(URGENT), |c| sessions::by_id(c, id, now_s)) {
+        match self.transactions.read_within(Some(URGENT), |c| sessions::by_id(c, id, now_s)) {
             Ok(found) => {
                 self.mirror.found(before, id, found.as_ref());
                 Ok(found)

@@ -48,7 +48,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
 
 /// Texts in quotation marks of a program without its unit tests.
 fn literals(program: &str) -> Vec<String> {
-    let program = program.split("#[cfg(test)]\nmod tests").next().unwrap();
+    let program = program.split("#[cfg(test)]\nmod tests {").next().unwrap();
     let lines = program.lines().filter(|line| !line.trim_start().starts_with("//"));
     let program = lines.collect::<Vec<_>>().join("\n").replace("\\\"", "").replace("'\"'", "");
     program.split('"').skip(1).step_by(2).map(str::to_owned).collect()

@@ -12,6 +12,7 @@ pub mod account;
 pub mod address_race;
 pub mod aio;
 pub mod allowance;
+pub mod allowances;
 pub mod bpf;
 pub mod browser;
 pub mod change;

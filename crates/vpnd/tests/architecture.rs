@@ -147,7 +147,7 @@ fn dependencies_point_one_way() {
     }
 }
 
-/// Lines of code before the unit tests. What measures is one program, and larger.
+/// Lines of code before the unit tests. The measuring tool is one program, and larger.
 #[test]
 fn no_crate_is_too_large_to_read() {
     for entry in fs::read_dir(root().join("crates")).expect("the crates are readable") {
@@ -160,16 +160,83 @@ fn no_crate_is_too_large_to_read() {
         files.dedup();
         let is_code = |file: &&PathBuf| {
             let path = file.strip_prefix(&src).expect("it was found there");
-            let is_test = path.iter().any(|part| part == "tests" || part == "tests.rs");
+            let is_test = path.iter().any(|part| TEST_FILES.iter().any(|name| part == *name));
             !is_test && path.extension().is_some_and(|extension| extension == "rs")
         };
         let lines = |file: &PathBuf| {
             let text = fs::read_to_string(file).expect("a source file is readable");
-            text.lines().take_while(|line| *line != "#[cfg(test)]").count()
+            code_lines(&text).len()
         };
         let lines: usize = files.iter().filter(is_code).map(lines).sum();
         assert!(lines > 0 && lines <= limit, "crates/{name} has {lines} lines; {limit} are allowed");
     }
+}
+
+/// Names of files and folders that are for tests alone.
+const TEST_FILES: [&str; 4] = ["tests", "tests.rs", "testing", "testing.rs"];
+
+#[test]
+fn helpers_of_tests_are_compiled_for_tests_alone() {
+    let mut files = Vec::new();
+    rust_files(&root().join("crates"), &mut files);
+    let mut found = 0;
+    for file in files.iter().filter(|file| file.iter().any(|part| part == "src")) {
+        if file.extension().is_none_or(|extension| extension != "rs") {
+            continue;
+        }
+        let text = fs::read_to_string(file).expect("a source file is text");
+        for (before, declaration) in text.lines().zip(text.lines().skip(1)) {
+            if declaration.ends_with("mod testing;") {
+                found += 1;
+                let is_for_tests = before.starts_with("#[cfg(")
+                    && ["test)", "test,", "\"testing\")"].iter().any(|part| before.contains(part));
+                assert!(is_for_tests, "{}: {before}", file.display());
+            }
+        }
+    }
+    assert!(found > 5, "only {found} modules for tests were found");
+}
+
+/// The lines of a source file before the inline module of its unit tests. Any other item that is for
+/// tests alone is left out, and what follows it counts.
+fn code_lines(text: &str) -> Vec<&str> {
+    let mut lines = text.lines();
+    let mut code = Vec::new();
+    while let Some(line) = lines.next() {
+        if line.trim_start() != "#[cfg(test)]" {
+            code.push(line);
+            continue;
+        }
+        let is_item = |line: &&str| !["#[", "//"].iter().any(|start| line.trim_start().starts_with(start));
+        let item = lines.find(is_item).unwrap_or_default();
+        if is_inline_module(item) {
+            break;
+        }
+        if !item.ends_with([';', ',', '}']) {
+            // rustfmt puts the closing bracket at the depth of the item.
+            let is_bracket = |end: &str| end.trim_start().starts_with(['}', ')', ']']);
+            let _ = lines.find(|end| depth(end) == depth(line) && is_bracket(end));
+        }
+    }
+    code
+}
+
+fn is_inline_module(item: &str) -> bool {
+    depth(item) == 0 && item.ends_with(" {") && item.split(' ').any(|word| word == "mod")
+}
+
+fn depth(line: &str) -> usize {
+    line.len() - line.trim_start().len()
+}
+
+#[test]
+fn code_is_counted_up_to_the_unit_tests() {
+    let declarations = "mod a;\n#[cfg(test)]\nmod tests;\nfn b() {}\n";
+    let of_tests = "#[cfg(test)]\nimpl C {\n    fn d() {}\n}\n";
+    let method = "impl E {\n    #[cfg(test)]\n    fn f() {\n        g();\n    }\n    fn h() {}\n}\n";
+    let module = "#[cfg(test)]\npub(crate) mod samples {\n    fn i() {}\n}\n";
+    let text = [declarations, of_tests, method, module, "fn j() {}\n"].concat();
+    assert_eq!(code_lines(&text), ["mod a;", "fn b() {}", "impl E {", "    fn h() {}", "}"]);
 }
 
 /// The crate `name` depends on none of `these`.
@@ -222,8 +289,7 @@ fn sources(name: &str) -> Vec<(String, String)> {
         let name = path.strip_prefix(&src).expect("it lies there").display().to_string();
         let is_test = name.ends_with("tests.rs") || name.contains("tests/");
         let text = fs::read_to_string(path).expect("a source file is text");
-        let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
-        let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+        let lines = code_lines(&text).into_iter().filter(|line| !line.trim_start().starts_with("//"));
         (!is_test).then(|| (name, lines.collect::<Vec<_>>().join("\n")))
     });
     named.collect()
@@ -371,14 +437,13 @@ fn what_shards_share_is_listed() {
     ];
     let shares = |path: &PathBuf| {
         let text = fs::read_to_string(path).expect("a source file");
-        let code = text.split("#[cfg(test)]").next().unwrap_or_default().to_owned();
-        let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+        let lines = code_lines(&text).into_iter().filter(|line| !line.trim_start().starts_with("//"));
         lines.into_iter().any(|line| words.iter().any(|word| line.contains(word)))
     };
     let found: Vec<String> = files
         .iter()
         .filter(|path| {
-            !["tests", "testing.rs"].iter().any(|of| path.to_string_lossy().contains(of)) && shares(path)
+            !["tests", "testing.rs"].iter().any(|name| path.to_string_lossy().contains(name)) && shares(path)
         })
         .map(|path| path.strip_prefix(root()).expect("it is below").to_string_lossy().into_owned())
         .collect();

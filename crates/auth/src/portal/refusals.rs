@@ -15,31 +15,10 @@ use vpnd_proto::control::Text;
 /// Counts by name.
 pub(super) type Refusals = BTreeMap<&'static str, u64>;
 
-/// The name of a refused login.
-fn name(refusal: Refusal) -> &'static str {
-    match refusal {
-        Refusal::Credentials => "login_credentials",
-        Refusal::Throttled => "login_throttled",
-        Refusal::Busy | Refusal::WaitingFull => "login_busy",
-        Refusal::SourceUnavailable | Refusal::StoreUnavailable => "login_unavailable",
-        Refusal::NotConfirmed | Refusal::NotApproved => "login_not_confirmed",
-        Refusal::NoProfile
-        | Refusal::NeedsCode
-        | Refusal::NeedsCertificate
-        | Refusal::NeedsApproval
-        | Refusal::NeedsFactor
-        | Refusal::TooManyGroups
-        | Refusal::OldLogin
-        | Refusal::Expired
-        | Refusal::Disabled => "login_not_allowed",
-        _ => "login_other",
-    }
-}
-
 impl Portal {
     /// A login was refused for this reason.
     pub(super) fn count_refused(&self, refusal: Refusal) {
-        self.count(name(refusal), 1);
+        self.count(refusal.portal_counter(), 1);
     }
 
     pub(super) fn count(&self, name: &'static str, count: u64) {

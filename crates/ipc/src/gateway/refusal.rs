@@ -133,6 +133,27 @@ impl Refusal {
         self.row().counter
     }
 
+    /// The name of its counter among the refusals of the portal, in coarser classes.
+    pub const fn portal_counter(self) -> &'static str {
+        match self {
+            Self::Credentials => "login_credentials",
+            Self::Throttled => "login_throttled",
+            Self::Busy | Self::WaitingFull => "login_busy",
+            Self::SourceUnavailable | Self::StoreUnavailable => "login_unavailable",
+            Self::NotConfirmed | Self::NotApproved => "login_not_confirmed",
+            Self::NoProfile
+            | Self::NeedsCode
+            | Self::NeedsCertificate
+            | Self::NeedsApproval
+            | Self::NeedsFactor
+            | Self::TooManyGroups
+            | Self::OldLogin
+            | Self::Expired
+            | Self::Disabled => "login_not_allowed",
+            _ => "login_other",
+        }
+    }
+
     /// This refusal with a time to wait that is known only now.
     pub const fn retry_after_s(self, retry_after_s: Option<u64>) -> Refused {
         Refused { refusal: self, retry_after_s }
@@ -215,6 +236,16 @@ mod tests {
             if refusal.code().is_final() {
                 assert_eq!(message(*refusal).retry_after_ms, None, "{refusal:?} is final");
             }
+        }
+    }
+
+    #[test]
+    fn counters_of_the_portal_are_documented() {
+        let operations = include_str!("../../../../docs/OPERATIONS.md");
+        let row = operations.lines().find(|line| line.starts_with("| `vpnd_portal_refusals_total`")).unwrap();
+        for refusal in Refusal::ALL {
+            let counter = refusal.portal_counter();
+            assert!(row.contains(&format!("`{counter}`")), "{refusal:?}: {counter} is not in OPERATIONS.md");
         }
     }
 

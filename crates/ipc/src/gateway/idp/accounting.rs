@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use minicbor::{Decode, Encode};
-use vpnd_proto::control::{List, Text, UserName};
+use vpnd_proto::control::{Code, List, Text, UserName};
 
 use crate::gateway::auth::{SourceName, Traffic};
 
@@ -128,6 +128,22 @@ pub enum TerminateCause {
     NasError = 9,
     #[n(10)]
     NasRequest = 10,
+}
+
+/// From the code with which the session ended.
+impl From<Code> for TerminateCause {
+    fn from(code: Code) -> Self {
+        match code {
+            Code::Bye => Self::UserRequest,
+            Code::Idle => Self::IdleTimeout,
+            Code::Lifetime => Self::SessionTimeout,
+            Code::Disabled | Code::Kicked | Code::Certificate | Code::NoProfile => Self::AdminReset,
+            Code::Drain | Code::Shutdown => Self::AdminReboot,
+            // The same device has another session now, or its user too many.
+            Code::Superseded | Code::TooMany | Code::NoAddress => Self::NasRequest,
+            _ => Self::NasError,
+        }
+    }
 }
 
 /// A session, as its records name it.
