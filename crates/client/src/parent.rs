@@ -154,13 +154,13 @@ pub async fn keep_kill_switch(args: &KillSwitchArgs) -> anyhow::Result<()> {
     kill_switch::keep(args).await
 }
 
-/// Whether `error`, of [`run`], is that the gateway was out of reach for as long as the user's limit allows.
+/// Whether `error`, of [`run`], is that the gateway was out of reach beyond the user's limit.
 #[must_use]
 pub fn gave_up(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref::<ChildError>(), Some(ChildError::Unreached(_)))
 }
 
-/// Whether `error`, of [`run`], is one that a person must do something about before trying again makes sense.
+/// Whether a person must do something about `error`, of [`run`], before another attempt.
 #[must_use]
 pub fn needs_user_action(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref::<ChildError>(), Some(ChildError::Refused(_)))
@@ -236,7 +236,7 @@ impl RunningClient {
         let mut worker = StartingChild::start(ChildRole::Client)?;
         let sent = worker.send(&launch, &[]).await;
         drop(launch);
-        // If the worker has ended by itself, this error has the reason, and the other only that the pipe is closed.
+        // If the worker has ended, this error has the reason, and `sent` a closed pipe alone.
         let protections = worker.prepared().await?;
         sent?;
         tracing::debug!(?protections, "the network worker has given up its privileges");
@@ -425,7 +425,7 @@ impl RunningClient {
         self.worker.send(&reply, &descriptors).await
     }
 
-    /// After a request that ends a connection's set-up: the client counts as connected once it succeeded.
+    /// After the last request of a connection's set-up: if it succeeded, the client is connected.
     fn connected(&mut self, outcome: &Result<(), String>) {
         if outcome.is_ok() {
             self.note(TunnelState::Connected);
@@ -458,7 +458,7 @@ impl RunningClient {
         self.device.key().sign(&Binding::new(binding.into())).into()
     }
 
-    /// Looks up a gateway's addresses as without a tunnel, whose own DNS servers are out of reach without the gateway.
+    /// Looks up a gateway's addresses as without a tunnel, whose name servers need the gateway.
     async fn start_lookup(&mut self, number: u64, server: u32) -> Result<(), String> {
         self.lookups.end_trial().await;
         let begun = explained(self.setup.begin_lookups().await);
@@ -467,7 +467,8 @@ impl RunningClient {
         started
     }
 
-    /// Has names looked up in the tunnel again, unless a look-up runs. What a failure leaves of that is ended at the next call.
+    /// Has names looked up in the tunnel again, unless a look-up runs. The next call ends what a
+    /// failure leaves.
     async fn end_lookups(&mut self) {
         if self.lookups.is_idle()
             && let Err(error) = self.setup.end_lookups().await

@@ -4,7 +4,8 @@
 //! Both authenticate with HMAC-SHA-256 truncated to its first 128 bits (RFC 4868) over
 //!
 //! ```text
-//! nonce (12 bytes) || length of the associated data (u64, little-endian) || associated data || text
+//! nonce (12 bytes) || length of the associated data (u64, little-endian)
+//!     || associated data || text
 //! ```
 //!
 //! The length makes the input unambiguous; the nonce carries the counter. `text` is the plaintext

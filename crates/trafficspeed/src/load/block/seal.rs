@@ -1,7 +1,8 @@
 //! Encryption above TCP: the keys of one connection, and data as a sequence of sealed records.
 //!
 //! ```text
-//! session secret = HMAC-SHA-256(shared secret, "trafficspeed block" | salt of the writer | salt of the target)
+//! session secret = HMAC-SHA-256(shared secret,
+//!     "trafficspeed block" | salt of the writer | salt of the target)
 //! ```
 //!
 //! The shared secret comes from the coordinator over the control line, fresh for every connection.
