@@ -329,10 +329,10 @@ mod tests {
         let on = "[portal]\nenabled = true\nacme = true\n";
         let url = "url = 'https://vpn.uni.example:8443'\n";
         // The line of a problem: those of LEAST are before.
-        let line = |of: &str| {
+        let line = |text: &str| {
             format!(
                 "server.toml:{}: ",
-                LEAST.lines().count() + 1 + on.lines().position(|line| line == of).unwrap_or(3)
+                LEAST.lines().count() + 1 + on.lines().position(|line| line == text).unwrap_or(3)
             )
         };
         let portal = smallest(&format!("{on}{url}{ACME}")).portal.unwrap();

@@ -309,20 +309,20 @@ impl Policy {
     }
 
     #[inline]
-    fn set(&self, of: &Principal) -> Option<&RuleSet> {
-        self.profiles.get(of.profile().index())?.as_ref()
+    fn set(&self, principal: &Principal) -> Option<&RuleSet> {
+        self.profiles.get(principal.profile().index())?.as_ref()
     }
 }
 
 #[inline]
-fn unknown(of: &Principal) -> Decision {
-    Decision { verdict: Verdict::Deny, ground: Ground::UnknownProfile(of.profile()), opens: false }
+fn unknown(principal: &Principal) -> Decision {
+    Decision { verdict: Verdict::Deny, ground: Ground::UnknownProfile(principal.profile()), opens: false }
 }
 
 impl Ruling {
     #[inline]
-    fn decision(self, of: &Principal, default: fn(ProfileId) -> Ground) -> Decision {
-        let profile = of.profile();
+    fn decision(self, principal: &Principal, default: fn(ProfileId) -> Ground) -> Decision {
+        let profile = principal.profile();
         match self {
             Self::Rule { verdict, number, opens } => {
                 Decision { verdict, ground: Ground::Rule(profile, number), opens }

@@ -39,8 +39,8 @@ impl Time {
 impl Add<Duration> for Time {
     type Output = Self;
     /// Saturates at the end of the clock, 584 years after its start.
-    fn add(self, by: Duration) -> Self {
-        Self(self.0.saturating_add(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX)))
+    fn add(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)))
     }
 }
 

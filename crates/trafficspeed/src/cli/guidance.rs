@@ -10,7 +10,7 @@ use super::Cli;
 pub const EXAMPLES: &str = "\
 trafficspeed measures what a VPN carries as its clients grow. Five ways to begin, as root where a laboratory is built:
 
-  trafficspeed --clients 2,8                        vpnd beside plain routing, with 2 and 8 clients
+  trafficspeed --clients 2,8                        vpnd and plain routing, with 2 and 8 clients
   trafficspeed compare --vpn vpnd,wireguard-go --clients 8
                                                     two VPNs in rounds, with median, spread and ratios
   trafficspeed stream                               one TCP stream through vpnd, as iperf3 would measure it

@@ -88,7 +88,7 @@ pub fn load_averages(campaign: &SuiteCampaign) -> Option<String> {
     let hogs = campaign.rows.iter().map(|row| row.case.hogs).max().unwrap_or_default();
     let text = spread.text(|load| format!("{load:.2}"));
     Some(format!(
-        "As measurements beside {hogs} CPU hogs began, the machine's load average of the last minute was {text}."
+        "When measurements with {hogs} CPU hogs began, the machine's load average of the last minute was {text}."
     ))
 }
 
@@ -229,7 +229,7 @@ pub(crate) mod tests {
             (row.case.hogs, row.load_average) = (2, Some(load));
         }
         assert!(load_averages(&loaded).unwrap().ends_with(
-            "beside 2 CPU hogs began, the machine's load average of the last minute was 1.95 (1.90–2.00)."
+            "with 2 CPU hogs began, the machine's load average of the last minute was 1.95 (1.90–2.00)."
         ));
         let sections = sections(&campaign());
         assert_eq!(
@@ -293,7 +293,7 @@ pub(crate) mod tests {
         assert_eq!(
             remarks,
             [
-                "Look at a, IPv4: throughput, Mbit/s: 10.0 (10.0–10.0) beside 60.0 (15.0–61.0) over IPv6",
+                "Look at a, IPv4: throughput, Mbit/s: 10.0 (10.0–10.0), and 60.0 (15.0–61.0) over IPv6",
                 "Look at a, IPv6: throughput, Mbit/s: 15.0 is far from the median of 60.0",
             ]
         );

@@ -172,14 +172,14 @@ pub struct Row {
 
 impl Row {
     /// The spread of one figure over the measurements that have it.
-    pub fn spread(&self, of: impl Fn(&Figures) -> Option<f64>) -> Option<Spread> {
-        Spread::of(&self.runs.iter().filter_map(of).collect::<Vec<_>>())
+    pub fn spread(&self, figure: impl Fn(&Figures) -> Option<f64>) -> Option<Spread> {
+        Spread::of(&self.runs.iter().filter_map(figure).collect::<Vec<_>>())
     }
 
-    /// One figure by that of another row, of each round that has both.
-    fn times(&self, other: &Self, of: fn(&Figures) -> f64) -> Option<Spread> {
+    /// One figure relative to that of another row, in each round that has both.
+    fn times(&self, other: &Self, figure: fn(&Figures) -> f64) -> Option<Spread> {
         let by_round = |row: &Self| -> ByRound {
-            let values = row.runs.iter().map(|figures| (figures.round, of(figures)));
+            let values = row.runs.iter().map(|figures| (figures.round, figure(figures)));
             values.filter(|(_, value)| *value > 0.0).collect()
         };
         ratio(&by_round(self), &by_round(other))
@@ -195,7 +195,7 @@ fn cost(figures: &Figures) -> f64 {
     figures.gateway_seconds_per_gbit
 }
 
-/// The cost of a case by that of another.
+/// The cost of a case relative to that of another.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RelativeCost {
     /// One for each round.

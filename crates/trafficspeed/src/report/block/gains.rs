@@ -100,13 +100,13 @@ pub(super) fn comparisons(report: &BlockReport) -> Vec<Comparison> {
     let ahead = report.asked.2.iter().map(|&n| Way::sealed(n));
     let to_tunnel = ahead.chain([Way::PLAIN]).map(|way| (way, Way::TUNNEL));
     let pairs: Vec<(Way, Way)> = to_tunnel.chain(as_many_in_progress(report)).collect();
-    let compare = |(delay, (way, by)): (f64, (Way, Way))| {
-        let (ratio, control) = (report.ratio(delay, way, by)?, report.same(delay, way, by));
+    let compare = |(delay, (way, base)): (f64, (Way, Way))| {
+        let (ratio, control) = (report.ratio(delay, way, base)?, report.same(delay, way, base));
         Some(Comparison {
             system: way.name(),
             case: format!("{delay} ms, mean over block sizes"),
             quantity: THROUGHPUT.name,
-            first: by.name(),
+            first: base.name(),
             control,
             ratio_to_first: Some(ratio),
             differs_from_first: differs(Some(ratio), control),
@@ -136,18 +136,18 @@ pub(super) fn overlap(report: &BlockReport) -> Section {
     let deepest = report.deepest_control();
     let rows = delays.iter().map(|&delay| {
         let same = report.ratio(delay, deepest.again(), deepest);
-        let ratios: Vec<_> = pairs.iter().map(|&(way, by)| report.ratio(delay, way, by)).collect();
+        let ratios: Vec<_> = pairs.iter().map(|&(way, base)| report.ratio(delay, way, base)).collect();
         let cells = pairs
             .iter()
             .zip(&ratios)
-            .map(|(&(way, by), &ratio)| figure(ratio) + judged(ratio, report.same(delay, way, by)));
+            .map(|(&(way, base), &ratio)| figure(ratio) + judged(ratio, report.same(delay, way, base)));
         let names = [format!("{delay} ms"), rounds(ratios.iter().copied().chain([same]))];
         names.into_iter().chain(cells).chain([figure(same)]).collect()
     });
     let head = ["one-way delay", "n"].map(str::to_owned).into_iter();
-    let names = pairs.iter().map(|(way, by)| format!("{} / {}", way.name(), by.name()));
+    let names = pairs.iter().map(|(way, base)| format!("{} / {}", way.name(), base.name()));
     Section {
-        name: "What encrypting ahead gains beside as many blocks in progress without it".into(),
+        name: "Gain of encrypting ahead relative to as many blocks in progress without it".into(),
         caption: format!(
             "{SPREAD} Mean over block sizes of OP-n divided by the tunnel, and by no encryption at all, with the same n in \
              progress. Around 1: the gain over waiting for each answer is that of the queue's depth alone. {RATIOS} Here it has \

@@ -43,7 +43,7 @@ pub(super) fn model(report: &BlockReport, delay: f64) -> Section {
         "original: model / measured",
     ];
     Section {
-        name: format!("The model beside the measurement at {delay} ms one way, MB/s"),
+        name: format!("Model and measurement at {delay} ms one way, MB/s"),
         caption: format!(
             "{SPREAD} No overlap: block / (2·RTT + block/lower + block/encrypt + block/decrypt); OP-2: block / (RTT + \
              block/lower + block/encrypt). Measured on this host, MB/s: lower {}, encrypt {}, decrypt {} with {} (original: {}, \

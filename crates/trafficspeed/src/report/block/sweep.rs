@@ -16,10 +16,10 @@ use crate::unit::significant;
 const DEFINITIONS: &str = "\
 Round trips: 2 where the target asks for each block before its data are sent (R2T), as the original's iSCSI did.
 Best throughput of any block size, MB/s of acknowledged blocks: median of n rounds, the lowest and the highest in parentheses.
-Gain: the best OP-n by the tunnel with no overlap, mean over block sizes within each round.
+Gain: the best OP-n divided by the tunnel with no overlap, mean over block sizes within each round.
 ≈: no difference beyond A/A, the tunnel against itself, with one block in progress or with the most; ?: fewer than five rounds, \
 no A/A or a disturbed machine show neither.
-Beside as many: the same by the tunnel with as many blocks in progress, so what encrypting ahead itself gains.
+At equal n: the same, divided by the tunnel with as many blocks in progress, so the gain of encrypting ahead itself.
 Steal, others: the most of the machine that the hypervisor took and that processes without a part in the measurement used.";
 
 /// The limits of a report and the round trips of a block in words, for a row and for a heading.
@@ -41,7 +41,7 @@ fn grid(reports: &[BlockReport]) -> Grid {
         "tunnel",
         "best OP-n",
         "gain",
-        "beside as many",
+        "at equal n",
         "steal",
         "others",
     ];
@@ -59,8 +59,8 @@ fn row(report: &BlockReport, delay: f64) -> Vec<String> {
     let [plain, tunnel] = [Way::PLAIN, Way::TUNNEL].map(peak);
     let most = best.and_then(peak);
     let gain = |to: fn(Way) -> Way| {
-        let (way, by) = best.map(|best| (best, to(best)))?;
-        Some((report.ratio(delay, way, by)?, report.same(delay, way, by)))
+        let (way, base) = best.map(|best| (best, to(best)))?;
+        Some((report.ratio(delay, way, base)?, report.same(delay, way, base)))
     };
     let gains = [gain(|_| Way::TUNNEL), gain(|best| Way::of(Route::Tunnel, best.ahead))];
     let all = [plain, tunnel, most].into_iter().chain(gains.map(|gain| gain.map(|(ratio, _)| ratio)));

@@ -36,7 +36,7 @@ fn rate(table: &Observations, systems: &[(usize, &str)], flow: Flow) -> Option<P
     }
     .svg()?;
     let caption =
-        format!("The {name} beside everything else; median of the rounds, lowest and highest as whiskers.");
+        format!("The {name} while all else runs; median of the rounds, lowest and highest as whiskers.");
     Some(Picture { name: name.replace(' ', "-"), title: format!("Rate of the {name}"), caption, svg })
 }
 
@@ -53,8 +53,7 @@ fn delay(campaign: &HomeCampaign, systems: &[(usize, &str)], flow: Flow) -> Opti
         series: systems.iter().filter_map(curve).collect(),
     }
     .svg()?;
-    let caption =
-        "The share of the packets that came with at most this delay, beside everything else; first round.";
+    let caption = "Share of the packets that arrived within this delay, while all else runs; first round.";
     Some(Picture {
         name: name.replace(' ', "-"),
         title: format!("One-way delay of {name}"),
@@ -80,7 +79,6 @@ fn pages(campaign: &HomeCampaign, systems: &[(usize, &str)]) -> Option<Picture> 
         series: systems.iter().map(curve).filter(has_points).collect(),
     }
     .svg()?;
-    let caption =
-        "The share of the pages that were whole after at most this time, beside everything else; all rounds.";
+    let caption = "Share of the pages that were complete within this time, while all else runs; all rounds.";
     Some(Picture { name: "pages".into(), title: "Time of a page".into(), caption: caption.into(), svg })
 }

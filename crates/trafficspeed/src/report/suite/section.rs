@@ -61,9 +61,9 @@ pub fn sections(campaign: &SuiteCampaign) -> Vec<Section> {
     let table = campaign.observations();
     for section in &mut sections {
         let rows: Vec<&Row> = campaign.rows.iter().filter(|row| row.case.section == section.name).collect();
-        for of in &mut section.rows {
-            let rows: Vec<&Row> = rows.iter().copied().filter(|row| row.case.name == of.case).collect();
-            of.compare(&table, (&section.name, &section.columns), &rows);
+        for shown in &mut section.rows {
+            let rows: Vec<&Row> = rows.iter().copied().filter(|row| row.case.name == shown.case).collect();
+            shown.compare(&table, (&section.name, &section.columns), &rows);
         }
     }
     sections
@@ -105,8 +105,8 @@ impl Section {
             ("steal, most, %", Box::new(|row| row.steal.map(percent))),
             ("others, most, %", Box::new(|row| row.others.map(percent))),
         ];
-        for (name, of) in feet {
-            let cells: Vec<Option<String>> = self.rows.iter().map(of).collect();
+        for (name, cell) in feet {
+            let cells: Vec<Option<String>> = self.rows.iter().map(cell).collect();
             if cells.iter().any(Option::is_some) {
                 let cells = cells.into_iter().map(|cell| cell.unwrap_or_else(|| "–".into()));
                 grid.rows.push(std::iter::once(name.to_owned()).chain(cells).collect());
@@ -152,7 +152,7 @@ impl Section {
                 let pair = row.spread(at).zip(other.spread(at));
                 if let Some((v4, v6)) = pair.filter(|(v4, v6)| are_unlike(*v4, *v6, same)) {
                     let (v4, v6) = (v4.text(significant), v6.text(significant));
-                    remarks.push(format!("Look at {label}, {name}: {v4} beside {v6} over IPv6"));
+                    remarks.push(format!("Look at {label}, {name}: {v4}, and {v6} over IPv6"));
                 }
             }
         }
