@@ -1,6 +1,6 @@
-//! The standard suites by every backend, in turns: nanoseconds to seal and to open a packet, so that other work
-//! on the machine slows all of them alike. `cargo bench -p vpnd-benches --bench backends` prints a
-//! table in Markdown.
+//! The standard suites by every backend, in turns: nanoseconds to seal and to open a packet, so
+//! that other work on the machine slows all of them alike. `cargo bench -p vpnd-benches --bench
+//! backends` prints a table in Markdown.
 
 use std::hint::black_box;
 use std::time::Instant;

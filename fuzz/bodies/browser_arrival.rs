@@ -1,5 +1,6 @@
-//! Any bytes as the request by which a browser comes back to a client at the loopback address: nothing
-//! panics, a grant comes out of it only with the state of this login, and what is read was there, once.
+//! Any bytes as the request by which a browser comes back to a client at the loopback address:
+//! nothing panics, a grant comes out of it only with the state of this login, and what is read was
+//! there, once.
 
 use crate::worker::read_arrival;
 

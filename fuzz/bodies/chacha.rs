@@ -1,5 +1,5 @@
-//! Any packet, whole or forged, by our own ChaCha20-Poly1305, on the processor and emulated: it gives
-//! a library's bytes, opens what a library opens, refuses the rest, and leaves zeros of it.
+//! Any packet, whole or forged, by our own ChaCha20-Poly1305, on the processor and emulated: it
+//! gives a library's bytes, opens what a library opens, refuses the rest, and leaves zeros of it.
 //!
 //! Input: kind of forgery (1 byte, without its lowest bit), where (2), length of all text (2), how
 //! much of it is only authenticated (2), key (32), nonce (12), and bytes that are repeated to the

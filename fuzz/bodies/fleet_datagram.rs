@@ -1,4 +1,5 @@
-//! Any bytes as datagrams between gateways: only what another gateway has sealed for this one is opened.
+//! Any bytes as datagrams between gateways: only what another gateway has sealed for this one is
+//! opened.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -27,8 +28,8 @@ fn fleet() -> &'static Fleet {
     })
 }
 
-/// Checks one input: as it is, behind the beginning of a genuine datagram, and as changes of one: pairs
-/// of a place and a mask.
+/// Checks one input: as it is, behind the beginning of a genuine datagram, and as changes of one:
+/// pairs of a place and a mask.
 pub(crate) fn run(data: &[u8]) {
     let Fleet { theirs, filter, genuine, orders } = fleet();
     let mut changed = genuine.clone();

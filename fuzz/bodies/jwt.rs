@@ -1,6 +1,6 @@
-//! Any bytes as a provider's keys and as a token, and any JSON as claims: nothing panics, claims come
-//! out of a token only if one of the keys has signed these very bytes, and who has logged in has the
-//! subject, the name and the groups that this source may give.
+//! Any bytes as a provider's keys and as a token, and any JSON as claims: nothing panics, claims
+//! come out of a token only if one of the keys has signed these very bytes, and who has logged in
+//! has the subject, the name and the groups that this source may give.
 //!
 //! Input: a key set, a zero byte, and a token; the first part is tried as claims, too.
 

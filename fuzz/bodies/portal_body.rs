@@ -2,8 +2,8 @@
 //! panics, every answer has its headers and is of a known kind, and nothing that a browser posts
 //! reaches the auth process without the proof that a form is ours.
 //!
-//! Input: a byte that chooses the address (255: each in turn), one with flags (GET, a form of ours before the rest, no
-//! cookie, JSON), and the body.
+//! Input: a byte that chooses the address (255: each in turn), one with flags (GET, a form of ours
+//! before the rest, no cookie, JSON), and the body.
 
 use std::cell::RefCell;
 use std::sync::Arc;

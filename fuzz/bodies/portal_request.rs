@@ -1,6 +1,6 @@
-//! Any bytes as the parts of a request that the portal reads by hand: cookies, the query of a browser
-//! that is back from a provider, parameters, a token of the API, languages and the browser's name.
-//! Nothing panics, and what is read was there, once.
+//! Any bytes as the parts of a request that the portal reads by hand: cookies, the query of a
+//! browser that is back from a provider, parameters, a token of the API, languages and the
+//! browser's name. Nothing panics, and what is read was there, once.
 
 use axum::http::header::{ACCEPT_LANGUAGE, AUTHORIZATION, COOKIE, USER_AGENT};
 use axum::http::{HeaderMap, HeaderValue, Request};

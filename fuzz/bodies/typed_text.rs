@@ -1,5 +1,5 @@
-//! Any text as what people type at the portal: short codes, names of users, dates, addresses to look up,
-//! and places in lists. Nothing panics, and what was read is what is written again.
+//! Any text as what people type at the portal: short codes, names of users, dates, addresses to
+//! look up, and places in lists. Nothing panics, and what was read is what is written again.
 
 use vpnd_config::user_name;
 use vpnd_store::audit::query::Cursor;

@@ -6,9 +6,9 @@
 //! right one comes; an unknown user costs as much time as a known one; a code is good once; guesses
 //! from elsewhere can't lock out a person from a source they came from before; if the store fails,
 //! no login succeeds. Hashing takes tens of milliseconds and megabytes, so it runs on a bounded
-//! number of threads behind a bounded queue, which networks share fairly ([`vpnd_ipc::turns`]), never on a
-//! shard, and steps back behind other work. Whose turn it is depends on addresses and devices,
-//! never on whether a user exists. This module must not know of connections or sessions.
+//! number of threads behind a bounded queue, which networks share fairly ([`vpnd_ipc::turns`]),
+//! never on a shard, and steps back behind other work. Whose turn it is depends on addresses and
+//! devices, never on whether a user exists. This module must not know of connections or sessions.
 
 mod absences;
 pub(super) mod allowances;
@@ -229,8 +229,8 @@ impl Authenticator {
         match checked {
             Ok(CheckResult::Granted(user)) => self.granted(login, user, guess, now_s),
             Ok(CheckResult::CodeRequired(user)) => {
-                // The question that a wrong password leads to (`refuse_login`): without it a right one
-                // would be answered sooner.
+                // The question that a wrong password leads to (`refuse_login`): without it a right
+                // one would be answered sooner.
                 let _ = self.store.has_one_time_codes();
                 self.require_code(login, Ok(user), guess, now_s)
             }

@@ -1,4 +1,5 @@
-//! Hints on their way to the store, for which nothing waits: sessions go on while it does not answer.
+//! Hints on their way to the store, for which nothing waits: sessions go on while it does not
+//! answer.
 //!
 //! INVARIANT: the newest hint of each key counts, so no more of them wait than there are keys.
 
@@ -70,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_of_each_key_is_stored_and_nothing_is_left_at_the_end() {
+    fn the_newest_hint_of_each_key_is_stored() {
         let (sender, stored) = mpsc::channel();
         let keeper = Keeper::start(Duration::from_millis(50), move |hints: Vec<(u8, u8)>| {
             sender.send(hints).unwrap();

@@ -205,7 +205,8 @@ fn external_sources(
     Ok(External::new(&config.sources, Arc::clone(idp), Arc::clone(accounting), token_seal(config)?))
 }
 
-/// Makes the seal of refresh tokens of OpenID providers; a file for its key only if tokens are kept.
+/// Makes the seal of refresh tokens of OpenID providers; a file for its key only if tokens are
+/// kept.
 fn token_seal(config: &ServerConfig) -> anyhow::Result<TokenSeal> {
     let keeps_tokens =
         |source: &Source| matches!(source.kind, SourceKind::Oidc(_)) && source.recheck().is_some();

@@ -1,7 +1,7 @@
 //! Notices of the gateways of a fleet to one another, through the database.
 //!
-//! INVARIANT: every gateway learns all notices, in one order. A process has learnt its own ones when
-//! it makes them. What [`Notices::decide`] decides follows all that was noticed before.
+//! INVARIANT: every gateway learns all notices, in one order. A process has learnt its own ones
+//! when it makes them. What [`Notices::decide`] decides follows all that was noticed before.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -28,7 +28,8 @@ pub(crate) enum Notice {
     /// A visit of the pages, by the hash of its token, has begun or changed, or else ended.
     #[n(1)]
     Visit(#[n(0)] ByteArray<32>, #[n(1)] Option<SharedVisit>),
-    /// So has a login in a browser. When it began, by the clock that the gateways share, comes last.
+    /// So has a login in a browser. When it began, by the clock that the gateways share, comes
+    /// last.
     #[n(2)]
     Login(#[n(0)] ByteArray<32>, #[n(1)] Option<SharedLogin>, #[n(2)] u64),
     /// An administrator asks who had an address; with the time of that.
@@ -37,8 +38,8 @@ pub(crate) enum Notice {
     /// The answer of one gateway.
     #[n(4)]
     Answered(#[n(0)] ByteArray<16>, #[n(1)] OfGateway),
-    /// A user or host has done a thing that is limited; with the time of that, by the clock that the
-    /// gateways share.
+    /// A user or host has done a thing that is limited; with the time of that, by the clock that
+    /// the gateways share.
     #[n(5)]
     Taken(#[n(0)] Taken, #[n(1)] u64),
     /// The gateway of this name takes datagrams of others here, sealed for this key.
@@ -126,8 +127,8 @@ impl Notices {
         }
     }
 
-    /// Decides by all that others have let know, so that they decide by it. `decide` is called at most
-    /// once; what it makes is sent with it.
+    /// Decides by all that others have let know, so that they decide by it. `decide` is called at
+    /// most once; what it makes is sent with it.
     pub(crate) fn decide<T>(&self, decide: impl FnOnce() -> T) -> Result<T, StoreError> {
         let (mut decide, mut decided) = (Some(decide), None);
         loop {

@@ -2,10 +2,10 @@
 //!
 //! Invariants: the portal is not trusted. Who a browser's user is, and whether that user may still
 //! come in, is decided here at each request, from the token and the store; a login takes the way of
-//! a client's login, with its limits and its record; no user changes what is another's. A revocation
-//! of the user ends the visit, whatever it was for, but for one that the visit itself has caused. A
-//! visit without a one-time code ends when the user has codes: an attacker with the password alone
-//! could replace them.
+//! a client's login, with its limits and its record; no user changes what is another's. A
+//! revocation of the user ends the visit, whatever it was for, but for one that the visit itself
+//! has caused. A visit without a one-time code ends when the user has codes: an attacker with the
+//! password alone could replace them.
 
 mod at_provider;
 mod client_profile;
@@ -68,8 +68,8 @@ use vpnd_sys::log_limit::LogLimit;
 /// Lines of the log about what was refused at once, and the time for another one.
 const REFUSALS: u32 = 100;
 const REFUSAL_INTERVAL: Duration = Duration::from_secs(1);
-/// Looks at logins that wait for an approval, at the same time: each lasts until there is one, or for
-/// a second.
+/// Looks at logins that wait for an approval, at the same time: each lasts until there is one, or
+/// for a second.
 static APPROVALS: Semaphore = Semaphore::const_new(MAX_APPROVALS);
 const MAX_APPROVALS: usize = 32;
 

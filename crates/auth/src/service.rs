@@ -400,7 +400,8 @@ impl Service {
         let last = self.store.last_revocation()?;
         let all = Revocations { seen: last, found: Vec::new(), history, went_back: false };
         let Some(seen) = query.seen else { return Ok(all) };
-        // Others have carried out, and forgotten, what came while this gateway was without the database.
+        // Others have carried out, and forgotten, what came while this gateway was without the
+        // database.
         let has_missed = self.fleet.is_some() && seen < self.store.last_forgotten()?;
         // The database gives numbers again then, to revocations that no gateway has carried out.
         if has_missed || last < seen || query.history.is_some_and(|before| before != history) {

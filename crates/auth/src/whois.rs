@@ -1,4 +1,5 @@
-//! Questions who had an address, to all gateways of a fleet: each has an audit file of what was there.
+//! Questions who had an address, to all gateways of a fleet: each has an audit file of what was
+//! there.
 //!
 //! INVARIANT: a gateway answers once the question, its reason and who asks are in its audit file.
 

@@ -4,7 +4,8 @@
 //! the message that it allows, so no restart lets an old one in again. Handshakes have a queue of
 //! their own and a bound on their rate, so a flood of them takes no turn of a login. A device
 //! shakes hands while its user is enabled and in a profile that allows it; whether it is let in is
-//! decided when it asks for a session, which takes a handshake: no word of the worker stands for one.
+//! decided when it asks for a session, which takes a handshake: no word of the worker stands for
+//! one.
 
 pub mod configuration;
 pub mod new_device;
@@ -187,8 +188,8 @@ impl WireGuard {
         state.profiles += 1;
     }
 
-    /// Whether this is a WireGuard device of the user: anybody's own client may claim its id. One that
-    /// has a session here is known: it has shaken hands.
+    /// Whether this is a WireGuard device of the user: anybody's own client may claim its id. One
+    /// that has a session here is known: it has shaken hands.
     pub(crate) fn has_device(&self, user: UserId, device: DeviceId) -> bool {
         self.state().devices.contains(&(user, device))
     }
@@ -289,8 +290,8 @@ impl WireGuard {
         }
     }
 
-    /// Brings the peers up to what the store has, unless another caller reads it already. Handshakes
-    /// and commits go on with the peers of before rather than wait for it.
+    /// Brings the peers up to what the store has, unless another caller reads it already.
+    /// Handshakes and commits go on with the peers of before rather than wait for it.
     fn refresh_or_log(&self) {
         let Ok(_reading) = self.reading.try_lock() else { return };
         if let Err(error) = self.read()

@@ -122,8 +122,8 @@ impl<M: Machine> Key<M> {
         true
     }
 
-    /// Encrypts or decrypts the next blocks of the packet. Before the first are decrypted, the tag is
-    /// checked; returns whether it is right.
+    /// Encrypts or decrypts the next blocks of the packet. Before the first are decrypted, the tag
+    /// is checked; returns whether it is right.
     #[inline(always)]
     pub(crate) fn batch_here<L: Lanes<Vector = M::Vector>, const SEAL: bool>(
         &self,

@@ -64,7 +64,8 @@ pub(crate) trait Machine: Copy {
     fn firsts(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
     /// The second number of each 16 bytes: of `a` and of `b` by turns.
     fn seconds(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
-    /// The numbers of `b` where `MASK` has a one, from its lowest bit on, and those of `a` elsewhere.
+    /// The numbers of `b` where `MASK` has a one, from its lowest bit on, and those of `a`
+    /// elsewhere.
     fn selected<const MASK: u8>(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
     /// `sum` plus the lower 52 bits of the products of the lower 52 bits of `a` and `b`.
     fn add_low(self, sum: Self::Vector, a: Self::Vector, b: Self::Vector) -> Self::Vector;

@@ -1,14 +1,14 @@
 //! Poly1305 (RFC 8439, section 2.5) on eight numbers at a time, in limbs of 44, 44 and 42 bits: the
-//! instructions of AVX-512 IFMA multiply numbers of 52 bits, so products of such limbs can be added up
-//! without a carry.
+//! instructions of AVX-512 IFMA multiply numbers of 52 bits, so products of such limbs can be added
+//! up without a carry.
 //!
 //! Numbered as a message meets it:
 //!
 //! 1. The message is associated data, text and lengths, in blocks of 16 bytes, and these in groups
 //!    of eight, of which the first may have fewer: its blocks are the last of the group, and zeros
 //!    that count for nothing stand before them.
-//! 2. Eight sums, one for each place of a group, go by Horner's rule with r^8; two groups at a time,
-//!    with r^16 and r^8, so that limbs are carried half as often.
+//! 2. Eight sums, one for each place of a group, go by Horner's rule with r^8; two groups at a
+//!    time, with r^16 and r^8, so that limbs are carried half as often.
 //! 3. The last group's sums meet r^8 to r^1, each the power of its place, and are added up.
 //! 4. The sum is reduced modulo 2^130 - 5, and the second half of the key added, in plain integers.
 //!

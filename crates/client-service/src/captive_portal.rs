@@ -1,10 +1,10 @@
 //! The service that opens the login page of a network (captive portal, RFC 8952) past a kill switch
 //! or a full tunnel: in a browser that belongs to no person, for some minutes.
 //!
-//! INVARIANT: what opens is for the processes of one user alone, who is no person's and runs nothing
-//! but this browser. It ends with the browser, the command that has asked for it, the kill switch,
-//! this service, a tunnel that is connected, or the time; that of the kill switch ends in the
-//! kernel even if no process is left. Each member of the group may open it: the administrator
+//! INVARIANT: what opens is for the processes of one user alone, who is no person's and runs
+//! nothing but this browser. It ends with the browser, the command that has asked for it, the kill
+//! switch, this service, a tunnel that is connected, or the time; that of the kill switch ends in
+//! the kernel even if no process is left. Each member of the group may open it: the administrator
 //! permits that by starting this service. One is open at a time.
 
 mod window;
@@ -65,7 +65,8 @@ pub struct CaptivePortalArgs {
     /// The user that the browser runs as, and nothing else
     #[arg(long, default_value = "vpnd-browser", value_name = "NAME")]
     pub user: String,
-    /// The browser, which gets the page's address as its last argument [default: chromium, Firefox or another]
+    /// The browser, which gets the page's address as its last argument [default: chromium, Firefox
+    /// or another]
     #[arg(long, value_name = "PROGRAM")]
     pub browser: Option<PathBuf>,
     /// The page that it opens; one without TLS

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_stay_outside() {
+    fn users_outside_the_group_are_refused() {
         let nobody = UnixUser::of("nobody").unwrap();
         assert!(members(Some(nobody.gid())).verify(nobody.uid()).is_ok());
         for group in [Some(0), None] {
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_for_a_user_is_not_another_persons_with_that_number() {
+    fn stored_files_are_not_given_to_another_user_with_the_same_uid() {
         assert_eq!(place_of(1_000, "ann"), "1000-ann");
         let places =
             [(1_000, "ann"), (1_000, "bob"), (1_001, "ann"), (1_000, ""), (1_000, "ann/.."), (100, "0-ann")];

@@ -1,7 +1,7 @@
 //! The client service: starts clients for users of this machine who are not root.
 //!
-//! It listens on a Unix socket that a group may open, and runs a client for each tunnel by a profile
-//! that root has placed on the machine, or for the gateway of one by a profile of the user
+//! It listens on a Unix socket that a group may open, and runs a client for each tunnel by a
+//! profile that root has placed on the machine, or for the gateway of one by a profile of the user
 //! ([`profiles`]). While no user has a tunnel, it runs one for the machine itself, if there is a
 //! profile for that ([`machine`]). Questions of a login and the address of a page pass to the
 //! user's own command, which asks at the user's terminal and opens the user's browser.
@@ -9,8 +9,8 @@
 //! Invariants: who a user is, is the kernel's word (`SO_PEERCRED`); what one may do is decided in
 //! [`tunnels`] and [`own_profile`] alone; nothing of a user but a profile's name, who logs in and
 //! answers has an effect, and no path or address of a user is opened here; connections, frames and
-//! times are bounded for each user. A client ends in order when the service does, however that ends:
-//! it watches its end of the channel. This process talks to no network.
+//! times are bounded for each user. A client ends in order when the service does, however that
+//! ends: it watches its end of the channel. This process talks to no network.
 
 mod conversation;
 mod former_users;
@@ -62,7 +62,8 @@ pub struct ServiceArgs {
     /// Directory of the profiles, NAME.toml each; only root may write there
     #[arg(long, default_value = DEFAULT_PROFILES, value_name = "D")]
     pub profiles: PathBuf,
-    /// Directory of what is kept for each user: the keys by which gateways recognise this device, and profiles
+    /// Directory of what is kept for each user: the keys by which gateways recognise this device,
+    /// and profiles
     #[arg(long, default_value = DEFAULT_CLIENT_STATE, value_name = "D")]
     pub state_dir: PathBuf,
     #[command(flatten)]

@@ -1,5 +1,5 @@
-//! `vpnd up`, `down`, `list`, `import`, `forget`, `password`, `log`, `captive-portal`, and `status` of
-//! a machine that is a client: what a user does without root, through the client service.
+//! `vpnd up`, `down`, `list`, `import`, `forget`, `password`, `log`, `captive-portal`, and `status`
+//! of a machine that is a client: what a user does without root, through the client service.
 //!
 //! Invariants: nothing is sent to a socket that is not root's; a question is asked at this terminal
 //! and a page is opened as this user; text of others does not play with the terminal.
@@ -73,8 +73,9 @@ pub struct UpArgs {
     /// Log in in a browser, on the gateway's web pages [default: as the profile says]
     #[arg(long, conflicts_with_all = ["credentials", "password_fd"])]
     pub browser: bool,
-    /// Keep the password for the next time, once it has led to a tunnel: in the session's keyring, or without
-    /// one in a file that only this user can read. One that is kept already is asked for again
+    /// Keep the password for the next time, once it has led to a tunnel: in the session's keyring,
+    /// or without one in a file that only this user can read. One that is kept already is asked for
+    /// again
     #[arg(long, conflicts_with = "browser")]
     pub save_password: bool,
     #[command(flatten)]
@@ -259,8 +260,8 @@ pub async fn gateway(service: &ServiceSocket, name: &str) -> anyhow::Result<Prof
     }
 }
 
-/// `vpnd password`: shows the page on which the user changes it, for nothing else has the right to, and
-/// where it is kept.
+/// `vpnd password`: shows the page on which the user changes it, for nothing else has the right to,
+/// and where it is kept.
 ///
 /// # Errors
 /// If the profile names no web pages, or there is none.

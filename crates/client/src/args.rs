@@ -75,7 +75,8 @@ pub struct ConnectArgs {
     /// TCP ports of this machine that others reach through the kill switch, such as 22; or none
     #[arg(long, value_name = "PORTS", value_parser = inbound_ports)]
     pub kill_switch_inbound: Option<InboundPorts>,
-    /// Directory of the keys by which the gateway recognises this device, and of the addresses that it has sent
+    /// Directory of the keys by which the gateway recognises this device, and of the addresses that
+    /// it has sent
     #[arg(long, default_value = DEFAULT_CLIENT_STATE, value_name = "D")]
     pub state_dir: PathBuf,
     /// Directory of the journal of changes to this machine; only this user may write there

@@ -3,8 +3,8 @@
 //!
 //! The address is read where systemd-networkd (from 254) writes it; other network managers keep it
 //! nowhere. INVARIANT: the network's operator, who may be an attacker, chooses all of it, so it is
-//! shown to people and decides nothing. Lengths are bounded, and an address is shown only if it is one
-//! of https without a character that a terminal or a program could take for something else.
+//! shown to people and decides nothing. Lengths are bounded, and an address is shown only if it is
+//! one of https without a character that a terminal or a program could take for something else.
 
 use std::fs::{self, File};
 use std::io::Read as _;

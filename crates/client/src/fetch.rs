@@ -70,8 +70,8 @@ pub async fn fetch(address: &str) -> Result<Zeroizing<String>, FetchError> {
     from(&url, connector()?).await
 }
 
-/// The document at this address, of the kind that is asked for or another, with the bound of a profile
-/// and without one of the time.
+/// The document at this address, of the kind that is asked for or another, with the bound of a
+/// profile and without one of the time.
 ///
 /// # Errors
 /// [`FetchError`], in whose words it is a profile.

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn descriptors_that_come_along_are_closed() {
+    async fn unexpected_descriptors_are_closed() {
         let (a, b) = StdStream::pair().unwrap();
         let (mut reader, _writer) = split_std(b, 1 << 10).unwrap();
         let (mut watched, passed) = StdStream::pair().unwrap();

@@ -11,6 +11,6 @@ mod replay;
 
 #[cfg(test)]
 #[test]
-fn requests_of_browsers_that_come_back() {
+fn callback_requests_of_browsers() {
     replay::replay("browser_arrival", browser_arrival::run);
 }

@@ -90,8 +90,8 @@ impl WorkerLaunch {
 }
 
 /// The first and only message of a process that looks up a name; with two sockets for each name
-/// server that it asks by itself, a connected one for datagrams and one for a connection; or without
-/// any.
+/// server that it asks by itself, a connected one for datagrams and one for a connection; or
+/// without any.
 #[derive(Debug, Encode, Decode)]
 pub struct LookupLaunch {
     #[n(0)]
@@ -272,7 +272,8 @@ pub struct Prove(#[n(0)] pub ByteArray<32>);
 /// In the place of a gateway's: the profile's proxy.
 pub const THE_PROXY: u32 = u32::MAX;
 
-/// The addresses of a gateway, by its place in the list of [`crate::servers`]; at most [`MAX_ADDRESSES`].
+/// The addresses of a gateway, by its place in the list of [`crate::servers`]; at most
+/// [`MAX_ADDRESSES`].
 #[derive(Debug, Encode, Decode)]
 #[cbor(transparent)]
 pub struct LookUp(#[n(0)] pub u32);

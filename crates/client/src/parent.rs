@@ -1,8 +1,8 @@
 //! The client: `vpnd connect`, and what only its privileged process does.
 //!
-//! It asks for the password, opens devices and sockets, and changes the machine's network on the worker's requests, which
-//! alone talks to the gateway ([`vpnd_ipc`]). INVARIANT: every change to the machine goes through the undo journal, so that a killed
-//! client can be cleaned up after.
+//! It asks for the password, opens devices and sockets, and changes the machine's network on the
+//! worker's requests, which alone talks to the gateway ([`vpnd_ipc`]). INVARIANT: every change to
+//! the machine goes through the undo journal, so that a killed client can be cleaned up after.
 
 mod cleanup;
 mod console;
@@ -80,8 +80,8 @@ use vpnd_sys::text::harmless;
 
 /// Changes of the machine's network come in bursts; the core is notified this long after the first.
 const NETWORK_CHANGE_DELAY: Duration = Duration::from_millis(100);
-/// Delay until routes and addresses that another program has removed are put back: it lists them again and again until none is left,
-/// and is done by then.
+/// Delay until routes and addresses that another program has removed are put back: it lists them
+/// again and again until none is left, and is done by then.
 const RENEWAL_DELAY: Duration = Duration::from_millis(5);
 /// Time for the worker to close its connection to the gateway.
 const WORKER_END_TIMEOUT: Duration = Duration::from_secs(6);
@@ -453,7 +453,8 @@ impl RunningClient {
         Ok(true)
     }
 
-    /// The key stays here, so an attacker in the worker can use it only while the client runs, and only to prove a connection.
+    /// The key stays here, so an attacker in the worker can use it only while the client runs, and
+    /// only to prove a connection.
     fn prove(&self, binding: ByteArray<32>) -> ByteArray<64> {
         self.device.key().sign(&Binding::new(binding.into())).into()
     }

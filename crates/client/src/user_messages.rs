@@ -78,8 +78,8 @@ pub struct Import {
     pub text: ProfileText,
 }
 
-/// Open the page of a captive portal in a browser. Answered by [`ServiceReply::Line`] once it is open,
-/// and by [`ServiceReply::Lines`] when that is over; it ends with the connection.
+/// Open the page of a captive portal in a browser. Answered by [`ServiceReply::Line`] once it is
+/// open, and by [`ServiceReply::Lines`] when that is over; it ends with the connection.
 #[derive(Debug, Encode, Decode)]
 pub struct OpenPage {
     #[n(0)]
@@ -369,8 +369,8 @@ pub enum FromClient {
     /// For the user, in the state that there is.
     #[n(5)]
     Line(#[n(0)] String),
-    /// The person has answered what can be asked without the gateway. It changes nothing of the machine
-    /// before [`ToClient::Turn`].
+    /// The person has answered what can be asked without the gateway. It changes nothing of the
+    /// machine before [`ToClient::Turn`].
     #[n(6)]
     Ready,
     /// Its last message: why it ends, if that is a failure.

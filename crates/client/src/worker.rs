@@ -1,7 +1,7 @@
 //! The network worker of a client: everything that talks to the network, without a privilege.
 //!
-//! The shell around the sans-IO core of `vpnd-proto`: it makes connections, moves messages, and has the
-//! parent change the machine's network as the core decides.
+//! The shell around the sans-IO core of `vpnd-proto`: it makes connections, moves messages, and has
+//! the parent change the machine's network as the core decides.
 
 mod devices;
 mod dial;
@@ -66,7 +66,8 @@ pub fn run(stream: UnixStream) -> anyhow::Result<()> {
         let profile = launch.profile()?;
         let made = match profile.trust {
             Trust::System => Some(tls::SystemTrust::read()?),
-            // The web server's certificate may be of one of these; without them it is of the pinned one.
+            // The web server's certificate may be of one of these; without them it is of the pinned
+            // one.
             Trust::Pinned { .. } if profile.tcp_port.is_some() => tls::SystemTrust::read().ok(),
             Trust::Pinned { .. } => None,
         };
@@ -80,7 +81,8 @@ pub fn run(stream: UnixStream) -> anyhow::Result<()> {
     }
 }
 
-/// Does the work in this thread alone: threads that wake each other keep an idle machine from sleep.
+/// Does the work in this thread alone: threads that wake each other keep an idle machine from
+/// sleep.
 fn work(stream: &UnixStream, started: Started<WorkerLaunch, Option<tls::SystemTrust>>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let outcome = runtime.block_on(async {
@@ -108,8 +110,8 @@ async fn serve(
     connected.run(events).await
 }
 
-/// Connection events that wait for the loop at most. More wait in the tasks that send them, and so does a
-/// gateway that sends faster than its messages are handled; the loop itself brings none.
+/// Connection events that wait for the loop at most. More wait in the tasks that send them, and so
+/// does a gateway that sends faster than its messages are handled; the loop itself brings none.
 const CONNECTION_EVENT_QUEUE: usize = 64;
 
 /// An event from a connection attempt or a connection.
@@ -152,12 +154,12 @@ struct Connected {
     looks: Looks,
     was_up: bool,
     was_ever_up: bool,
-    /// Whether the gateway has closed the connection in favour of the attempt under way, whose answer
-    /// may come later.
+    /// Whether the gateway has closed the connection in favour of the attempt under way, whose
+    /// answer may come later.
     is_superseded: bool,
     reach: Reach,
-    /// The DNS servers that the parent was last requested to use: the tunnel's, or the machine's own. `None`
-    /// before the first request.
+    /// The DNS servers that the parent was last requested to use: the tunnel's, or the machine's
+    /// own. `None` before the first request.
     tunnel_dns: Option<bool>,
     /// Whether the data sockets are for both protocol versions.
     dual_stack: bool,
@@ -215,7 +217,8 @@ impl Connected {
     /// The loop. What it has changed on the machine is undone by the parent.
     async fn run(mut self, parent_events: mpsc::Receiver<ParentEvent>) -> anyhow::Result<()> {
         let outcome = self.serve(parent_events).await;
-        // The parent may end the client while a request is open; its failure is none of the client's.
+        // The parent may end the client while a request is open; its failure is none of the
+        // client's.
         let outcome = if self.parent.is_ending() { Ok(()) } else { outcome };
         // Shards forget what a session has carried when it is closed.
         self.look().await;
@@ -332,7 +335,8 @@ impl Connected {
                 {
                     tracing::warn!("the gateway is draining: looking for another one of the profile");
                 }
-                // Other reasons are shown where they end the client, or mean no more than a new connection.
+                // Other reasons are shown where they end the client, or mean no more than a new
+                // connection.
                 if let Message::Close(close) = &message
                     && matches!(close.code, Code::Lifetime | Code::Token)
                 {
@@ -408,8 +412,8 @@ impl Connected {
                 }
                 Action::PathMtu(mtu) => {
                     tracing::debug!(mtu, "the tunnel's MTU");
-                    // New TCP connections are held to it in both directions, also where it is too small for
-                    // the device.
+                    // New TCP connections are held to it in both directions, also where it is too
+                    // small for the device.
                     self.shards.set_mtu(mtu).await;
                     self.parent.set_mtu(mtu).await?;
                 }

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn everywhere_is_no_network_and_every_source_is_known() {
+    fn desk_networks_are_bounded_and_its_sources_exist() {
         let problems = |keys: &str| {
             let parsed = crate::ServerConfig::parse(
                 &format!("{LEAST}{ON}{keys}"),

@@ -1,7 +1,7 @@
 //! Where clients that know a single address, such as stock WireGuard's, find the gateway.
 //!
-//! Invariants: no name is looked up, so the privileged parent reads no answer of a network; commands
-//! and pages of a machine find the same, and so write the same files for clients.
+//! Invariants: no name is looked up, so the privileged parent reads no answer of a network;
+//! commands and pages of a machine find the same, and so write the same files for clients.
 
 use std::net::IpAddr;
 
@@ -40,7 +40,8 @@ impl Endpoint {
         Self::on(config, names, outward_addresses()).ok_or_else(|| NoEndpoint { path: path() })
     }
 
-    /// Finds it on a machine that sends by these `own` addresses, where the certificate has these names.
+    /// Finds it on a machine that sends by these `own` addresses, where the certificate has these
+    /// names.
     fn on(config: &ServerConfig, names: Vec<String>, own: impl Iterator<Item = IpAddr>) -> Option<Self> {
         let address = config.preferred_address(names)?;
         let listening = config.server.listen.ip().to_canonical();

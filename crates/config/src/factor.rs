@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_checks_neither_keys_nor_what_nobody_knows() {
+    fn a_source_checks_neither_keys_nor_unknown_factors() {
         assert_eq!(Factors(u8::MAX).checked_elsewhere(), Factors::from("otp mca mfa"));
         assert_eq!(Factors::from("pwd swk").checked_elsewhere(), Factors::default());
     }

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_as_it_was_until_the_next_start() {
+    fn settings_that_need_a_restart_keep_their_value() {
         let config = |port: u16, pool: &str, pages: &str| {
             let text = format!(
                 "[server]\nlisten = '[::]:{port}'\nstate_dir = '/{port}'\naddresses = ['{port}.example:4433']\n\
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_what_is_listed() {
+    fn settings_that_need_a_restart_are_listed() {
         assert!(waits("server", "priority") && waits("source", "") && waits("tls", "client_ca"));
         assert!(
             !waits("server", "addresses")

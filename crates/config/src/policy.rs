@@ -65,9 +65,9 @@ fn rule_set(profile: &AccessProfile, names: &mut Names) -> Result<RuleSet, Polic
     Ok(if profile.name.is_some() { set.with_inbound_from_reach() } else { set })
 }
 
-/// Rules for devices whose sessions are over: they reach the portal, which is at the gateway's inner
-/// addresses too, the name servers that lead there, and login pages of providers where that is
-/// configured.
+/// Rules for devices whose sessions are over: they reach the portal, which is at the gateway's
+/// inner addresses too, the name servers that lead there, and login pages of providers where that
+/// is configured.
 fn walled(config: &ServerConfig, portal: &Portal, names: &mut Names) -> Result<RuleSet, PolicyError> {
     let servers = config.profiles.name_servers();
     let front = portal.front();
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_walled_device_is_reached_by_nobody() {
+    fn a_walled_device_is_unreachable_for_others() {
         let config = crate::testing::smallest(
             "[policy]\nclient_to_client = true\n[portal]\nenabled = true\ncertificate = 'p.pem'\nkey = 'p.key'\n",
         );

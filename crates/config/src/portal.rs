@@ -37,7 +37,8 @@ pub struct Portal {
     pub certificate: PathBuf,
     /// PEM file with its private key, which is not the gateway's.
     pub key: PathBuf,
-    /// Whether the gateway makes the key, and orders the certificate from the authority of `[acme]`.
+    /// Whether the gateway makes the key, and orders the certificate from the authority of
+    /// `[acme]`.
     pub acme: bool,
     /// The name of the service on each page.
     pub name: String,
@@ -55,7 +56,8 @@ pub struct Portal {
     /// Where the name in `url` leads, for devices that reach nothing else; empty if that is at any
     /// address of the machine.
     pub addresses: Vec<IpAddr>,
-    /// Networks of the login pages of OpenID providers, which devices reach that reach nothing else.
+    /// Networks of the login pages of OpenID providers, which devices reach that reach nothing
+    /// else.
     pub provider_networks: Vec<IpNet>,
 }
 
@@ -313,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_off_until_it_is_switched_on() {
+    fn the_portal_is_off_by_default() {
         assert_eq!(smallest("").portal, None);
         assert_eq!(smallest("[portal]\ncertificate = 'p.pem'\nkey = 'p-key.pem'\n").portal, None);
         let portal = smallest("[portal]\nenabled = true\ncertificate = 'p.pem'\nkey = 'p-key.pem'\n").portal;
@@ -397,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn its_key_and_its_port_are_no_others() {
+    fn key_and_port_of_the_portal_are_not_shared() {
         let on = "[portal]\nenabled = true\ncertificate = 'p.pem'\n";
         assert!(problems(&format!("{on}key = 'server-key.pem'\n")).contains("the gateway's own"));
         let acme = "[acme]\ndirectory = 'https://a.example/d'\nnames = ['a.example']\nterms_of_service_agreed = true\n";

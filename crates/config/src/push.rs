@@ -48,10 +48,10 @@ impl Push {
         self.dns.iter().copied().filter(move |server| !routed(server))
     }
 
-    /// The networks that a stock WireGuard client sends into the tunnel, without these outer addresses
-    /// of the gateway. With a default route of one IP version they are everything: the client would
-    /// send the other version around the tunnel. It leads default routes around the gateway by itself,
-    /// and others it does not.
+    /// The networks that a stock WireGuard client sends into the tunnel, without these outer
+    /// addresses of the gateway. With a default route of one IP version they are everything: the
+    /// client would send the other version around the tunnel. It leads default routes around the
+    /// gateway by itself, and others it does not.
     #[must_use]
     pub fn allowed_networks(&self, tunnel: &Tunnel, outer: &[IpAddr]) -> Vec<IpNet> {
         let pushed: Vec<IpNet> = self.networks(tunnel).chain(self.dns_outside().map(IpNet::from)).collect();

@@ -44,8 +44,8 @@ pub enum RevocationCause {
     /// An administrator or the help desk has ended the sessions on a page of the portal.
     #[n(12)]
     Kicked,
-    /// The groups of a machine have no access profile for machines. Not stored: what is, is the change
-    /// of groups.
+    /// The groups of a machine have no access profile for machines. Not stored: what is, is the
+    /// change of groups.
     #[n(13)]
     NoProfile,
 }

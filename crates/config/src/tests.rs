@@ -181,7 +181,7 @@ fn all_problems_are_listed_at_once_in_the_order_of_their_lines() {
 }
 
 #[test]
-fn metrics_stay_on_the_machine_unless_said_otherwise() {
+fn metrics_listen_on_loopback_by_default() {
     assert!(only_problem("[admin]\nmetrics = '0.0.0.0:9586'").contains("metrics_public"));
     assert!(problems("[admin]\nmetrics = '[::1]:9586'").is_empty());
     assert!(problems("[admin]\nmetrics = '0.0.0.0:9586'\nmetrics_public = true").is_empty());

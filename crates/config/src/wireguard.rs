@@ -10,8 +10,8 @@ use super::{MAX_MTU, MIN_MTU, ServerConfig};
 /// The MTU in a client's file unless another is configured: it fits into every path that carries
 /// IPv6 but for the smallest.
 const DEFAULT_MTU: u16 = MIN_MTU;
-/// Devices of one user unless another number is configured, and the largest number that can be: pages
-/// list all of them.
+/// Devices of one user unless another number is configured, and the largest number that can be:
+/// pages list all of them.
 const DEFAULT_DEVICES: u64 = 64;
 const MOST_DEVICES: u64 = 128;
 
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_off_until_it_is_enabled() {
+    fn wireguard_is_off_by_default() {
         for text in ["", "[wireguard]\n", "[wireguard]\nmtu = 1400\n[[profile]]\nname = 'a'\n"] {
             let config = smallest(text);
             assert_eq!(config.wireguard, None);
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn profiles_have_their_own() {
+    fn profiles_have_their_own_wireguard_settings() {
         let config = smallest(
             "[wireguard]\nenabled = true\nkeepalive_s = 25\n[[profile]]\nname = 'a'\nwireguard_mtu = 1400\n\
              [[profile]]\nname = 'b'\nwireguard = false\n[[profile]]\nname = 'c'\nrequire = ['otp']\n\

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_icmp_says_is_no_end_and_a_broken_socket_is() {
+    fn icmp_errors_end_no_channel_and_a_broken_socket_does() {
         assert_eq!(receive([Errno::CONNREFUSED, Errno::HOSTUNREACH, Errno::ACCESS]), Poll::Ready(Ok(1)));
         assert_eq!(receive([Errno::CONNREFUSED; 1_000]), Poll::Pending, "others have their turn");
         assert!(matches!(receive([Errno::NOTCONN]), Poll::Ready(Err(_))));

@@ -60,8 +60,8 @@ impl Backend {
     }
 
     /// Whether the backend itself implements the suite, on this processor. ring lacks CBC, our own
-    /// code has AES-GCM or ChaCha20-Poly1305 only. The suite without protection has nothing to implement, so every
-    /// library supports it.
+    /// code has AES-GCM or ChaCha20-Poly1305 only. The suite without protection has nothing to
+    /// implement, so every library supports it.
     pub fn supports(self, suite: Suite) -> bool {
         match self {
             Self::Ring => suite != Suite::Aes256CbcHmacSha256,
@@ -549,7 +549,7 @@ mod tests {
     }
 
     #[test]
-    fn what_disturbs_for_a_while_disturbs_all_candidates() {
+    fn a_disturbance_affects_all_candidates_alike() {
         // Looked at twice in each round: something slows the machine down tenfold, for as long as
         // one candidate would have been measured by itself.
         let (mut looks, mut now) = (0, Duration::ZERO);

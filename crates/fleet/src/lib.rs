@@ -1,4 +1,5 @@
-//! Orders of one gateway of a fleet to the others, which need no database: to end a user's sessions.
+//! Orders of one gateway of a fleet to the others, which need no database: to end a user's
+//! sessions.
 //!
 //! Everything here is a pure state machine: time, random bytes and datagrams are arguments
 //! (PROTOCOL §19). [`seal`] makes and opens datagrams, [`orders`] sends each order until it is

@@ -1,8 +1,9 @@
 //! Orders that this gateway gives to the others, and takes from them (PROTOCOL §19.2).
 //!
-//! INVARIANT: an order is sent to each gateway until that has confirmed it, or the owner forgets it; an
-//! order is returned to be carried out once, and confirmed only after that. Numbers of gateways and
-//! orders have a limit, and so has what one call returns; repetitions don't keep others from being sent.
+//! INVARIANT: an order is sent to each gateway until that has confirmed it, or the owner forgets
+//! it; an order is returned to be carried out once, and confirmed only after that. Numbers of
+//! gateways and orders have a limit, and so has what one call returns; repetitions don't keep
+//! others from being sent.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -23,7 +24,8 @@ use crate::seal::{FilterKey, OwnKey, Pair, PublicKey, SenderId};
 pub const MAX_GATEWAYS: usize = 256;
 /// Orders under way to all gateways, at most; the owner gives others later.
 pub const MAX_GIVEN: usize = 256;
-/// Orders under way to some gateways, at most: the oldest that were sent are forgotten, and so are old ones.
+/// Orders under way to some gateways, at most: the oldest that were sent are forgotten, and so are
+/// old ones.
 const MAX_PASSED_ON: usize = MAX_TAKEN;
 const PASSED_ON_FOR: Duration = Duration::from_secs(600);
 /// Orders of others that are known again when they are repeated.
@@ -171,8 +173,8 @@ impl Orders {
         FilterKey::of(self.key.public())
     }
 
-    /// The gateway of this name has this key and this address: whether that is new. This gateway's key is
-    /// ignored.
+    /// The gateway of this name has this key and this address: whether that is new. This gateway's
+    /// key is ignored.
     pub fn learn(&mut self, name: &str, key: PublicKey, at: SocketAddr) -> bool {
         if let Some(known) = self.gateways.get_mut(name).filter(|known| known.key == key) {
             return std::mem::replace(&mut known.at, at) != at;
@@ -208,8 +210,8 @@ impl Orders {
         true
     }
 
-    /// Gives orders to these gateways, for some time at most. The oldest ones that were sent are forgotten
-    /// where there is no room; how many are left out because that makes too little.
+    /// Gives orders to these gateways, for some time at most. The oldest ones that were sent are
+    /// forgotten where there is no room; how many are left out because that makes too little.
     pub fn pass_on(&mut self, now: Time, orders: &[Order], to: BTreeSet<String>) -> usize {
         let passed_on = self.given.iter().filter(|(_, given)| given.to.is_some());
         let surplus = (passed_on.clone().count() + orders.len()).saturating_sub(MAX_PASSED_ON);
@@ -285,8 +287,8 @@ impl Orders {
         Some(order)
     }
 
-    /// An order of another gateway is carried out. `None`: sessions have ended and that could not be
-    /// stored. It is never confirmed then, for one that is repeated finds no session to end.
+    /// An order of another gateway is carried out. `None`: sessions have ended and that could not
+    /// be stored. It is never confirmed then, for one that is repeated finds no session to end.
     pub fn carried_out(&mut self, id: ByteArray<16>, ended: Option<u64>) {
         let (Some(at), Some(ended)) = (self.under_way(id), ended) else { return };
         self.taken[at].ended = Some(ended);
@@ -310,8 +312,8 @@ impl Orders {
         }
     }
 
-    /// The datagrams that are to be sent now, [`MAX_AT_ONCE`] at most; `now_s` is the time in seconds since
-    /// 1970.
+    /// The datagrams that are to be sent now, [`MAX_AT_ONCE`] at most; `now_s` is the time in
+    /// seconds since 1970.
     pub fn poll(&mut self, now: Time, now_s: u64) -> Vec<Outgoing> {
         let Self { gateways, given, confirmations, random, .. } = self;
         let mut outgoing = Vec::new();
@@ -336,8 +338,8 @@ impl Orders {
     }
 }
 
-/// An order that is due at a gateway: whether it is passed on, whether it was sent, and since when. The
-/// first in this order are sent first.
+/// An order that is due at a gateway: whether it is passed on, whether it was sent, and since when.
+/// The first in this order are sent first.
 type Due<'g> = (bool, bool, Time, OrderId, &'g String);
 
 impl Given {

@@ -3,9 +3,9 @@
 //! Invariants: it never has the certificate's key, only a request that the parent has signed with
 //! it; it has no store and no file but those by which names are looked up, and connects to the
 //! directory's port alone. Where web pages have the challenge's port, the portal answers there by
-//! digests that it is given, and this process listens nowhere. Whatever the authority or a stranger at the challenge's port sends costs
-//! at most this order, with bounded memory and time. What it reports decides nothing: the parent
-//! takes a chain only if it is for the gateway's key and names.
+//! digests that it is given, and this process listens nowhere. Whatever the authority or a stranger
+//! at the challenge's port sends costs at most this order, with bounded memory and time. What it
+//! reports decides nothing: the parent takes a chain only if it is for the gateway's key and names.
 
 mod challenge;
 mod http;
@@ -35,8 +35,8 @@ use vpnd_pki::tls::{self, SystemTrust, Trust};
 
 /// Limit for the authority to have made up its mind, and then to have made the certificate.
 const POLL_TIMEOUT: Duration = Duration::from_secs(90);
-/// Growth of the interval between two questions. None follows that would come after the limit, so with
-/// 2 the last would come after a third of it.
+/// Growth of the interval between two questions. None follows that would come after the limit, so
+/// with 2 the last would come after a third of it.
 const BACKOFF: f32 = 1.2;
 /// Limit for the portal to answer challenges.
 const PORTAL_TIMEOUT: Duration = Duration::from_secs(20);

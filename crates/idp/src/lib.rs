@@ -1,5 +1,5 @@
-//! The idp process of a gateway: it asks directories, RADIUS servers and OpenID providers for the auth
-//! process.
+//! The idp process of a gateway: it asks directories, RADIUS servers and OpenID providers for the
+//! auth process.
 //!
 //! Invariants: it answers what auth asks and decides nothing; it has no store, no key of TLS and no
 //! file but those by which names are looked up; secrets and authorities are read before it shuts

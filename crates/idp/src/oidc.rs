@@ -5,8 +5,8 @@
 //! from the provider itself; the browser's part names no user. Addresses of the provider come from
 //! its own description, which must be of the configured issuer, and are https. A provider that
 //! lies, is slow or is down costs the one login. Refresh tokens are auth's: none is kept here, and
-//! what this module holds of tokens and secrets is erased after its use. The buffers of HTTP and TLS
-//! are not.
+//! what this module holds of tokens and secrets is erased after its use. The buffers of HTTP and
+//! TLS are not.
 
 pub(crate) mod claims;
 mod https;

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_that_accepts_and_says_nothing_loses() {
+    async fn an_address_that_accepts_and_stays_silent_loses() {
         // The kernel accepts for both; the first sends nothing.
         let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let speaking = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_fails_comes_last() {
+    fn a_server_that_failed_is_tried_last() {
         let server = |port| SourceServer { host: "192.0.2.1".to_owned(), port, scheme: Scheme::Ldaps };
         let servers = Servers::new(&[server(1), server(2), server(3)]);
         let order = || servers.in_order().iter().map(|server| server.address.port).collect::<Vec<_>>();

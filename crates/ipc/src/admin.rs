@@ -62,7 +62,8 @@ pub enum Response {
     Fleet(Vec<FleetGateway>),
     /// To [`Request::Kick`]: how many sessions were ended.
     Ended(usize),
-    /// To [`Request::Kick`], where neither the user store nor the state directory keeps that all have ended.
+    /// To [`Request::Kick`], where neither the user store nor the state directory keeps that all
+    /// have ended.
     EndedForNow(usize),
     /// To [`Request::Reload`]: what has changed, in words.
     Reloaded(String),
@@ -103,8 +104,8 @@ pub trait Handler: Send + Sync + 'static {
     /// The gateways of the fleet, by name.
     fn fleet(&self) -> impl Future<Output = Result<Vec<FleetGateway>, String>> + Send;
 
-    /// Lets no client in any more, asks clients to use another gateway, and closes those that are left
-    /// after `within`; with `fleet_safe` only if another gateway of the fleet can take them.
+    /// Lets no client in any more, asks clients to use another gateway, and closes those that are
+    /// left after `within`; with `fleet_safe` only if another gateway of the fleet can take them.
     fn drain(
         &self,
         within: Option<Duration>,

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_descriptor_that_nobody_asked_for_is_refused() {
+    async fn an_unexpected_descriptor_is_refused() {
         let (a, b) = ends(1 << 10);
         let file = tempfile::tempfile().unwrap();
         a.send(&7_u8, &[file.as_fd()]).await.unwrap();

@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn few_make_connections_and_read_files_of_the_machine() {
+    fn only_roles_that_look_up_names_read_system_files() {
         for role in ChildRole::value_variants() {
             let looks_up = matches!(role, ChildRole::Lookup | ChildRole::Idp | ChildRole::Acme);
             assert_eq!(role.system_calls().may_ask_name_servers(), looks_up, "{role}");

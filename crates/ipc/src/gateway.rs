@@ -253,8 +253,8 @@ pub enum ToWorker {
     /// The answer to [`FromWorker::Hosts`]: whether all of it is done. If not, some of it may be.
     #[n(14)]
     HostsSet(#[n(0)] bool),
-    /// In a fleet: the machine has these addresses and no others, [`wireguard::MAX_OWN_ADDRESSES`] at
-    /// most.
+    /// In a fleet: the machine has these addresses and no others, [`wireguard::MAX_OWN_ADDRESSES`]
+    /// at most.
     #[n(15)]
     Addresses(#[n(0)] Vec<IpAddr>),
     /// The firewall's state: after [`FromWorker::ReportFirewall`], and whenever it is

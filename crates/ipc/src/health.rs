@@ -1,5 +1,5 @@
-//! Findings about a gateway by the figures that it has, in the same words for `vpnd doctor`, the pages of the
-//! help desk and the API.
+//! Findings about a gateway by the figures that it has, in the same words for `vpnd doctor`, the
+//! pages of the help desk and the API.
 
 pub mod fleet;
 
@@ -124,7 +124,8 @@ pub fn audit(failure: Option<&str>, lost: u64) -> Finding {
     }
 }
 
-/// A source of users: whether it answers, whether it shows its users, and whether it has its records.
+/// A source of users: whether it answers, whether it shows its users, and whether it has its
+/// records.
 pub fn source(source: &Source) -> Vec<Finding> {
     let Source { name, missing, .. } = source;
     let mut findings = vec![answers(source)];

@@ -118,8 +118,8 @@ impl<M: Send + 'static> Requests<M> {
         Ok((reply.map_err(NoReply::Failed)?, descriptors))
     }
 
-    /// Sends a request, once there is room, for a caller that waits for its reply in another way than for
-    /// its turn.
+    /// Sends a request, once there is room, for a caller that waits for its reply in another way
+    /// than for its turn.
     ///
     /// # Errors
     /// If the other process is gone.
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_gives_up_leaves_the_channel_whole() {
+    async fn a_request_that_times_out_leaves_the_channel_usable() {
         let (requests, other) = ends();
         for number in 0..10 {
             drop(tokio::time::timeout(Duration::ZERO, requests.request(Double(number))).await);
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_waits_behind_the_end() {
+    async fn requests_fail_once_the_channel_has_ended() {
         let (requests, other) = ends();
         let asker = Arc::clone(&requests);
         let asked = tokio::spawn(async move { asker.request(Double(1)).await });

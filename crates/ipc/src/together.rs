@@ -1,4 +1,5 @@
-//! Questions that are answered together: those that come while others are answered wait, and are the next.
+//! Questions that are answered together: those that come while others are answered wait, and are
+//! the next.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,8 +25,8 @@ impl<Q: Send + 'static, A: Send + 'static> Together<Q, A> {
         Self { waiting: Mutex::default(), turn: Arc::default(), most }
     }
 
-    /// Has the question answered, with others that wait. `answer` runs on a thread that may wait, and gives
-    /// one answer for each question, in their order.
+    /// Has the question answered, with others that wait. `answer` runs on a thread that may wait,
+    /// and gives one answer for each question, in their order.
     ///
     /// # Errors
     /// The answer's; also if there is none.
@@ -78,7 +79,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn questions_that_come_meanwhile_are_answered_at_once() {
+    async fn concurrent_questions_are_answered_in_one_turn() {
         let together = Arc::new(Together::new(3));
         let (turns, (open, gate)) = (Arc::new(AtomicUsize::new(0)), std::sync::mpsc::channel());
         let gate = Arc::new(Mutex::new(Some(gate)));

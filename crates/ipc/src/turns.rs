@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_turn_that_nobody_takes_goes_on() {
+    async fn an_unclaimed_turn_passes_to_the_next() {
         let turns = Turns::new(1, 8);
         let busy = turns.at_once().unwrap();
         let gone = turns.enter(source(1), Standing::Stranger).unwrap();

@@ -3,8 +3,8 @@
 //!
 //! INVARIANT: the record is durable before the switch is in force, and is gone before the switch
 //! is, if it can be removed. So whatever ends a process, a switch that is in force is named by a
-//! record, and one that a person has ended does not come back; where the record can't be removed, not
-//! before the machine restarts.
+//! record, and one that a person has ended does not come back; where the record can't be removed,
+//! not before the machine restarts.
 //!
 //! INVARIANT: record and switch change together only under the namespace's turn, or by the client
 //! that holds it. A record belongs to one network namespace; after a restart of the machine only a
@@ -138,7 +138,8 @@ impl KillSwitchPlace {
     /// Waits for the right to change record and switch. Held for moments only.
     ///
     /// # Errors
-    /// If the lock can't be made, or another process keeps it: a stopped process keeps it until it goes on.
+    /// If the lock can't be made, or another process keeps it: a stopped process keeps it until it
+    /// goes on.
     pub fn turn(&self) -> Result<KillSwitchTurn, JournalError> {
         let name = format!("switching-{}", self.this.namespace.1);
         let end = Instant::now() + TURN_TIMEOUT;
@@ -379,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn it_reads_as_written_and_counts_here_alone() {
+    fn a_kill_switch_record_is_valid_on_this_machine_only() {
         let (_files, directory) = directory();
         let own_place = place(&directory);
         assert_eq!(own_place.find().unwrap(), Found::Nothing);
@@ -395,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_restart_only_a_persistent_one_of_the_machine_counts_and_only_there() {
+    fn after_a_reboot_only_a_persistent_kill_switch_is_valid() {
         for (is_machines, is_persistent) in [(false, false), (false, true), (true, false), (true, true)] {
             for now in [Some(true), None, Some(false)] {
                 let (_files, directory) = directory();
@@ -421,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_damaged_or_another_users_is_no_record_and_is_reported() {
+    fn a_damaged_or_foreign_record_is_reported_and_ignored() {
         let (files, directory) = directory();
         let own_place = place(&directory);
         own_place.write(&own_place.record(0, true, false, rules())).unwrap();
@@ -441,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn the_copy_counts_where_the_record_is_damaged_or_lost_and_nowhere_else() {
+    fn the_copy_is_used_only_if_the_record_is_damaged_or_lost() {
         let (_files, directory) = directory();
         let own_place = place(&directory);
         let record =
@@ -464,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn one_client_keeps_it() {
+    fn only_one_client_holds_the_kill_switch() {
         let (_files, directory) = directory();
         assert_eq!(place(&directory).holder().unwrap(), None);
         let held = place(&directory).hold().unwrap().expect("it is free");
@@ -476,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn who_keeps_it_is_known_by_the_lock_whatever_the_file_says() {
+    fn the_holder_of_the_kill_switch_is_known_by_its_lock() {
         let (_files, directory) = directory();
         let path = directory.path_of(&place(&directory).hold_name());
         let held = place(&directory).hold().unwrap();
@@ -491,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_keeps_its_turn_for_ever_is_not_waited_for() {
+    fn a_hung_holder_of_the_lock_is_not_waited_for() {
         let (_files, directory) = directory();
         let turn = place(&directory).turn().unwrap();
         let began = Instant::now();
@@ -502,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn only_root_and_its_user_may_change_one() {
+    fn only_root_and_its_user_may_change_a_kill_switch() {
         let (_files, directory) = directory();
         let record = KillSwitchRecord { user: 7, ..place(&directory).record(0, true, false, rules()) };
         assert!(record.is_of(0) && record.is_of(7) && !record.is_of(8));
@@ -523,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forgotten_is_gone_whatever_it_was() {
+    fn forgetting_removes_any_record() {
         let (_files, directory) = directory();
         let own_place = place(&directory);
         assert!(!own_place.forget(None).unwrap(), "there was none");

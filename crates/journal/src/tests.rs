@@ -112,7 +112,7 @@ impl TestJournals {
 }
 
 #[test]
-fn all_is_undone_and_the_journal_goes() {
+fn undoing_all_removes_the_journal() {
     in_namespace_async(async || {
         link();
         let journals = TestJournals::new();
@@ -251,7 +251,7 @@ fn what_was_there_before_survives_a_failed_change() {
 }
 
 #[test]
-fn the_living_and_other_namespaces_are_left_alone() {
+fn journals_of_live_processes_and_other_namespaces_are_left_alone() {
     in_namespace_async(async || {
         link();
         let journals = TestJournals::new();
@@ -278,7 +278,7 @@ fn the_living_and_other_namespaces_are_left_alone() {
 }
 
 #[test]
-fn a_namespace_that_has_the_number_of_one_that_is_gone_is_another() {
+fn a_namespace_with_a_reused_number_is_another() {
     in_namespace_async(async || {
         link();
         let journals = TestJournals::new();
@@ -351,7 +351,7 @@ fn a_journal_whose_undoing_fails_is_kept_for_the_next_time() {
 }
 
 #[test]
-fn what_was_never_a_journal_is_swept_away_when_nobody_writes_it() {
+fn unfinished_journals_without_a_writer_are_removed() {
     in_namespace_async(async || {
         let journals = TestJournals::new();
         let directory = journals.directory();
@@ -370,7 +370,7 @@ fn what_was_never_a_journal_is_swept_away_when_nobody_writes_it() {
 }
 
 #[test]
-fn a_journal_of_nobody_in_particular_is_not_undone() {
+fn a_journal_without_a_valid_owner_is_not_undone() {
     in_namespace_async(async || {
         link();
         let journals = TestJournals::new();
@@ -443,7 +443,7 @@ fn only_its_user_may_read_it() {
 }
 
 #[test]
-fn what_is_kept_goes_on_with_its_keeper_and_nobody_else() {
+fn kept_changes_are_continued_by_their_keeper_only() {
     in_namespace_async(async || {
         link();
         let journals = TestJournals::new();

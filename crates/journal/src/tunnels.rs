@@ -1,5 +1,5 @@
-//! The tunnels of a network namespace, as their clients have noted them: a locked file for each, which
-//! lasts as long as the lock.
+//! The tunnels of a network namespace, as their clients have noted them: a locked file for each,
+//! which lasts as long as the lock.
 
 use std::io;
 

@@ -1,5 +1,5 @@
-//! Answers to an authority's TLS-ALPN-01 challenges (RFC 8737): certificates that prove a name, each
-//! under a key that serves for nothing else.
+//! Answers to an authority's TLS-ALPN-01 challenges (RFC 8737): certificates that prove a name,
+//! each under a key that serves for nothing else.
 //!
 //! INVARIANT: only a handshake that offers the challenge's protocol and no other gets one of them,
 //! so no browser ever does.

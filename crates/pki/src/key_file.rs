@@ -1,7 +1,8 @@
 //! Files of the state directory with one key: 32 bytes in base64 and a line break, as `wg genkey`
 //! writes them.
 //!
-//! INVARIANT: a file is durable before its key is used. This module must not know what keys are for.
+//! INVARIANT: a file is durable before its key is used. This module must not know what keys are
+//! for.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};

@@ -186,7 +186,8 @@ pub(crate) fn no_connect_cookie() -> String {
     format!("{CONNECT}=; Path=/; Secure; HttpOnly; SameSite=Lax; Max-Age=0")
 }
 
-/// Sets the cookie of a form of the help desk, for as long as its login counts; `None` if it is too long.
+/// Sets the cookie of a form of the help desk, for as long as its login counts; `None` if it is too
+/// long.
 pub(crate) fn draft_cookie(draft: &Draft) -> Option<String> {
     Some(format!("{DRAFT}={}; Path=/; Secure; HttpOnly; SameSite=Lax; Max-Age=600", draft.kept()?))
 }
@@ -253,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_comes_back_in_its_cookie_and_only_there() {
+    fn a_token_is_accepted_in_its_cookie_only() {
         let token = fresh_token();
         let text = hex(&*token.0);
         assert!(cookie(&token).starts_with(&format!("__Host-vpnd={text}; ")));
@@ -274,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_browser_is_told_by_its_name() {
+    fn browsers_are_recognised_by_their_user_agent() {
         for (agent, program, system) in [
             (
                 "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0",

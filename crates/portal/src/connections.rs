@@ -2,9 +2,9 @@
 //!
 //! Invariants: the number of connections is bounded, and networks share it fairly: where there is
 //! no room, the network that holds many loses the oldest to a newcomer. Each network has a rate of
-//! them, since a handshake costs a signature, and one of requests. Every step has a time by which it is over, and a
-//! connection has one as a whole, so a slow browser holds nothing permanently; a request that is
-//! under way then is answered. A request has a largest head and body.
+//! them, since a handshake costs a signature, and one of requests. Every step has a time by which
+//! it is over, and a connection has one as a whole, so a slow browser holds nothing permanently; a
+//! request that is under way then is answered. A request has a largest head and body.
 
 use std::convert::Infallible;
 use std::io;

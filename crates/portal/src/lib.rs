@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tls_is_of_today_and_nothing_else() {
+    fn only_tls_1_2_and_1_3_with_aead_suites_are_offered() {
         let names: Vec<String> =
             suites().cipher_suites.iter().map(|suite| format!("{:?}", suite.suite())).collect();
         let is_good = |name: &String| {

@@ -1,9 +1,9 @@
 //! Turns of logins, which wait for what the auth process does.
 //!
-//! Invariants: their number is limited at each source of users, so that a silent one keeps no other's
-//! users waiting, and that of one host more so; where all are taken, a login waits for no longer
-//! than [`LONGEST_WAIT`], and networks take turns in the order of [`vpnd_ipc::turns`], so that a
-//! flood from some of them keeps no other login out.
+//! Invariants: their number is limited at each source of users, so that a silent one keeps no
+//! other's users waiting, and that of one host more so; where all are taken, a login waits for no
+//! longer than [`LONGEST_WAIT`], and networks take turns in the order of [`vpnd_ipc::turns`], so
+//! that a flood from some of them keeps no other login out.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -43,7 +43,8 @@ pub(crate) struct LoginTurn {
 }
 
 impl LoginTurns {
-    /// Waits for a turn of a login from this address at this source; `None` if too many others wait.
+    /// Waits for a turn of a login from this address at this source; `None` if too many others
+    /// wait.
     pub(crate) async fn take(&self, at: SourceNumber, address: IpAddr) -> Option<LoginTurn> {
         let turn = self.at(at).wait(address).await;
         if turn.is_none() {
@@ -96,7 +97,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_host_has_few_and_a_crowd_has_the_next_login_wait_for_one_turn() {
+    async fn login_turns_are_limited_per_host_and_fair_between_networks() {
         let turns = Arc::new(LoginTurns::default());
         let mut held = Vec::new();
         for _ in 0..6 {

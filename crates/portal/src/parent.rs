@@ -1,5 +1,5 @@
-//! The portal's end of the channel to the daemon's parent: sockets for relays, certificates, and the
-//! answers to challenges.
+//! The portal's end of the channel to the daemon's parent: sockets for relays, certificates, and
+//! the answers to challenges.
 
 use std::sync::Arc;
 

@@ -455,8 +455,8 @@ pub(crate) mod reading {
     pub(crate) use super::at_provider::read as brought;
     pub(crate) use super::desk::parameter;
 
-    /// Every address that there is, with something in the place of each variable, and one that there
-    /// is not.
+    /// Every address that there is, with something in the place of each variable, and one that
+    /// there is not.
     pub(crate) fn addresses() -> std::collections::BTreeSet<String> {
         let pages = super::ROUTES.iter().map(|(path, _)| (*path).to_owned());
         let all = pages.chain(super::api::addresses()).chain(["/nothing".to_owned()]);

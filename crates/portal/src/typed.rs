@@ -7,7 +7,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 
-/// Bytes of a cookie's value; browsers take 4,096 with its name and attributes (RFC 6265 section 6.1).
+/// Bytes of a cookie's value; browsers take 4,096 with its name and attributes (RFC 6265 section
+/// 6.1).
 const MAX_KEPT_BYTES: usize = 3_600;
 
 /// A change, or a question.

@@ -89,14 +89,14 @@ fn each_requirement_is_there_once_with_tests_that_exist_or_a_reason() {
 fn a_test_that_is_not_there_is_noticed() {
     assert!(is_test("portal::asvs::a_test_that_is_not_there_is_noticed"));
     assert!(is_test(
-        "portal::login_turns::tests::one_host_has_few_and_a_crowd_has_the_next_login_wait_for_one_turn"
+        "portal::login_turns::tests::login_turns_are_limited_per_host_and_fair_between_networks"
     ));
     for wrong in [
         "portal::asvs::another",
         "portal::asvs::table",
         "portal::login_turns::one_host",
-        "auth::login_turns::tests::one_host_has_few_and_a_crowd_has_the_next_login_wait_for_one_turn",
-        "one_host_has_few_and_a_crowd_has_the_next_login_wait_for_one_turn",
+        "auth::login_turns::tests::login_turns_are_limited_per_host_and_fair_between_networks",
+        "login_turns_are_limited_per_host_and_fair_between_networks",
         "",
     ] {
         assert!(!is_test(wrong), "{wrong}");

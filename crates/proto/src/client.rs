@@ -116,7 +116,8 @@ pub struct Client {
     last_login: Option<Time>,
     /// Sessions in a row that the gateway ended soon after their login.
     ended_early: u32,
-    /// When the last attempt failed because nothing came back: the network's or the gateway's fault.
+    /// When the last attempt failed because nothing came back: the network's or the gateway's
+    /// fault.
     unanswered_at: Option<Time>,
     /// Another client took the session over; if the token is void too, that is final.
     superseded: bool,

@@ -62,8 +62,8 @@ pub enum Inband {
     },
     /// "Large datagrams go to you: probe the path."
     PathCheck,
-    /// A probe that is answered by [`BATCH_LEN`] path replies, numbered from its own number on, which
-    /// leave in one batch.
+    /// A probe that is answered by [`BATCH_LEN`] path replies, numbered from its own number on,
+    /// which leave in one batch.
     BatchProbe {
         /// The number of the first reply.
         id: u16,

@@ -238,8 +238,8 @@ impl Policy {
     }
 
     /// Returns this policy, which then also has requests for web pages of clients of
-    /// [`ProfileId::WALLED`] answered with this response, where the clients may not reach the pages. One
-    /// of more than [`MAX_RESPONSE`] bytes is left out.
+    /// [`ProfileId::WALLED`] answered with this response, where the clients may not reach the
+    /// pages. One of more than [`MAX_RESPONSE`] bytes is left out.
     #[must_use]
     pub fn with_redirect(self, response: &[u8]) -> Self {
         Self { redirect: (response.len() <= MAX_RESPONSE).then(|| response.into()), ..self }
@@ -257,8 +257,8 @@ impl Policy {
         is_walled && packet.tcp().is_some() && packet.ports().is_some_and(|(_, to)| to == HTTP)
     }
 
-    /// Whether a client's packet that may not pass is to be refused at once, for it reaches the portal
-    /// alone: its programs would wait for hosts that nothing leads to.
+    /// Whether a client's packet that may not pass is to be refused at once, for it reaches the
+    /// portal alone: its programs would wait for hosts that nothing leads to.
     #[cold]
     pub fn refuses(&self, from: &Principal, packet: &Packet<'_>) -> bool {
         from.profile() == ProfileId::WALLED && packet.ports().is_some()

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn newest_is_told_before_and_after() {
+    fn the_newest_counter_is_recognised_before_and_after_entry() {
         let mut window = ReplayWindow::new();
         assert!(window.is_newest(0));
         assert!(window.commit(7));

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn every_first_byte_has_its_door() {
+    fn every_first_byte_has_a_packet_class() {
         for byte in 0..=255u8 {
             let want = match byte {
                 0x40..=0x7F | 0xC0..=0xFF => PacketClass::Quic,

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn datagrams_come_out_as_they_went_in_whatever_the_pieces() {
+    fn datagrams_survive_the_stream_in_any_pieces() {
         let lengths = [1, 2, 1_400, 0, 65_535, 3, 4_094, 4_095, 65_535, 65_534, 7];
         let datagrams: Vec<Vec<u8>> =
             lengths.iter().map(|len| (0..*len).map(|at| (at * 31 + len) as u8).collect()).collect();

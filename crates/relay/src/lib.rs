@@ -41,8 +41,8 @@ const BATCH_BYTES: usize = 64 << 10;
 
 /// The socket's side.
 pub trait Datagrams {
-    /// Sends a run: datagrams of `segment` bytes, the last of which may be shorter. Those that can't
-    /// be sent at once are lost.
+    /// Sends a run: datagrams of `segment` bytes, the last of which may be shorter. Those that
+    /// can't be sent at once are lost.
     fn send(&self, run: &[u8], segment: usize);
 
     /// Waits until a datagram may be there.

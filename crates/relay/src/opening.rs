@@ -1,4 +1,5 @@
-//! The requests over HTTP/1.1 that open a stream for datagrams, to a proxy and to the gateway's pages.
+//! The requests over HTTP/1.1 that open a stream for datagrams, to a proxy and to the gateway's
+//! pages.
 
 use std::io;
 

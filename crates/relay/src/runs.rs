@@ -1,6 +1,6 @@
-//! Datagrams in runs: several of one length, the last of which may be shorter, that the kernel takes
-//! and gives as one. With tens of thousands of datagrams a second, a system call for each is most of
-//! the cost.
+//! Datagrams in runs: several of one length, the last of which may be shorter, that the kernel
+//! takes and gives as one. With tens of thousands of datagrams a second, a system call for each is
+//! most of the cost.
 
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
@@ -262,7 +262,7 @@ mod tests {
     nix::setsockopt_impl!(NoChecksums, libc::SOL_SOCKET, libc::SO_NO_CHECK, bool, SetBool);
 
     #[tokio::test]
-    async fn what_a_kernel_does_not_cut_goes_one_by_one() {
+    async fn runs_are_sent_singly_if_the_kernel_does_not_segment() {
         let (sender, receiver) = pair().await;
         sender.socket.writable().await.unwrap();
         sender.send(&[7; 2_500], 1_000, None);

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn signals_end_with_the_queue_and_go_on_where_they_were_if_it_comes_back_soon() {
+    fn codel_resumes_its_rate_if_the_queue_returns_soon() {
         let mut codel = Codel::default();
         let before = signals(&mut codel, 0, 2_000, |_| 20).len();
         assert!(signals(&mut codel, 2_000, 2_050, |_| 1).is_empty());

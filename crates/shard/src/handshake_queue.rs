@@ -3,8 +3,8 @@
 //!
 //! INVARIANT: waiting messages are bounded in number and in length, and have a separate queue: a
 //! flood of these messages costs other handshakes of WireGuard their place, and never a login of
-//! QUIC. Only those who know the gateway's public key can send such a flood: what does not show that
-//! is dropped here. Cookie replies can't show it, and have half of the places.
+//! QUIC. Only those who know the gateway's public key can send such a flood: what does not show
+//! that is dropped here. Cookie replies can't show it, and have half of the places.
 
 use std::fmt;
 use std::sync::Arc;
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_come_out_whole_and_too_many_or_too_long_ones_not_at_all() {
+    fn queued_handshakes_stay_whole_and_excess_ones_are_dropped() {
         let (queue, mut out) = queue();
         assert!(!queue.push(&[1; MAX_LEN + 1], FROM));
         let taken =

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_names_what_is_new_and_the_next_comes_a_minute_later() {
+    fn a_log_line_names_new_marks_at_most_once_a_minute() {
         let start = Time::from_nanos(1_000_000_000);
         let mut log = MarksLog::default();
         let mut counters = Counters::default();

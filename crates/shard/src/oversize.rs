@@ -199,7 +199,8 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
             Sealer { sender, batch, socket }.packet(spare.made(answer), Form::Whole);
         }
     }
-    /// Refuses a client's packet in the place of the host that it is for. The drop is counted already.
+    /// Refuses a client's packet in the place of the host that it is for. The drop is counted
+    /// already.
     #[cold]
     pub(super) fn refuse(&mut self, now: Time, slot: Slot, packet: &[u8]) {
         let Self { plane, outbound: Outbound { batch, spare, .. }, socket, .. } = self;

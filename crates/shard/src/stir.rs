@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn packets_are_told_of_once_and_only_if_somebody_waits() {
+    async fn a_packet_is_signalled_once_and_only_to_a_waiter() {
         let stir = Stir::default();
         let comes = async || timeout(Duration::from_millis(20), stir.noted()).await.is_ok();
         stir.note();

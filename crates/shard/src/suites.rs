@@ -37,8 +37,8 @@ pub fn measure(wanted: &[Suite], preference: Preference, lab: bool) -> Result<Ve
     Ok(suites)
 }
 
-/// The implementation of the one cipher that WireGuard has: the one that was measured for sessions of
-/// our own, or what `preference` takes, or the fastest where that has none of it.
+/// The implementation of the one cipher that WireGuard has: the one that was measured for sessions
+/// of our own, or what `preference` takes, or the fastest where that has none of it.
 pub fn for_wireguard(measured: &[LocalSuite], preference: Preference) -> Backend {
     let suite = Suite::ChaCha20Poly1305;
     if let Some(local) = measured.iter().find(|local| local.suite == suite) {

@@ -1,7 +1,7 @@
 //! Gateways that share a store: which of them carries a session.
 //!
-//! INVARIANT: a session has one carrier by the store, which changes only by [`Fleet::move_here`]; of two
-//! moves from the same generation one succeeds. Clocks play no part.
+//! INVARIANT: a session has one carrier by the store, which changes only by [`Fleet::move_here`];
+//! of two moves from the same generation one succeeds. Clocks play no part.
 
 use std::net::IpAddr;
 
@@ -13,7 +13,8 @@ use crate::{Kicks, Lease, LeaseOwner, SessionRecord, StoreError, User};
 /// Seconds without a report after which a gateway does not count as alive.
 pub const GATEWAY_SILENCE_S: u64 = 12;
 
-/// A session of the fleet, with what decides whether its client may go on with it: all of one moment.
+/// A session of the fleet, with what decides whether its client may go on with it: all of one
+/// moment.
 #[derive(Clone, Debug)]
 pub struct HeldSession {
     pub record: SessionRecord,
@@ -53,8 +54,8 @@ pub struct Notices {
 /// Notices that are read at once.
 pub const MAX_NOTICES: usize = 1_024;
 
-/// A session that another gateway has taken over, and the latest generation at that time: it was here
-/// since an earlier one, and has a later one if it comes back.
+/// A session that another gateway has taken over, and the latest generation at that time: it was
+/// here since an earlier one, and has a later one if it comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TakenAway {
     pub session: SessionId,
@@ -79,7 +80,8 @@ pub struct GatewayReport {
     pub absences: Absences,
 }
 
-/// The sessions of a gateway whose clients are away, as far as that is another than at its last report.
+/// The sessions of a gateway whose clients are away, as far as that is another than at its last
+/// report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Absences {
     /// Whether all those are away that are not named: the gateway has just started.
@@ -119,16 +121,17 @@ impl GatewayState {
     }
 }
 
-/// The sessions of a fleet. In the embedded store there are none, and to change what a fleet shares is
-/// an error.
+/// The sessions of a fleet. In the embedded store there are none, and to change what a fleet shares
+/// is an error.
 pub trait Fleet: Send + Sync {
-    /// A session of this device is about to begin. If its user has `most` sessions elsewhere, counted
-    /// without the device's own, one makes room whose client is away.
+    /// A session of this device is about to begin. If its user has `most` sessions elsewhere,
+    /// counted without the device's own, one makes room whose client is away.
     fn begin_session(&self, owner: LeaseOwner, most: Option<u64>, now_s: u64) -> Result<Begun, StoreError>;
-    /// These sessions, each if it has not expired and its user is enabled. Fails while the database is away.
+    /// These sessions, each if it has not expired and its user is enabled. Fails while the database
+    /// is away.
     fn held(&self, sessions: &[SessionId], now_s: u64) -> Result<Vec<Option<HeldSession>>, StoreError>;
-    /// Moves sessions to this gateway, each unless it has moved since it had this generation. Returns those
-    /// that have moved, as their last gateways have left them.
+    /// Moves sessions to this gateway, each unless it has moved since it had this generation.
+    /// Returns those that have moved, as their last gateways have left them.
     fn move_here(&self, sessions: &[(SessionId, u64)], now_s: u64) -> Result<Vec<SessionRecord>, StoreError>;
     /// The sessions that other gateways have taken over from this one.
     fn taken_away(&self) -> Result<Vec<TakenAway>, StoreError>;
@@ -138,8 +141,8 @@ pub trait Fleet: Send + Sync {
     fn report(&self, report: &GatewayReport) -> Result<(), StoreError>;
     /// The gateways that share the store, by name.
     fn gateways(&self) -> Result<Vec<GatewayState>, StoreError>;
-    /// Whether this is the public half of the WireGuard key that the fleet's gateways have; it becomes
-    /// that if they have none yet, or this gateway is alone.
+    /// Whether this is the public half of the WireGuard key that the fleet's gateways have; it
+    /// becomes that if they have none yet, or this gateway is alone.
     fn agree_on_wireguard_key(&self, public: &[u8; 32]) -> Result<bool, StoreError>;
     /// The notices after the one with this number, which must be one or 0.
     fn notices(&self, after: u64) -> Result<Notices, StoreError>;
@@ -154,12 +157,12 @@ pub trait Fleet: Send + Sync {
     /// Notes that this gateway is to be drained if another one is alive that is not; whether there
     /// is. Of two gateways that ask at the same time, one is refused.
     fn drain_unless_last(&self) -> Result<bool, StoreError>;
-    /// The kicks of users that wait for the store and for other gateways. Those who are disabled by them are
-    /// disabled by all that is read here, too.
+    /// The kicks of users that wait for the store and for other gateways. Those who are disabled by
+    /// them are disabled by all that is read here, too.
     fn kicks(&self) -> &Kicks;
-    /// Makes kicks that the store does not have; how many. Those of this gateway wait a moment for others
-    /// to know of them, which `is_sent` shows; those of others wait for their gateway, until this one
-    /// `writes_others`.
+    /// Makes kicks that the store does not have; how many. Those of this gateway wait a moment for
+    /// others to know of them, which `is_sent` shows; those of others wait for their gateway, until
+    /// this one `writes_others`.
     fn write_kicks(
         &self,
         is_sent: &dyn Fn(&[u8; 16]) -> bool,

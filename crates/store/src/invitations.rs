@@ -65,6 +65,7 @@ pub trait Invitations: Send + Sync {
     /// The user of an invitation that is good.
     fn invited(&self, invitation: &InvitationHash, now_s: u64) -> Result<Option<User>, StoreError>;
     /// Gives the invitation's user this password, which is a revocation, and these codes: `false`,
-    /// and nothing is changed, if it is not good any more, or if a local user has chosen no password.
+    /// and nothing is changed, if it is not good any more, or if a local user has chosen no
+    /// password.
     fn accept_invitation(&self, accepted: &Accepted, now_s: u64) -> Result<bool, StoreError>;
 }

@@ -124,7 +124,7 @@ fn contents(store: &dyn Store) -> Vec<String> {
 }
 
 #[test]
-fn a_store_of_0_1_is_read_whole_and_goes_on() {
+fn a_store_of_0_1_is_read_completely_and_stays_usable() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("vpnd.db");
     let made = Sqlite::open_or_create(&directory.path().join("made.db")).unwrap();
@@ -183,7 +183,7 @@ fn fill_audit(file: &mut AuditFile) {
 }
 
 #[test]
-fn an_audit_file_of_0_1_is_read_whole_and_goes_on() {
+fn an_audit_file_of_0_1_is_read_completely_and_stays_usable() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("audit.sqlite");
     let mut made = AuditFile::open_or_create(&directory.path().join("made.sqlite")).unwrap();

@@ -1,5 +1,5 @@
-//! Since when the devices of users are known, and when and where they were there last, for the pages
-//! that their users see.
+//! Since when the devices of users are known, and when and where they were there last, for the
+//! pages that their users see.
 //!
 //! INVARIANT: a device is known as long as it has an address or a key, and no longer; of a client's
 //! address only the network is kept.
@@ -42,8 +42,8 @@ pub fn client_network(address: IpAddr) -> String {
 
 /// The devices of a gateway's users, as they were there.
 pub trait KnownDevices: Send + Sync {
-    /// Keeps that devices were there, one sighting of each, all of them in one step. Those of users who
-    /// are gone count as kept.
+    /// Keeps that devices were there, one sighting of each, all of them in one step. Those of users
+    /// who are gone count as kept.
     fn keep_sightings(&self, sightings: &[Sighting]) -> Result<(), StoreError>;
     /// Those of a user.
     fn known_devices(&self, user: UserId) -> Result<Vec<KnownDevice>, StoreError>;

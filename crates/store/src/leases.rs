@@ -55,7 +55,8 @@ pub trait Leases: Send + Sync {
     /// Takes an address in one step: `false` if a live lease of another owner is on it, or it is
     /// fixed for another. The owner's other addresses of that family are let go.
     fn claim(&self, lease: &Lease, now_s: u64) -> Result<bool, StoreError>;
-    /// Takes several addresses by one change, each as [`Leases::claim`] does; which of them were taken.
+    /// Takes several addresses by one change, each as [`Leases::claim`] does; which of them were
+    /// taken.
     fn claim_all(&self, leases: &[Lease], now_s: u64) -> Result<Vec<bool>, StoreError>;
     /// The newest of the user's ended leases but for [`KEPT_LEASES`], if there are more.
     fn surplus(&self, user: UserId, family: Family, now_s: u64) -> Result<Option<Lease>, StoreError>;

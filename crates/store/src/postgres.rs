@@ -49,8 +49,8 @@ const GATEWAY_CONNECTIONS: usize = 4;
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// Limits for a gateway's query: a login makes several, for which its client waits.
 const QUERY: Limits = Limits { patience: PATIENCE, whole: Duration::from_secs(8) };
-/// Limits for changes of sessions, for which all sessions wait. A crowd of changes at other gateways is no
-/// reason to put them off, for what was put off is not known there.
+/// Limits for changes of sessions, for which all sessions wait. A crowd of changes at other
+/// gateways is no reason to put them off, for what was put off is not known there.
 const URGENT: Limits = Limits { patience: Duration::from_secs(1), whole: Duration::from_secs(2) };
 /// Limits for those that were put off. Nothing but logins waits for them.
 const LATER: Limits = Limits { patience: Duration::from_secs(1), whole: Duration::from_secs(30) };
@@ -107,8 +107,8 @@ impl Postgres {
         once(access, dial, async move |client: &Client| holder.create(client).await)
     }
 
-    /// Makes the database of the gateway of this name, which is gone for good, this gateway's; waits
-    /// until the other one can't come back from an outage.
+    /// Makes the database of the gateway of this name, which is gone for good, this gateway's;
+    /// waits until the other one can't come back from an outage.
     ///
     /// # Errors
     /// Those of [`Self::open`]; also if the other gateway runs or has another name.

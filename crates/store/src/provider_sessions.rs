@@ -1,6 +1,7 @@
 //! Sessions of browsers at OpenID providers, by which their users are logged out.
 //!
-//! Invariants: of a user the latest are kept, a few; they go with the user. What names one is a hash.
+//! Invariants: of a user the latest are kept, a few; they go with the user. What names one is a
+//! hash.
 
 use crate::{StoreError, User, UserId};
 

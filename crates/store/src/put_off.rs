@@ -1,13 +1,13 @@
-//! Changes that wait because the store can't be written now, or does not keep them: another process holds
-//! it, its server is away, its disk is full, or it is damaged.
+//! Changes that wait because the store can't be written now, or does not keep them: another process
+//! holds it, its server is away, its disk is full, or it is damaged.
 //!
-//! They are changes of sessions, timestamps of WireGuard handshakes, without which old handshakes could be
-//! replayed, kicks of WireGuard devices, and [kicks] of users. INVARIANT: such a change is in the state
-//! directory before it is acknowledged, counts at once, and is in the store before later ones are written
-//! there. What the directory does not keep either is not acknowledged; an end of a session or a kick still
-//! holds while this process runs. What it is about is no secret and no right: hashes of tokens,
-//! sessions that are over, users who are kept out. Damaged, it may have had the end of any session, or the
-//! kick of its device: all that the store has end then.
+//! They are changes of sessions, timestamps of WireGuard handshakes, without which old handshakes
+//! could be replayed, kicks of WireGuard devices, and [kicks] of users. INVARIANT: such a change is
+//! in the state directory before it is acknowledged, counts at once, and is in the store before
+//! later ones are written there. What the directory does not keep either is not acknowledged; an
+//! end of a session or a kick still holds while this process runs. What it is about is no secret
+//! and no right: hashes of tokens, sessions that are over, users who are kept out. Damaged, it may
+//! have had the end of any session, or the kick of its device: all that the store has end then.
 
 mod file;
 pub(crate) mod kicks;
@@ -302,8 +302,8 @@ impl PutOff {
     }
 
     /// Makes the changes that were put off, as [`super::Sqlite::catch_up`] has it. Others can be
-    /// put off meanwhile, for the store may take its time. One that the store does not keep holds no
-    /// others up.
+    /// put off meanwhile, for the store may take its time. One that the store does not keep holds
+    /// no others up.
     pub(crate) fn catch_up(&self, behind: &impl Behind, now_s: u64) -> Result<usize, StoreError> {
         let mut count = self.make_unkept(behind, now_s)?;
         while self.is_left() || self.is_held() {
@@ -414,8 +414,8 @@ impl PutOff {
     }
 }
 
-/// Makes all of these changes, or, if the store does not keep one, each by itself; those that were made, and
-/// why one was not.
+/// Makes all of these changes, or, if the store does not keep one, each by itself; those that were
+/// made, and why one was not.
 fn make<'i, T>(
     items: &'i [T],
     not_kept: &mut Option<StoreError>,

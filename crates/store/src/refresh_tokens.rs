@@ -33,8 +33,8 @@ impl fmt::Debug for RefreshToken {
 
 /// The refresh tokens of a gateway's users.
 pub trait RefreshTokens: Send + Sync {
-    /// Keeps this one for a user, in place of an earlier one, or none from now on. A user who is not
-    /// there gets none.
+    /// Keeps this one for a user, in place of an earlier one, or none from now on. A user who is
+    /// not there gets none.
     fn keep_refresh_token(&self, id: UserId, token: Option<&RefreshToken>) -> Result<(), StoreError>;
     /// Puts the next one in place of this one, unless another is there by now, or none.
     fn replace_refresh_token(

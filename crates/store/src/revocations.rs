@@ -49,8 +49,8 @@ pub trait Revocations: Send + Sync {
     fn end_expired(&self, now_s: u64) -> Result<usize, StoreError>;
     /// The number of the last revocation, 0 before the first.
     fn last_revocation(&self) -> Result<u64, StoreError>;
-    /// The number of the last revocation that was forgotten, which a gateway may have missed that was
-    /// without the database; 0 in the embedded store.
+    /// The number of the last revocation that was forgotten, which a gateway may have missed that
+    /// was without the database; 0 in the embedded store.
     fn last_forgotten(&self) -> Result<u64, StoreError>;
     /// A number for the history that the store is on: it is another one after a database was
     /// restored, or another server has taken over, which may lack what was acknowledged last.

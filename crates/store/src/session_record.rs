@@ -26,7 +26,7 @@ pub struct SessionRecord {
     pub auth_time_s: u64,
     /// Where gateways share the store, that of its last move; else 0.
     pub generation: u64,
-    /// When it begins where gateways share the store: the most sessions that its user may have, at all
-    /// of them. It is not kept.
+    /// When it begins where gateways share the store: the most sessions that its user may have, at
+    /// all of them. It is not kept.
     pub most: Option<u64>,
 }

@@ -1,10 +1,10 @@
 //! The embedded store: one SQLite file.
 //!
 //! Invariants: write-ahead log with `synchronous = FULL`, so a commit is on the disk before it is
-//! acknowledged; every change is in one immediate transaction, so that several processes can work on
-//! the file; the file is checked before it is used and is readable by its owner alone; what takes
-//! rights away stands in the main file when it is acknowledged, so that losing the log does not
-//! give them back. This module must not know what users may do.
+//! acknowledged; every change is in one immediate transaction, so that several processes can work
+//! on the file; the file is checked before it is used and is readable by its owner alone; what
+//! takes rights away stands in the main file when it is acknowledged, so that losing the log does
+//! not give them back. This module must not know what users may do.
 
 pub(crate) mod connections;
 mod engine;

@@ -137,9 +137,9 @@ pub trait WireGuardDevices: Send + Sync {
     /// Forgets the timestamps that the device has shown, so that it may come with earlier ones:
     /// `false` if the user has no such device.
     fn forget_handshakes(&self, name: &str, id: DeviceId) -> Result<bool, StoreError>;
-    /// Keeps timestamps, all of them in one step; which of them are the latest by now. Another gateway
-    /// may have kept later ones, or the same. Those of devices that are gone count as kept, and those
-    /// that are put off.
+    /// Keeps timestamps, all of them in one step; which of them are the latest by now. Another
+    /// gateway may have kept later ones, or the same. Those of devices that are gone count as kept,
+    /// and those that are put off.
     fn keep_handshakes(&self, shown: &[HandshakeShown]) -> Result<Vec<bool>, StoreError>;
     /// Keeps where devices were heard from, or that they are nowhere now; the last of each counts.
     fn keep_outer(&self, heard: &[(DeviceId, Option<Endpoint>)]) -> Result<(), StoreError>;

@@ -89,7 +89,8 @@ fn nothing_but_names_of_our_own_is_put_into_a_statement() {
         {
             statements += 1;
             for part in parts(&text) {
-                // There it is an integer, the schema, or the configured name of the gateway in quotation marks.
+                // There it is an integer, the schema, or the configured name of the gateway in
+                // quotation marks.
                 let is_of_tables = part.is_empty()
                     && (file.ends_with("postgres/holder.rs") || file.ends_with("postgres/format.rs"));
                 let known = is_of_tables || PARTS.iter().any(|(name, _)| *name == part);

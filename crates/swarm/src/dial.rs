@@ -108,8 +108,8 @@ pub(crate) fn request(
     move |device| login::request(&purpose, offer, user, device, SOFTWARE)
 }
 
-/// Shakes hands with the first of these gateways that answers, sends it the request that carries the
-/// proof of the device with this key, and waits for the answer.
+/// Shakes hands with the first of these gateways that answers, sends it the request that carries
+/// the proof of the device with this key, and waits for the answer.
 pub(crate) async fn dial(
     endpoint: Endpoint,
     gateways: Vec<SocketAddr>,

@@ -540,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_are_found_by_the_number_of_a_later_packet_and_the_flow_goes_on() {
+    fn losses_are_found_by_packet_numbers_and_the_flow_continues() {
         let mut load = load();
         send_all(&mut load, at(0));
         // The first seven packets of session 0's burst are lost.
@@ -612,7 +612,7 @@ mod tests {
     }
 
     #[test]
-    fn what_arrives_is_told_apart_by_its_length() {
+    fn arriving_packets_are_distinguished_by_their_length() {
         let load = load_of(Plan { acknowledge: 100, small: 10, calls: 2, ..plan(4) });
         let arriving = |session, len| load.arriving(session, len).map(|(flow, size)| (flow, size.payload));
         assert_eq!(arriving(0, 1_032), Some((1, 948)));

@@ -84,7 +84,8 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// A client whose first task is to log in. Its pings are for the host `far`, or for the gateway.
+    /// A client whose first task is to log in. Its pings are for the host `far`, or for the
+    /// gateway.
     ///
     /// # Errors
     /// If `suites` can't be offered.

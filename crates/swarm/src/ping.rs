@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_checksums_of_a_request_are_right_and_a_reply_is_told_from_it() {
+    fn ping_checksums_are_right_and_replies_are_recognised() {
         let mut packet = ping([10, 86, 0, 9].into(), [10, 86, 0, 1].into(), 0x1234, 0xABCD);
         assert_eq!((checksum(&packet[..20]), checksum(&packet[20..])), (0, 0));
         assert!(vpnd_packet::Packet::parse(&packet).is_ok());

@@ -83,8 +83,8 @@ pub fn run() -> Result<(), SwarmError> {
     result
 }
 
-/// Holds the sessions of `job` in this thread and its network namespace, by the commands that follow,
-/// until their sender is gone. `write` gets the reports.
+/// Holds the sessions of `job` in this thread and its network namespace, by the commands that
+/// follow, until their sender is gone. `write` gets the reports.
 ///
 /// # Errors
 /// [`SwarmError`].

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_came_up() {
+    fn a_storm_without_sessions_has_empty_statistics() {
         let storm = Tally::new(5).storm();
         assert_eq!((storm.up, storm.timeline.len()), (0, 0));
         assert_eq!(storm.latency_ms, Percentiles::default());

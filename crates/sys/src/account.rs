@@ -234,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unused_number_is_nobodys() {
+    fn an_unused_uid_has_no_account() {
         let number = unused_number().unwrap();
         assert!(DYNAMIC.contains(&number));
         assert!(User::from_uid(Uid::from_raw(number)).unwrap().is_none());

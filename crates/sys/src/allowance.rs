@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn asking_in_vain_costs_nothing() {
+    fn a_refused_request_uses_no_allowance() {
         let second = Duration::from_secs(1);
         let mut allowance = Allowance::new(1, second);
         let asked = (0..1_000).map(|tenths| START + second * tenths / 10);

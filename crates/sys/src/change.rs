@@ -48,7 +48,8 @@ pub enum Change {
     /// Installs the gateway's firewall table.
     Firewall(GatewayRules),
     Guard(GuardRules),
-    /// Empties the table for routes to single hosts of a tunnel, of which there may be some from now on.
+    /// Empties the table for routes to single hosts of a tunnel, of which there may be some from
+    /// now on.
     HostRoutes(HostRoutes),
 }
 

@@ -32,7 +32,7 @@ pub fn local_offset_s(at_s: i64) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn the_kernel_says() {
+    fn the_kernels_clock_synchronisation_is_readable() {
         super::is_synchronised().unwrap();
     }
 

@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_started_a_program_reads_sentences() {
+    fn messages_for_the_user_of_a_command_are_sentences() {
         let (filter, format) = for_person(LogFormat::Text, 0);
         assert_eq!(format, LogFormat::Sentences);
         let text = logged(filter, Style::Sentences, || {
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn the_journal_is_told_by_its_inode() {
+    fn the_systemd_journal_is_recognised_by_its_inode() {
         let file = tempfile::tempfile().unwrap();
         let stat = rustix::fs::fstat(&file).unwrap();
         assert!(is_stream(&file, &format!("{}:{}", stat.st_dev, stat.st_ino)));

@@ -43,7 +43,8 @@ pub fn is_the_machines() -> Option<bool> {
     is_of_service(service, std::process::id(), std::os::unix::process::parent_id()).then_some(true)
 }
 
-/// Whether the process `own` is the service of process 1 that has this number, or was started by it.
+/// Whether the process `own` is the service of process 1 that has this number, or was started by
+/// it.
 fn is_of_service(service: u32, own: u32, parent: u32) -> bool {
     (own == service && parent == 1) || (parent == service && service != 1)
 }

@@ -1,12 +1,13 @@
-//! Forwarding and address translation of a gateway, guard and kill switch of a client, each one nftables table.
+//! Forwarding and address translation of a gateway, guard and kill switch of a client, each one
+//! nftables table.
 //!
-//! A table is refilled and removed as a whole in one transaction, and no rule of anybody else is touched. A
-//! verdict here can only forbid: what another table drops stays dropped.
+//! A table is refilled and removed as a whole in one transaction, and no rule of anybody else is
+//! touched. A verdict here can only forbid: what another table drops stays dropped.
 //!
-//! INVARIANT: a packet passes the old rules of a chain or the new ones. The kernel switches the rules within
-//! a chain at once, but hooks new chains in before it, and takes old ones out after it: a packet that passed
-//! both at that moment would find one empty and then the other. So chains stay, and only their rules are
-//! replaced.
+//! INVARIANT: a packet passes the old rules of a chain or the new ones. The kernel switches the
+//! rules within a chain at once, but hooks new chains in before it, and takes old ones out after
+//! it: a packet that passed both at that moment would find one empty and then the other. So chains
+//! stay, and only their rules are replaced.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -52,8 +53,8 @@ pub enum Outgoing {
 pub enum Transit {
     /// The machine forwarded before vpnd did: other rules than ours decide.
     Untouched,
-    /// vpnd has switched forwarding on, for its tunnel only: they are dropped, except those that arrive by
-    /// one of these interfaces, which forwarded before.
+    /// vpnd has switched forwarding on, for its tunnel only: they are dropped, except those that
+    /// arrive by one of these interfaces, which forwarded before.
     Dropped { except: Vec<String> },
 }
 
@@ -74,10 +75,11 @@ pub struct GatewayRules {
     pub tunnel: String,
     /// The clients' address pools; packets from the tunnel with another source are dropped.
     pub pools: Vec<IpNet>,
-    /// Give packets of clients the gateway's address (`true`), or route the pools as they are (`false`).
+    /// Give packets of clients the gateway's address (`true`), or route the pools as they are
+    /// (`false`).
     pub masquerade: bool,
-    /// Give packets of IPv4 ports of public addresses in place of the gateway's address, and leave those of
-    /// IPv6 as they are.
+    /// Give packets of IPv4 ports of public addresses in place of the gateway's address, and leave
+    /// those of IPv6 as they are.
     pub blocks: Option<PortBlocks>,
     /// Which way packets of clients leave.
     pub outgoing: Outgoing,
@@ -92,8 +94,8 @@ pub struct GatewayRules {
     pub own: Vec<IpAddr>,
     /// The gateway's own services that clients reach.
     pub services: Services,
-    /// Where its web pages are served, which clients reach in any case; an unspecified address is each of
-    /// the machine's own.
+    /// Where its web pages are served, which clients reach in any case; an unspecified address is
+    /// each of the machine's own.
     #[serde(default)]
     pub pages: Option<Box<SocketAddr>>,
     /// Other packets of IPv4.
@@ -132,8 +134,8 @@ impl GatewayRules {
         self.put(async |script: Script| script.run().await).await
     }
 
-    /// Puts the rules in force in a table that is made again, without what others have added to the one that
-    /// was there.
+    /// Puts the rules in force in a table that is made again, without what others have added to the
+    /// one that was there.
     ///
     /// # Errors
     /// [`NftError`]; nothing has changed then.
@@ -188,7 +190,8 @@ impl GatewayRules {
         self.script(true).map(drop)
     }
 
-    /// The rules as they are to be; `limits_floods` takes a kernel with times of connections by rules.
+    /// The rules as they are to be; `limits_floods` takes a kernel with times of connections by
+    /// rules.
     fn script(&self, limits_floods: bool) -> Result<Script, NftError> {
         let mut script = Script::of_table(&table_name(&self.tunnel)?);
         if let Some(limit) = self.connections {
@@ -210,8 +213,9 @@ impl GatewayRules {
         Ok(script)
     }
 
-    /// Addresses of the tunnel are good in the tunnel only, whatever other interfaces claim. This comes
-    /// before connection tracking: answers to masqueraded packets still have the gateway's own address here.
+    /// Addresses of the tunnel are good in the tunnel only, whatever other interfaces claim. This
+    /// comes before connection tracking: answers to masqueraded packets still have the gateway's
+    /// own address here.
     fn arrivals(&self, script: &mut Script) {
         let elsewhere = format!("iifname != {{ \"lo\", \"{}\" }}", self.tunnel);
         script.line("chain arrivals {");
@@ -236,8 +240,9 @@ impl GatewayRules {
         let mut switched = Vec::new();
         script.line("chain forward {");
         script.line("type filter hook forward priority filter; policy accept;");
-        // Clients reach each other inside the daemon alone, and nothing link-local (of IPv6 the kernel
-        // forwards none): clouds give secrets there. Those that do it elsewhere: SECURITY.md.
+        // Clients reach each other inside the daemon alone, and nothing link-local (of IPv6 the
+        // kernel forwards none): clouds give secrets there. Those that do it elsewhere:
+        // SECURITY.md.
         script.line(&format!("iifname \"{tunnel}\" oifname \"{tunnel}\" drop"));
         script.line(&format!("iifname \"{tunnel}\" ip daddr 169.254.0.0/16 drop"));
         for version in Version::BOTH {
@@ -298,8 +303,8 @@ impl GatewayRules {
             limit.rules(tunnel, script);
         }
         script.line("}");
-        // Nothing passes through these: who forwards since when is known as long as the rules are, whatever
-        // becomes of files.
+        // Nothing passes through these: who forwards since when is known as long as the rules are,
+        // whatever becomes of files.
         for chain in switched {
             script.line(&format!("chain {chain} {{"));
             script.line("}");

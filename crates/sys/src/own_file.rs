@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_else_has_put_there_is_refused() {
+    fn a_file_planted_by_another_user_is_refused() {
         let bench = bench();
         symlink(&bench.victim, &bench.path).unwrap();
         refused(&bench, "a symbolic link");

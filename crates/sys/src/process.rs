@@ -288,7 +288,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn work_steps_back_and_its_caller_does_not() {
+    fn background_work_lowers_only_its_own_priority() {
         let nice = || rustix::process::getpriority_process(None).unwrap();
         let usual = nice();
         assert_eq!(behind_others(nice), (usual.max(0) + STEP_BACK).min(19));
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_preferred_thread_goes_before_the_others() {
+    fn a_preferred_thread_runs_before_the_others() {
         let nice = || rustix::process::getpriority_process(None).unwrap();
         let before = nice();
         std::thread::spawn(move || {

@@ -9,8 +9,8 @@ use rustix::time::{
 };
 use tokio::io::unix::AsyncFd;
 
-/// A time that never comes. A timer for it on the system's clock is cancelled when that clock steps,
-/// as it does after a suspend.
+/// A time that never comes. A timer for it on the system's clock is cancelled when that clock
+/// steps, as it does after a suspend.
 const NEVER: i64 = i32::MAX as i64 * 2;
 
 pub struct ResumeWatch(AsyncFd<OwnedFd>);

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_name_yet_goes_away_and_so_do_leftovers_of_the_same_file() {
+    fn unnamed_and_leftover_temporary_files_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("key.pem");
         drop(Staged::new(&path, b"secret", SECRET_MODE).unwrap());

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_that_ends_otherwise_leaves_the_terminal_as_it_was() {
+    fn an_interrupted_prompt_restores_the_terminal() {
         assert_eq!(typed("half\x03").0.unwrap_err().kind(), io::ErrorKind::Interrupted);
         assert_eq!(typed("\x04").0.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
         assert!(typed(&format!("{}\n", "x".repeat(MAX_LINE + 1))).0.is_err());

@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_does_not_play_with_the_terminal() {
+    fn errors_contain_no_terminal_control_sequences() {
         let error = anyhow::anyhow!("\x1b[2J\rall is well\u{9b}m").context("the gateway refuses this client");
         assert_eq!(format_chain(&error), "the gateway refuses this client: ?[2J?all is well?m");
         assert_eq!(plain("line 3:\n\tä"), "line 3:\n\tä");

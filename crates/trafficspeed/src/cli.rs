@@ -108,7 +108,8 @@ pub enum Command {
     Verify(verify::VerifyArgs),
     /// Experiments that compare ciphers under many loads.
     Suite(suite::SuiteArgs),
-    /// Experiment 3: where the time goes, and a model, compared with runs that it was not fitted to.
+    /// Experiment 3: where the time goes, and a model, compared with runs that it was not fitted
+    /// to.
     Model(model::ModelArgs),
     /// Remove what a killed run left behind.
     Cleanup,
@@ -259,8 +260,8 @@ pub struct WorkArgs {
     /// Seconds before counting begins.
     #[arg(short = 'O', long, default_value_t = 2.0, value_parser = seconds_or_none)]
     pub warmup: f64,
-    /// How often each measurement is made; systems take turns. Fewer than 5 rounds are figures without
-    /// verdicts.
+    /// How often each measurement is made; systems take turns. Fewer than 5 rounds are figures
+    /// without verdicts.
     #[arg(long, default_value_t = ROUNDS, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeat: u32,
     /// IP version of the measured connections.

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_systems_are_told_apart_in_less_than_a_hundredth_of_comparisons_whatever_the_noise() {
+    fn equal_systems_differ_in_less_than_one_percent_of_comparisons() {
         // A/A of this machine's campaigns lies between 0.87 and 1.30, most of it within 5 %: small
         // differences with a slow run now and then.
         let quiet = |random: &mut ChaCha8Rng| random.random_range(0.97..1.03);
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn noise_that_goes_on_makes_no_more_claims_where_systems_take_turns_in_shuffled_order() {
+    fn persistent_noise_adds_no_claims_in_shuffled_rounds() {
         let rates = [0.5, 0.9, 0.99].map(|persistence| false_claims_of_persistent_noise(persistence, true));
         assert!(rates.iter().all(|rate| *rate > 0.0 && *rate < FALSE_CLAIMS), "{rates:?}");
         let fixed = false_claims_of_persistent_noise(0.99, false);

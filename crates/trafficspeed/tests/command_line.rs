@@ -85,7 +85,7 @@ fn no_hidden_command_is_a_tip() {
 }
 
 #[test]
-fn a_pipe_that_nobody_reads_ends_nothing() {
+fn a_closed_output_pipe_ends_nothing() {
     let directory = tempfile::tempdir().expect("a directory");
     let token = directory.path().join("token");
     let token = token.to_str().expect("text");
@@ -103,7 +103,7 @@ fn a_pipe_that_nobody_reads_ends_nothing() {
 }
 
 #[test]
-fn results_that_cannot_be_written_are_a_failure_and_a_reader_that_has_gone_is_none() {
+fn unwritable_results_are_a_failure_and_a_closed_pipe_is_none() {
     let full = std::fs::File::options().write(true).open("/dev/full").expect("Linux has it");
     let output = trafficspeed(&["completions", "bash"]).stdout(full).output().expect("the program was built");
     let said = String::from_utf8_lossy(&output.stderr);

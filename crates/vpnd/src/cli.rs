@@ -115,8 +115,8 @@ pub enum Command {
     Import(ImportArgs),
     /// Remove a profile that this user has imported
     Forget(ForgetArgs),
-    /// Show this user's password page of the gateway, and open it where there is a screen. Passwords
-    /// are changed nowhere else
+    /// Show this user's password page of the gateway, and open it where there is a screen.
+    /// Passwords are changed nowhere else
     Password(OwnPasswordArgs),
     /// Show the messages about this user's tunnels
     Log(LogArgs),
@@ -231,7 +231,8 @@ pub struct DoctorArgs {
 /// `vpnd netcheck`.
 #[derive(Args, Debug)]
 pub struct NetcheckArgs {
-    /// The profile of the gateway, a file or a name that `vpnd list` shows; without one only the network itself is looked at
+    /// The profile of the gateway, a file or a name that `vpnd list` shows; without one only the
+    /// network itself is looked at
     pub profile: Option<PathBuf>,
     /// Also see whether an address translator forgets this machine in a silence of 27 s
     #[arg(long)]

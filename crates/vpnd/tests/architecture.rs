@@ -197,8 +197,8 @@ fn helpers_of_tests_are_compiled_for_tests_alone() {
     assert!(found > 5, "only {found} modules for tests were found");
 }
 
-/// The lines of a source file before the inline module of its unit tests. Any other item that is for
-/// tests alone is left out, and what follows it counts.
+/// The lines of a source file before the inline module of its unit tests. Any other item that is
+/// for tests alone is left out, and what follows it counts.
 fn code_lines(text: &str) -> Vec<&str> {
     let mut lines = text.lines();
     let mut code = Vec::new();

@@ -43,7 +43,7 @@ fn told(output: &Output) -> String {
 }
 
 #[test]
-fn whenever_it_is_killed_the_next_run_completes() {
+fn init_completes_after_a_kill_at_any_point() {
     let kills = number("VPND_INIT_KILLS", DEFAULT_KILLS);
     let seed = number("VPND_INIT_KILL_SEED", u64::from(std::process::id()));
     println!("VPND_INIT_KILL_SEED={seed}");
@@ -143,7 +143,7 @@ fn check_whole(dir: &Path, when: &str) {
 }
 
 #[test]
-fn files_that_are_not_its_own_stop_it() {
+fn init_stops_at_foreign_files() {
     let root = tempfile::tempdir().unwrap();
     let dir = root.path().join("vpnd");
     assert!(init(&dir, &[]).output().unwrap().status.success());
@@ -162,7 +162,7 @@ fn files_that_are_not_its_own_stop_it() {
 }
 
 #[test]
-fn a_full_disk_is_told_and_what_is_there_stays() {
+fn a_full_disk_is_reported_and_files_stay() {
     // A separate file system, in a mount namespace that goes away with the script.
     let script = r#"
         set -eu

@@ -95,8 +95,8 @@ fn a_worker_opens_nothing_and_connects_nowhere() {
 }
 
 #[test]
-fn starting_a_program_is_the_end() {
-    let status = alone("starting_a_program_is_the_end", None, |_| {
+fn starting_a_program_kills_a_confined_process() {
+    let status = alone("starting_a_program_kills_a_confined_process", None, |_| {
         let confinement = confinement(SystemCalls::Files);
         enter(&confinement).unwrap();
         // Without a new process, so that nothing but the system call itself can fail.

@@ -2,14 +2,14 @@
 //! be there, and nothing half-done.
 //!
 //! The program runs itself: the victim carries out operations that follow from a seed and a number,
-//! and says after each that it is done. The driver kills it with SIGKILL after some of them, within a
-//! time that it has measured one to take, opens the store as a restarted gateway would, and compares
-//! every table with a second store on which the acknowledged operations were carried out
+//! and says after each that it is done. The driver kills it with SIGKILL after some of them, within
+//! a time that it has measured one to take, opens the store as a restarted gateway would, and
+//! compares every table with a second store on which the acknowledged operations were carried out
 //! undisturbed. The operation that was under way may have been done as a whole or not at all.
 //! `VPND_STORE_KILLS` sets how many kills, `VPND_STORE_KILL_SEED` which.
 //!
-//! Both engines are tried: the file, and a database, where a killed victim must not keep the next one
-//! out either (`VPND_STORE_DATABASE_KILLS` sets how many kills).
+//! Both engines are tried: the file, and a database, where a killed victim must not keep the next
+//! one out either (`VPND_STORE_DATABASE_KILLS` sets how many kills).
 //!
 //! SIGKILL does not simulate a loss of power: that commits reach the disk is SQLite's
 //! `synchronous = FULL`.
@@ -434,8 +434,8 @@ impl Trial {
     }
 }
 
-/// A first start that is killed at any moment does not stand in the way of the second. One that nothing
-/// disturbed took as long as `making`.
+/// A first start that is killed at any moment does not stand in the way of the second. One that
+/// nothing disturbed took as long as `making`.
 fn killed_while_making(place: &Place, random: &mut StdRng, seed: u64, making: Duration) {
     let mut child = start_victim(place, seed, 0);
     let mut line = String::new();

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_moves_is_none_of_that() {
+    fn a_roaming_device_is_not_reported() {
         let mut roaming = Roaming::new(Some(at(1)));
         assert_eq!(roaming.on_message(s(0), at(1), Index(1)), Moved::No);
         // New ports of a NAT, one after the other.

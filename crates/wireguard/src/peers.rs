@@ -213,8 +213,8 @@ impl Peers {
         }
     }
 
-    /// Adds a peer, or changes `interval` of the one that has the key: how often something is sent to
-    /// it at least.
+    /// Adds a peer, or changes `interval` of the one that has the key: how often something is sent
+    /// to it at least.
     pub fn add(
         &mut self,
         now: Time,

@@ -153,8 +153,8 @@ impl Timers {
         self.last_attempt = None;
     }
 
-    /// No session is left, and none is wanted: the interval of keepalives begins again when the peer
-    /// is heard or sent to.
+    /// No session is left, and none is wanted: the interval of keepalives begins again when the
+    /// peer is heard or sent to.
     pub fn session_erased(&mut self) {
         (self.attempt, self.unanswered, self.keepalive) = (None, None, None);
         (self.persistent, self.erase) = (None, None);

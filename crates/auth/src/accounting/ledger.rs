@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn the_start_of_the_gateway_comes_first_but_holds_nothing_up_for_ever() {
+    fn the_accounting_on_record_is_sent_first_for_a_limited_time() {
         let mut queue = Queue::default();
         queue.add(of(0, AccountingEvent::On), Time::ZERO);
         queue.add(start(1), Time::ZERO);

@@ -152,7 +152,7 @@ mod tests {
     use vpnd_ipc::gateway::idp::testing::record;
 
     #[test]
-    fn what_is_kept_is_there_for_the_next_process_and_damage_costs_no_more_than_it() {
+    fn open_sessions_survive_the_process_and_a_damaged_file_is_replaced() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("accounting.sqlite");
         let record = record(AccountingEvent::Start);

@@ -103,7 +103,7 @@ async fn a_session_is_accounted_for_from_its_start_to_its_end() {
 }
 
 #[tokio::test]
-async fn only_sessions_of_a_source_with_accounting_are() {
+async fn only_sessions_of_a_source_with_accounting_are_recorded() {
     let directory = tempfile::tempdir().unwrap();
     let (accounting, mut records) = bench(directory.path());
     for source in ["others", "local"] {
@@ -125,7 +125,7 @@ async fn only_sessions_of_a_source_with_accounting_are() {
 }
 
 #[tokio::test]
-async fn an_upgrade_goes_on_with_sessions_and_a_start_begins_them_anew() {
+async fn an_upgrade_keeps_accounting_sessions_and_a_start_opens_new_ones() {
     let directory = tempfile::tempdir().unwrap();
     let (before, mut records) = bench(directory.path());
     log_in(&before, &user("guests"));

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_few_or_a_small_share_are_gone_and_many_are_held() {
+    fn few_absent_users_are_removed_and_many_are_held_back() {
         for (absent, all, are_gone) in
             [(5, 5, true), (6, 6, false), (6, 59, false), (6, 60, true), (20, 199, false)]
         {
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_went_one_after_the_other_count_together_for_a_round() {
+    fn absences_within_one_round_are_counted_together() {
         let mut absences = Absences::default();
         for number in 0..5 {
             let one = users(number..number + 1);
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_stays_so_until_it_is_shown_or_confirmed() {
+    fn held_absences_last_until_the_user_is_seen_or_it_is_confirmed() {
         let mut absences = Absences::default();
         assert!(absences.is_news(users(0..8).into_iter()));
         assert_eq!(absences.judge(&users(0..8), 20, at(0), WINDOW), HashSet::new());

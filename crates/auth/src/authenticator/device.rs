@@ -3,9 +3,9 @@
 //!
 //! Invariants: its user must be enabled and not expired, known to their source as far as that is
 //! asked again, and in an access profile that allows WireGuard. One that has to be renewed reaches
-//! the pages alone, and so does one whose user has to log in at a provider. Its sessions last no longer than a
-//! lifetime of the profile from when it was added or renewed last. Nothing here counts as a guess
-//! or as a login: a device needs neither.
+//! the pages alone, and so does one whose user has to log in at a provider. Its sessions last no
+//! longer than a lifetime of the profile from when it was added or renewed last. Nothing here
+//! counts as a guess or as a login: a device needs neither.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -24,13 +24,13 @@ use vpnd_proto::session::DeviceId;
 use vpnd_store::{FoundDevice, LOCAL, LiveUser, StoreError, User, UserId, WireGuardDevice};
 use vpnd_sys::clock::now;
 
-/// Devices for which sources are asked at once, at most. The others try again: were they to wait for
-/// a slow source, they would take the place of logins and of all else that the worker asks for.
+/// Devices for which sources are asked at once, at most. The others try again: were they to wait
+/// for a slow source, they would take the place of logins and of all else that the worker asks for.
 /// The worker has 24 devices decided at once.
 static ASKED: Semaphore = Semaphore::const_new(8);
 
-/// The longest session of a device that reaches nothing but the portal's pages. It begins another one
-/// by itself, and is decided about again: clocks and groups may be others by then.
+/// The longest session of a device that reaches nothing but the portal's pages. It begins another
+/// one by itself, and is decided about again: clocks and groups may be others by then.
 const WALLED_S: u64 = 600;
 
 /// The answer of the source of a device's user.
@@ -96,7 +96,8 @@ impl Authenticator {
         if let Some(cause) = fault(&user, now_s) {
             return self.refuse_device(&user, &device, outer, cause, Refusal::Credentials, now_s);
         }
-        // The source is not asked about a device that reaches the pages alone: it may want a login first.
+        // The source is not asked about a device that reaches the pages alone: it may want a login
+        // first.
         let is_walled_here = self.standing(&user, &device, now_s).is_some_and(|standing| standing.is_walled);
         let word = if is_walled_here { Word::Here(user) } else { self.confirmed(user, has_session).await };
         let (user, has_to_log_in) = match word {

@@ -30,8 +30,8 @@ pub struct Authenticated {
     pub limits: SourceLimits,
     /// The inner addresses that the user's source has for the user.
     pub addresses: SourceAddresses,
-    /// Whether the source itself has shown who it is, so that no guess of a password is confirmed by
-    /// what is said of the user.
+    /// Whether the source itself has shown who it is, so that no guess of a password is confirmed
+    /// by what is said of the user.
     pub is_shown: bool,
     /// When the user has shown credentials; `None` if that was just now, or, where the source has
     /// shown who it is, if it has not said.

@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_known_for_a_time_and_the_oldest_make_room() {
+    fn known_networks_expire_and_the_oldest_are_evicted() {
         let mut sources = KnownSources::default();
         sources.add("first".to_owned(), 1_000);
         assert!(sources.contains("first", 1_000 + KNOWN_SOURCE_S - 1));

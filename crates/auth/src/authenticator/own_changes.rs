@@ -1,9 +1,9 @@
 //! Changes that users make to their credentials, after they have logged in.
 //!
-//! Invariants: a password is changed only by a user who knows the present one, which counts as a guess
-//! as in a login and waits for its turn as one; a secret of one-time codes is kept only once a code
-//! of it was shown; a user changes them no more often than logging in. Users of another source have
-//! no password here, and codes only if its configuration lets them set these up.
+//! Invariants: a password is changed only by a user who knows the present one, which counts as a
+//! guess as in a login and waits for its turn as one; a secret of one-time codes is kept only once
+//! a code of it was shown; a user changes them no more often than logging in. Users of another
+//! source have no password here, and codes only if its configuration lets them set these up.
 
 use std::net::IpAddr;
 use std::sync::Arc;

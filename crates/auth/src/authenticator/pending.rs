@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn each_is_taken_once_and_none_is_lost() {
+    fn each_pending_login_is_taken_exactly_once() {
         let mut pending = Pending::new();
         let (number, over) = pending.add(Time::ZERO, attempt(Time::ZERO, [192, 0, 2, 1]));
         assert!(over.is_empty() && pending.take(number.unwrap()).is_some());
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn they_are_bounded_and_a_crowd_keeps_nobody_out() {
+    fn pending_logins_are_bounded_and_fair_between_networks() {
         let mut pending = Pending::new();
         let mut over = 0;
         for number in 0..5_000u32 {

@@ -1,5 +1,5 @@
-//! Asking again about users who have sessions, or are logged in to the portal: are they still there,
-//! not disabled, and in which groups?
+//! Asking again about users who have sessions, or are logged in to the portal: are they still
+//! there, not disabled, and in which groups?
 //!
 //! Invariants: a session ends when its source refuses the user, or has given no answer for longer
 //! than it may; never because a server was slow once, nor because it no longer shows many users at
@@ -102,8 +102,8 @@ impl Authenticator {
         found.await.unwrap_or_else(|_| Ok(Vec::new()))
     }
 
-    /// Adds those who are logged in to the portal alone. A visit that was revoked is over, although it
-    /// may be there until it is used.
+    /// Adds those who are logged in to the portal alone. A visit that was revoked is over, although
+    /// it may be there until it is used.
     pub(super) fn add_visitors(&self, source: &str, users: &mut Vec<LiveUser>) -> Result<(), StoreError> {
         let Some(visitors) = self.visitors.get() else { return Ok(()) };
         let known: HashSet<UserId> = users.iter().map(|user| user.id).collect();
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_are_spread_after_a_start_and_last_as_long_as_sessions() {
+    fn rechecks_are_spread_after_a_start_and_end_with_their_sessions() {
         let (every, at) = (Duration::from_secs(900), Time::ZERO + Duration::from_secs(9_000));
         let mut turns = HashMap::new();
         schedule(&mut turns, &users(4_000), at, every, true);
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn sessions_end_when_they_are_refused_or_nobody_has_answered_for_too_long() {
+    fn sessions_end_if_a_recheck_refuses_or_stays_unanswered_too_long() {
         let second = Duration::from_secs(1);
         let recheck = Recheck { every: 100 * second, grace: 1_000 * second };
         let at = |seconds: u32| Time::ZERO + seconds * second;

@@ -1,10 +1,10 @@
 //! Asking providers about users between logins, by the refresh tokens that came with these.
 //!
-//! Invariants: a token is in the store, sealed, and on its way to idp, and nowhere else; the one that
-//! a provider gives in place of another is kept before anything else becomes of the answer, unless a
-//! login or a logout has come in between. A token may be good once: a user is asked about once at a
-//! time, and a token that was sent without an answer is perhaps used up, so that its refusal says
-//! nothing of the user.
+//! Invariants: a token is in the store, sealed, and on its way to idp, and nowhere else; the one
+//! that a provider gives in place of another is kept before anything else becomes of the answer,
+//! unless a login or a logout has come in between. A token may be good once: a user is asked about
+//! once at a time, and a token that was sent without an answer is perhaps used up, so that its
+//! refusal says nothing of the user.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

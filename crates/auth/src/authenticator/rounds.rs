@@ -87,8 +87,8 @@ impl AtSource {
         Self { login, guess, source, rounds: 0, waits_since: None, shown: None }
     }
 
-    /// A login whose user the source has asked for credentials itself. Of the factors that idp names,
-    /// those count that a provider can have checked: a client's key is checked here.
+    /// A login whose user the source has asked for credentials itself. Of the factors that idp
+    /// names, those count that a provider can have checked: a client's key is checked here.
     pub(super) fn shown(
         login: Login,
         guess: Guess,

@@ -149,7 +149,7 @@ fn a_code_is_asked_for_after_the_password_and_good_once() {
 }
 
 #[test]
-fn whoever_is_not_let_in_is_asked_for_a_code_whatever_was_wrong() {
+fn every_failed_login_without_a_code_is_asked_for_one() {
     let bench = bench(settings());
     let code = Password::new(CODE.to_owned());
     for (user, password, cause) in [
@@ -181,7 +181,7 @@ fn whoever_is_not_let_in_is_asked_for_a_code_whatever_was_wrong() {
 }
 
 #[test]
-fn nobody_is_asked_for_a_code_where_no_user_has_any() {
+fn no_login_is_asked_for_a_code_if_no_user_has_codes() {
     let bench = bench(settings());
     bench.store.remove_user("tom", NOW_S).unwrap();
     for (user, password, cause) in [
@@ -227,7 +227,7 @@ fn a_right_password_without_a_code_counts_as_a_wrong_one() {
 }
 
 #[test]
-fn a_code_that_comes_takes_the_guess_back() {
+fn a_code_that_follows_takes_the_guess_back() {
     let bench = bench(settings());
     for step in 0..20 {
         let now_s = NOW_S + 30 * step;
@@ -281,7 +281,7 @@ fn everyone_needs_a_certificate_if_the_gateway_says_so() {
 }
 
 #[test]
-fn a_revoked_certificate_is_no_good_and_does_not_make_none_good_enough() {
+fn a_revoked_certificate_is_refused_and_one_is_still_required() {
     for require_certificate in [false, true] {
         let bench = bench(Settings { require_certificate, ..settings() });
         let with = |certificate| Login { certificate, ..login("cat", "right") };
@@ -296,7 +296,7 @@ fn a_revoked_certificate_is_no_good_and_does_not_make_none_good_enough() {
 }
 
 #[test]
-fn guesses_slow_down_but_not_for_the_person_at_home() {
+fn guesses_slow_down_but_not_in_the_users_known_network() {
     let bench = bench(settings());
     assert!(is_granted(&bench.check(&login("ann", "right"))), "from now on this place is known");
     let from = |i: u32, password: &str| Login {
@@ -317,7 +317,7 @@ fn guesses_slow_down_but_not_for_the_person_at_home() {
 }
 
 #[test]
-fn a_user_is_let_in_so_often_and_then_nothing_is_written() {
+fn logins_beyond_the_allowance_write_nothing() {
     let bench = bench(settings());
     let since = Instant::now();
     let (mut granted, mut throttled) = (0, 0);
@@ -345,7 +345,7 @@ fn a_user_is_let_in_so_often_and_then_nothing_is_written() {
 }
 
 #[test]
-fn what_could_not_be_checked_is_no_guess() {
+fn an_unchecked_password_is_no_guess() {
     let bench = bench(settings());
     let path = bench._dir.path().join("vpnd.db");
     let store = rusqlite::Connection::open(&path).unwrap();
@@ -359,7 +359,7 @@ fn what_could_not_be_checked_is_no_guess() {
 }
 
 #[test]
-fn guessing_at_an_unknown_user_slows_down_alike() {
+fn guesses_at_an_unknown_user_are_throttled_alike() {
     let bench = bench(settings());
     let waits = |user: &str| -> Vec<Option<u64>> {
         let guess = |_| match bench.check_through(&login(user, "wrong")) {
@@ -377,7 +377,7 @@ fn guessing_at_an_unknown_user_slows_down_alike() {
 /// Without the stand-in hash the answer takes a small part of the time in every round, however busy
 /// the machine is; with it, the best times of both come together after a few rounds.
 #[test]
-fn an_unknown_user_costs_as_much_time() {
+fn an_unknown_user_takes_as_long_as_a_known_one() {
     let dir = tempfile::tempdir().unwrap();
     let store = Arc::new(Sqlite::open_or_create(&dir.path().join("vpnd.db")).unwrap());
     let hasher = Hasher::default();
@@ -440,7 +440,7 @@ async fn more_logins_than_may_wait_are_refused_at_once() {
 }
 
 #[tokio::test]
-async fn a_login_whose_turn_does_not_come_is_told_so() {
+async fn a_login_that_waits_too_long_for_its_turn_is_refused() {
     let bench = bench(Settings { workers: 1, longest_wait: Duration::from_millis(20), ..settings() });
     let slow = bench.auth.turns.at_once().unwrap();
     let waited = bench.auth.authenticate(login("ann", "right"), NOW_S);
@@ -457,7 +457,7 @@ async fn a_login_whose_turn_does_not_come_is_told_so() {
 }
 
 #[tokio::test]
-async fn known_places_and_returning_devices_go_before_strangers() {
+async fn known_networks_and_devices_precede_strangers() {
     let bench = bench(settings());
     let from = |device: u8, source: &str| Login {
         device: DeviceId([device; 16]),
@@ -496,7 +496,7 @@ async fn known_places_and_returning_devices_go_before_strangers() {
 }
 
 #[test]
-fn nobody_is_let_in_if_the_store_fails() {
+fn logins_are_refused_if_the_store_fails() {
     let bench = bench(settings());
     let path = bench._dir.path().join("vpnd.db");
     rusqlite::Connection::open(&path).unwrap().execute_batch("DROP TABLE memberships").unwrap();
@@ -517,7 +517,7 @@ fn names_from_outside_are_made_safe_for_logs() {
 }
 
 #[test]
-fn a_code_is_good_by_the_clock_alone_and_a_clock_set_back_repeats_none() {
+fn codes_follow_the_clock_and_a_clock_set_back_replays_none() {
     const YEAR_S: u64 = 365 * 86_400;
     let bench = bench(settings());
     let at = |now_s: u64| is_granted(&bench.auth.check(&with_code(CODE), now_s));
@@ -528,7 +528,7 @@ fn a_code_is_good_by_the_clock_alone_and_a_clock_set_back_repeats_none() {
 }
 
 #[test]
-fn whoever_has_expired_is_refused_like_anybody_else() {
+fn the_refusal_of_an_expired_user_shows_no_reason() {
     let bench = bench(settings());
     let until = |expires_s| {
         let change = UserChange { expires_s: Some(Some(expires_s)), ..UserChange::default() };
@@ -553,7 +553,7 @@ fn whoever_has_expired_is_refused_like_anybody_else() {
 }
 
 #[test]
-fn no_password_is_that_of_a_user_of_another_source() {
+fn a_user_of_another_source_has_no_local_password() {
     let bench = bench(settings());
     let user = ExternalUser {
         source: "campus".to_owned(),
@@ -568,7 +568,7 @@ fn no_password_is_that_of_a_user_of_another_source() {
 }
 
 #[test]
-fn a_hash_of_another_program_is_good_once_and_then_one_of_ours() {
+fn a_foreign_password_hash_is_replaced_at_the_first_login() {
     let bench = bench(settings());
     let bcrypt = bcrypt::hash("right", 4).unwrap();
     for (name, hash) in [("old", bcrypt.as_str()), ("dir", "{SSHA}VRnVVuh+V5b2fbnvIY1G2RD/l45zYWx0c2FsdA==")]
@@ -639,7 +639,7 @@ fn factors_are_those_that_were_checked() {
 /// With profiles that admit no user by a password, a right one and a wrong one have the same
 /// answers, and count alike.
 #[test]
-fn a_right_password_that_lets_nobody_in_is_a_wrong_one() {
+fn a_right_password_of_a_refused_user_counts_as_a_wrong_one() {
     for profiles in [
         "[[profile]]\nname = 'admins'\nrequire = 'otp'\n",
         "[[profile]]\nname = 'others'\ngroups = 'others'\n",

@@ -45,13 +45,13 @@ const ATTACK: u32 = 50;
 const FREE_OF_ALL: [u64; 3] = [1_600, 400, 100];
 /// The time in which that many are forgotten, one after the other, seconds.
 const MEMORY_OF_ALL_S: u64 = 4 * 3600;
-/// Failures of one person at the portal without a wait, from anywhere. In a day that is no more than
-/// one address gets, whose longest wait is [`MAX_WAIT_S`].
+/// Failures of one person at the portal without a wait, from anywhere. In a day that is no more
+/// than one address gets, whose longest wait is [`MAX_WAIT_S`].
 const FREE_AT_PORTAL: u64 = 40;
 /// Free failures of all persons together: as for one provider's network, which many people share.
 const FREE_OF_ALL_AT_PORTAL: u64 = FREE_OF_ALL[0];
-/// [`FREE_OF_ALL`] at the portal: no network uses up what all have, so a customer with a /48 keeps no
-/// other network out.
+/// [`FREE_OF_ALL`] at the portal: no network uses up what all have, so a customer with a /48 keeps
+/// no other network out.
 const FREE_OF_ALL_BY_NETWORK_AT_PORTAL: [u64; 3] = [FREE_OF_ALL_AT_PORTAL / 4, 200, 100];
 /// The longest wait, seconds.
 const MAX_WAIT_S: u64 = 300;
@@ -60,9 +60,9 @@ const MEMORY_S: u64 = 1800;
 /// Entries in each table.
 const MAX_ENTRIES: usize = 16_384;
 
-/// The account whose password is guessed, as far as is known: any account of a name, in the form that
-/// [`user_name::folded`] gives it, or the entry of a source, which may have several names. A hash, so
-/// that the database of a fleet does not get what strangers type.
+/// The account whose password is guessed, as far as is known: any account of a name, in the form
+/// that [`user_name::folded`] gives it, or the entry of a source, which may have several names. A
+/// hash, so that the database of a fleet does not get what strangers type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Person([u8; 32]);
 
@@ -197,7 +197,8 @@ impl Throttle {
         self.wait_beyond_s(person, from, known, now_s, 0)
     }
 
-    /// The wait if this many `more` failures had been counted just now of each that has failed before.
+    /// The wait if this many `more` failures had been counted just now of each that has failed
+    /// before.
     fn wait_beyond_s(
         &mut self,
         person: &Person,
@@ -529,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_set_locks_nobody_out_and_lets_nobody_guess_at_once() {
+    fn clock_steps_neither_lengthen_nor_clear_the_throttle() {
         const YEAR_S: u64 = 365 * 86_400;
         let mut throttle = Throttle::default();
         let a = host("192.0.2.1");
@@ -578,7 +579,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attack_on_a_user_locks_nobody_out_of_another_network() {
+    fn an_attack_on_a_user_does_not_block_other_networks() {
         let mut throttle = Throttle::default();
         let botnet =
             |number: u64| Source::from(IpAddr::from(std::net::Ipv4Addr::from_bits((number as u32) << 16)));
@@ -622,7 +623,7 @@ mod tests {
     }
 
     #[test]
-    fn guesses_that_come_at_once_are_no_more_than_those_one_after_the_other() {
+    fn concurrent_guesses_are_throttled_like_serial_ones() {
         let mut throttle = Throttle::default();
         let a = host("192.0.2.1");
         let admitted = |throttle: &mut Throttle, user: &str| {
@@ -640,7 +641,7 @@ mod tests {
     }
 
     #[test]
-    fn a_person_is_one_under_all_their_names() {
+    fn all_names_of_an_account_share_one_counter() {
         let mut throttle = Throttle::default();
         let a = host("192.0.2.1");
         let spellings = ["muller", "müller", "MÜLLER", "mùller", "Muller", "müllér"];
@@ -673,7 +674,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_back_never_was() {
+    fn a_guess_that_is_taken_back_leaves_no_trace() {
         let mut throttle = Throttle::default();
         let a = host("192.0.2.1");
         for _ in 0..500 {
@@ -694,7 +695,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded_and_the_worst_stay() {
+    fn throttle_tables_are_bounded_and_keep_the_worst() {
         let mut throttle = Throttle::default();
         let (a, b) = (host("192.0.2.1"), host("198.51.100.1"));
         fail(&mut throttle, "ann", a, 20, 1000);
@@ -711,7 +712,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv6_network_is_one_place() {
+    fn an_ipv6_64_counts_as_one_host() {
         assert_eq!(
             source_prefix("2001:db8::1".parse().unwrap()),
             source_prefix("2001:db8::2".parse().unwrap())
@@ -749,7 +750,7 @@ mod tests {
     }
 
     #[test]
-    fn a_customer_with_a_48_has_one_budget_at_the_portal_and_keeps_nobody_else_out() {
+    fn an_ipv6_48_has_one_budget_at_the_portal() {
         let (mut throttle, person) = (Throttle::at_portal(), |n: u64| Person::named(&format!("user{n}")));
         let of_site = |site: u64, n: u64| {
             let bits = u128::from((0x2001_0db8_0000_u64 | site) << 16 | n) << 64;
@@ -766,7 +767,7 @@ mod tests {
     }
 
     #[test]
-    fn a_success_at_the_portal_uses_up_nothing() {
+    fn a_successful_portal_login_uses_no_budget() {
         let mut throttle = Throttle::at_portal();
         for n in 0..10_000u32 {
             let from = host(&std::net::Ipv4Addr::from_bits(n << 8 | 1).to_string());

@@ -2,7 +2,8 @@
 //! the state directory, with a random nonce.
 //!
 //! Invariants: the key is in no database and in no backup, so a copy of the store shows no token; a
-//! sealed token opens for the user alone for whom it was sealed. A lost key costs its users a login.
+//! sealed token opens for the user alone for whom it was sealed. A lost key costs its users a
+//! login.
 
 use std::io;
 use std::path::Path;
@@ -105,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_stays_and_one_that_is_lost_is_made_again() {
+    fn the_token_key_is_kept_and_a_lost_one_is_replaced() {
         let directory = tempfile::tempdir().unwrap();
         let open = || TokenSeal::open_or_create(directory.path()).unwrap();
         let sealed = open().seal(ANN, "t");

@@ -53,7 +53,7 @@ fn a_user_with_ever_new_devices_takes_a_bounded_part() {
 }
 
 #[test]
-fn devices_that_do_not_come_back_are_forgotten_and_live_ones_are_not() {
+fn expired_leases_are_forgotten_and_live_ones_are_kept() {
     let bench = Bench::new("10.0.0.0/24", None);
     bench.acquire(owner(1, 1), 1, 1000).unwrap();
     bench.acquire(owner(2, 1), 2, 1500).unwrap();
@@ -186,7 +186,7 @@ fn two_devices_of_a_user_get_different_addresses() {
 }
 
 #[test]
-fn a_full_pool_is_an_error_until_a_lease_ends_and_the_oldest_goes_first() {
+fn a_full_pool_is_an_error_until_the_oldest_lease_ends() {
     let bench = Bench::new("10.86.0.0/29", None);
     let leased: Vec<_> =
         (0..5).map(|i| bench.acquire(owner(i, 0), i, 1000 + u64::from(i)).unwrap()).collect();
@@ -251,7 +251,7 @@ proptest! {
     /// The model: who holds which address until when. A live address is only ever given to its own
     /// owner.
     #[test]
-    fn no_two_live_leases_stand_on_one_address(steps in proptest::collection::vec(step(), 1..60)) {
+    fn no_two_live_leases_share_an_address(steps in proptest::collection::vec(step(), 1..60)) {
         let bench = Bench::new("10.86.0.0/28", None);
         let mut held: Vec<(LeaseOwner, u8, Ipv4Addr, u64)> = Vec::new();
         let (mut now_s, mut session) = (1000, 0u8);

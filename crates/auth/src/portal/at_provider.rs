@@ -4,7 +4,8 @@
 //! Invariants: a state is good once and for [`LIFETIME`], for the provider that it was made for and
 //! for the browser that began the login, which shows its token; nonce and verifier are
 //! this process's and idp's, so a portal that was taken over can redeem no code; what is kept is
-//! bounded, and networks share it fairly; a provider that does not answer keeps nothing else waiting.
+//! bounded, and networks share it fairly; a provider that does not answer keeps nothing else
+//! waiting.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -264,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_provider_that_does_not_answer_takes_no_more_than_its_part() {
+    fn an_unresponsive_provider_is_limited_to_its_share() {
         let mut asking = Asking::default();
         let slow: Vec<_> = std::iter::from_fn(|| asking.begin("slow")).collect();
         assert_eq!(slow.len(), ASKED);
@@ -274,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crowd_keeps_nobody_out() {
+    fn waiting_logins_of_a_crowd_do_not_block_other_networks() {
         let mut logins = AtProvider::default();
         for _ in 0..2 * LIMIT {
             let _ = logins.begin("uni", address("192.0.2.1"), None, Time::ZERO);

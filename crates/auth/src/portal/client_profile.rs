@@ -59,7 +59,7 @@ mod tests {
     const PROFILE: &str = "version = 1\n[server]\naddresses = ['vpn.uni.example:4433']\ntrust = 'system'\n";
 
     #[tokio::test]
-    async fn a_user_gets_the_own_name_and_nobody_else_a_profile() {
+    async fn a_client_profile_has_its_users_name_and_needs_a_visit() {
         let bench = Bench::new();
         let ann = bench.browser("ann", [192, 0, 2, 1]).await;
         let get = |browser: &Browser| bench.ask(ProfileQuery(browser.clone()));

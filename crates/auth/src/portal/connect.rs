@@ -125,8 +125,8 @@ impl Default for Connects {
 }
 
 impl Connects {
-    /// Begins a login; `None` if too many of its network are under way. Its ticket; or its code, and
-    /// the grant that will count once the code was typed.
+    /// Begins a login; `None` if too many of its network are under way. Its ticket; or its code,
+    /// and the grant that will count once the code was typed.
     fn begin(&mut self, begun: BrowserLogin, now: Time) -> Option<(Token, Option<Code>)> {
         self.remove_where(|login| !login.is_on(now));
         let source = Source::from(begun.source);
@@ -212,8 +212,8 @@ impl Connects {
         Some(Way::Browser(Url::new(format!("http://127.0.0.1:{port}/?{}", query.finish())).ok()?, port))
     }
 
-    /// Ends the login of this grant, unless its person has not answered yet. The visit that it comes
-    /// from, if this is the client that began.
+    /// Ends the login of this grant, unless its person has not answered yet. The visit that it
+    /// comes from, if this is the client that began.
     fn redeem(&mut self, shown: &Grant, device: DeviceId, now: Time) -> Redeemed {
         let key = hash(&*shown.grant);
         // A ticket is no grant, and is not used up by being shown as one.
@@ -345,8 +345,8 @@ impl Portal {
         let visit = match redeemed {
             Redeemed::Visit(number) => self.visits().numbered(number, now()),
             Redeemed::Void => None,
-            // Neither is an attempt that the audit file has: the first is none, and of the second it
-            // has the person's answer.
+            // Neither is an attempt that the audit file has: the first is none, and of the second
+            // it has the person's answer.
             Redeemed::Pending(wait) => {
                 return LoginOutcome::Refused(Refusal::Pending.retry_after_s(Some(wait.as_secs())));
             }

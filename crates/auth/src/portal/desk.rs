@@ -3,9 +3,9 @@
 //! Invariants: who asks is the user of the browser's token, with the role that the user's groups
 //! have now, or a program with a token of the API, which has a role; a request names a user, an
 //! address and a reason, and no right. It counts from the configured networks alone, a change only
-//! within ten minutes of a login, with a reason, on the record, and so often. A portal that was taken
-//! over can do this while such a person is logged in: the limits here are what bounds it, and people
-//! give no role.
+//! within ten minutes of a login, with a reason, on the record, and so often. A portal that was
+//! taken over can do this while such a person is logged in: the limits here are what bounds it, and
+//! people give no role.
 
 mod accounts;
 mod authority;

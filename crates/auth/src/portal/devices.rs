@@ -1,10 +1,10 @@
 //! Devices that users see, remove, renew and add themselves.
 //!
-//! Invariants: a device is one of the visit's user or none. A WireGuard device shows nothing but its
-//! key, so to add or renew one takes a login of the last ten minutes, and what an administrator's
-//! command refuses is refused here; a user does so seldom, since each writes to the store, has all
-//! devices read again for handshakes, and is in the audit file. This process never has a device's
-//! private key.
+//! Invariants: a device is one of the visit's user or none. A WireGuard device shows nothing but
+//! its key, so to add or renew one takes a login of the last ten minutes, and what an
+//! administrator's command refuses is refused here; a user does so seldom, since each writes to the
+//! store, has all devices read again for handshakes, and is in the audit file. This process never
+//! has a device's private key.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -220,8 +220,8 @@ impl Portal {
         })
     }
 
-    /// A place for another WireGuard device of this user; `None` if the user may have none, or none is
-    /// served.
+    /// A place for another WireGuard device of this user; `None` if the user may have none, or none
+    /// is served.
     pub(super) fn new_device_of<'u>(&self, user: &'u User) -> Option<NewDevice<'u>> {
         Some(NewDevice { user, profile: self.for_wireguard(user)?, offer: self.offered()? })
     }

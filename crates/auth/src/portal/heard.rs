@@ -1,8 +1,8 @@
 //! From where the clients of sessions are heard, for the pages that their users see.
 //!
-//! INVARIANT: an entry is there only for a session that was granted here or is the store's, and goes
-//! with it. Where this process began after the session, its address is not known until its client
-//! moves. The store keeps when and in which network a device was there last.
+//! INVARIANT: an entry is there only for a session that was granted here or is the store's, and
+//! goes with it. Where this process began after the session, its address is not known until its
+//! client moves. The store keeps when and in which network a device was there last.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
@@ -143,7 +143,7 @@ mod tests {
     };
 
     #[test]
-    fn an_address_goes_with_its_session() {
+    fn an_outer_address_is_dropped_with_its_session() {
         let (ann, device) = (UserId([1; 16]), DeviceId([2; 16]));
         let (one, two) = (SessionId([3; 16]), SessionId([4; 16]));
         let address = |text: &str| text.parse::<IpAddr>().unwrap();
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn the_store_has_when_and_where_a_device_was_last_and_no_network_if_none_is_recorded() {
+    fn the_last_contact_of_a_device_is_stored_without_forbidden_networks() {
         let directory = tempfile::tempdir().unwrap();
         let store = Arc::new(Sqlite::open_or_create(&directory.path().join("vpnd.db")).unwrap());
         let ann = store.add_user(&NewUser::new("ann", PasswordHash::new("none".to_owned())), 1).unwrap();

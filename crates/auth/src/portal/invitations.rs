@@ -1,7 +1,7 @@
 //! Invitations: users choose their second factor by a link, and local ones their password.
 //!
-//! INVARIANT: the token of the link decides whose they are; nothing else is done with it. It is used
-//! only once password and code are good.
+//! INVARIANT: the token of the link decides whose they are; nothing else is done with it. It is
+//! used only once password and code are good.
 
 use std::sync::Arc;
 

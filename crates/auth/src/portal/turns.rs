@@ -1,7 +1,7 @@
 //! The number of the portal's requests at the same time, and the source that decides a login there.
 //!
-//! INVARIANT: whatever waits for all sources at the same time leaves room for the requests that wait
-//! for nothing.
+//! INVARIANT: whatever waits for all sources at the same time leaves room for the requests that
+//! wait for nothing.
 
 use std::sync::Arc;
 

@@ -442,7 +442,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_visit_ends_unused_and_used() {
+    fn visits_end_by_idle_time_and_by_lifetime() {
         let from = address("192.0.2.1");
         let mut visits = Visits::default();
         let token = visits.begin(ANN, from, Time::ZERO);
@@ -475,7 +475,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_user_ends_own_visits_alone_by_numbers_that_are_no_tokens() {
+    fn a_user_ends_only_own_visits_by_their_public_numbers() {
         let from = address("192.0.2.1");
         let mut visits = Visits::default();
         let step = |n: u64| Time::ZERO + Duration::from_secs(n);
@@ -511,7 +511,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_user_has_few_and_all_have_an_end() {
+    fn visits_of_a_user_are_limited_and_expire() {
         let from = address("192.0.2.1");
         let mut visits = Visits::default();
         let step = |n: u64| Time::ZERO + Duration::from_secs(n);

@@ -48,8 +48,8 @@ pub(super) struct Member {
 }
 
 impl Member {
-    /// Whether the worker's word on a drain is newer than the store's, which has one as soon as it is
-    /// permitted, so that no other gateway is drained meanwhile.
+    /// Whether the worker's word on a drain is newer than the store's, which has one as soon as it
+    /// is permitted, so that no other gateway is drained meanwhile.
     fn is_known_to_drain(&self, is_draining: bool) -> bool {
         let mut permitted = lock(&self.permitted);
         let begins = !is_draining && permitted.is_some_and(|at| now().since(at) < DRAIN_BEGINS_WITHIN);
@@ -216,14 +216,15 @@ impl Service {
         Ok(states.into_iter().take(MAX_GATEWAYS).map(reported).collect())
     }
 
-    /// The end of the lease of a session that ends then. By the clocks of the fleet's other gateways
-    /// the session may be over sooner than by this one's, which carries it.
+    /// The end of the lease of a session that ends then. By the clocks of the fleet's other
+    /// gateways the session may be over sooner than by this one's, which carries it.
     pub(super) fn lease_end_s(&self, expires_s: u64) -> u64 {
         let margin = if self.fleet.is_some() { 2 * CLOCK_TOLERANCE_S } else { 0 };
         expires_s.saturating_add(margin)
     }
 
-    /// Moves sessions here that are claimed together. One that can't be read takes no other with it.
+    /// Moves sessions here that are claimed together. One that can't be read takes no other with
+    /// it.
     pub(super) fn claimed(&self, claims: &[SessionClaim]) -> Vec<Result<Option<StoredSession>, Reason>> {
         self.held_here(claims).unwrap_or_else(|error| {
             if claims.len() > 1 && !error.is_for_now() {

@@ -8,8 +8,8 @@
 //!
 //! Sessions of the process before: their clients attach, or are idle like others. One that its
 //! user's profile has no addresses for any more is over at once. No client attaches to one of a
-//! WireGuard device, whose next session takes its place: it is looked at when most devices are back,
-//! and is over after the silence that ends such sessions.
+//! WireGuard device, whose next session takes its place: it is looked at when most devices are
+//! back, and is over after the silence that ends such sessions.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

@@ -1,9 +1,10 @@
-//! Kicks, and users who are disabled, that reach the fleet's other gateways without the database, and
-//! revocations that reach those which alone are without it, as orders (PROTOCOL §19).
+//! Kicks, and users who are disabled, that reach the fleet's other gateways without the database,
+//! and revocations that reach those which alone are without it, as orders (PROTOCOL §19).
 //!
-//! INVARIANT: an order begins with a kick that a command or the help desk has left in the state directory,
-//! or with a revocation of the store, so the worker can withhold one and make none. An order of another
-//! gateway ends sessions alone that began before it, and disables a user only if it was sent just now.
+//! INVARIANT: an order begins with a kick that a command or the help desk has left in the state
+//! directory, or with a revocation of the store, so the worker can withhold one and make none. An
+//! order of another gateway ends sessions alone that began before it, and disables a user only if
+//! it was sent just now.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -36,28 +37,29 @@ const KEY_FILE: &str = "fleet.key";
 const NOTICE_INTERVAL_S: u64 = 15 * 60;
 /// Time for the command that has left a kick to read what has become of it, seconds.
 const KEPT_S: u64 = 60;
-/// A kick that the store has is forgotten then, also without all confirmations: a gateway that starts reads
-/// the store.
+/// A kick that the store has is forgotten then, also without all confirmations: a gateway that
+/// starts reads the store.
 const KEPT_AT_MOST_S: u64 = 3_600;
-/// Time with the store, seconds, after which this gateway writes what another one has ordered and not
-/// written: that one may be gone, or without the store for long.
+/// Time with the store, seconds, after which this gateway writes what another one has ordered and
+/// not written: that one may be gone, or without the store for long.
 const WRITES_OTHERS_AFTER_S: u64 = 10;
 /// Time between two attempts to write within which the store was there, seconds.
 const ATTEMPTS_S: u64 = 2;
-/// An order that disables a user is dropped if it was sent before or after this time, seconds. It may be a
-/// recorded one, and its user enabled since. Clocks of gateways may differ by a third of it.
+/// An order that disables a user is dropped if it was sent before or after this time, seconds. It
+/// may be a recorded one, and its user enabled since. Clocks of gateways may differ by a third of
+/// it.
 const SENT_WITHIN_S: u64 = 60;
 const _: () = assert!(SENT_WITHIN_S >= 6 * CLOCK_TOLERANCE_S && SENT_WITHIN_S < KEPT_AT_MOST_S);
 /// Time for a kick that was sent to be written, or to wait for the store by its age.
 const SENT_FOR: Duration = Duration::from_secs(10);
 
-/// Gateways, the next ones by name, to which each passes what it reads of revocations: that each has
-/// several that do is enough.
+/// Gateways, the next ones by name, to which each passes what it reads of revocations: that each
+/// has several that do is enough.
 const PASSED_TO: usize = 2;
 /// Revocations are as old as they look if those before them were read within this time.
 const CURRENT: Duration = Duration::from_secs(2);
-/// Time for this gateway to read in the store what another one has passed on; longer than the worker's
-/// interval.
+/// Time for this gateway to read in the store what another one has passed on; longer than the
+/// worker's interval.
 const HOLD: Duration = Duration::from_millis(450);
 /// Orders that wait for that, at most.
 const MAX_HELD: usize = 512;
@@ -90,7 +92,8 @@ struct State {
     readers: BTreeSet<String>,
     /// When revocations were read last: the beginning of that.
     read: Option<Time>,
-    /// Since when the store was there at each attempt to write, and the last one; by the clock of sessions.
+    /// Since when the store was there at each attempt to write, and the last one; by the clock of
+    /// sessions.
     writes: Option<(u64, u64)>,
     /// Orders that were passed on, and when they came.
     held: Vec<(Order, Time)>,
@@ -119,8 +122,8 @@ impl State {
 }
 
 impl Courier {
-    /// The one of this state directory, where the gateway's key is made if there is none. A damaged one
-    /// is replaced: the others learn of the new one.
+    /// The one of this state directory, where the gateway's key is made if there is none. A damaged
+    /// one is replaced: the others learn of the new one.
     pub(crate) fn open(
         state_dir: &Path,
         kicks: Kicks,
@@ -149,8 +152,8 @@ impl Courier {
         Ok(Self { name: name.to_owned(), port, clocks, kicks, state: Mutex::new(state) })
     }
 
-    /// Takes what has come, and says what is to be sent and done. Waits for no database but the kicks'
-    /// own, and for that without the lock: notices are made under one of the whole fleet.
+    /// Takes what has come, and says what is to be sent and done. Waits for no database but the
+    /// kicks' own, and for that without the lock: notices are made under one of the whole fleet.
     pub(super) fn turn(&self, turn: OrdersTurn, now: Time) -> OrdersReply {
         let kicks = self.see().and_then(|()| logged(self.kicks.unconfirmed()));
         let own = self.to_disable_here(kicks.as_deref().unwrap_or_default(), &turn.done);
@@ -173,7 +176,8 @@ impl Courier {
         logged(self.kicks.see(self.clocks))
     }
 
-    /// The orders of this gateway that its worker has to carry out, too, but for those that it has done.
+    /// The orders of this gateway that its worker has to carry out, too, but for those that it has
+    /// done.
     fn to_disable_here(&self, kicks: &[SeenKick], done: &[OrderDone]) -> Vec<Order> {
         let mut orders = Vec::new();
         for seen in kicks.iter().filter(|seen| seen.kick.is_disable && seen.here.is_none()) {
@@ -186,8 +190,8 @@ impl Courier {
         orders
     }
 
-    /// Disables a user here by the order of another gateway, until the store has it; whether the order was
-    /// sent just now. One that is not kept is not confirmed.
+    /// Disables a user here by the order of another gateway, until the store has it; whether the
+    /// order was sent just now. One that is not kept is not confirmed.
     fn disables(&self, order: &Order) -> bool {
         let steady_s = (self.clocks.steady)();
         let is_fresh = order.sent_s.abs_diff(steady_s) <= SENT_WITHIN_S;
@@ -206,8 +210,8 @@ impl Courier {
         is_fresh
     }
 
-    /// The part of a turn under the lock: also the orders of others, and the confirmations that are new.
-    /// `kicks` are those that some gateway has not confirmed, if they could be read.
+    /// The part of a turn under the lock: also the orders of others, and the confirmations that are
+    /// new. `kicks` are those that some gateway has not confirmed, if they could be read.
     fn take_turn(
         &self,
         turn: OrdersTurn,
@@ -260,8 +264,8 @@ impl Courier {
         }
     }
 
-    /// Passes revocations on that were just read, to the gateways that may be without the store; the read
-    /// began at that time.
+    /// Passes revocations on that were just read, to the gateways that may be without the store;
+    /// the read began at that time.
     pub(super) fn has_read(&self, found: &[Revocation], begun: Time) {
         let mut state = self.state();
         let before = state.read.replace(begun);
@@ -282,8 +286,8 @@ impl Courier {
         }
     }
 
-    /// The gateways to which this one passes revocations on: the next ones, and all that may not read
-    /// them.
+    /// The gateways to which this one passes revocations on: the next ones, and all that may not
+    /// read them.
     fn receivers(&self, state: &State) -> BTreeSet<String> {
         let names: Vec<&str> = state.orders.gateways().collect();
         let at = names.partition_point(|name| *name < &*self.name);
@@ -292,9 +296,9 @@ impl Courier {
         next.chain(silent).map(|name| (*name).to_owned()).collect()
     }
 
-    /// Writes kicks to the store, after they were given to the other gateways: a command that reads that
-    /// the store has one waits for those that are named then. A worker that withholds them holds a kick
-    /// back for a second.
+    /// Writes kicks to the store, after they were given to the other gateways: a command that reads
+    /// that the store has one waits for those that are named then. A worker that withholds them
+    /// holds a kick back for a second.
     pub(super) fn write(&self, store: &dyn Store) -> Result<(), StoreError> {
         self.see();
         let is_sent = |id: &OrderId| self.state().kept.contains_key(id);
@@ -319,8 +323,8 @@ impl Courier {
         since_s.abs_diff(now_s) > WRITES_OTHERS_AFTER_S
     }
 
-    /// Goes by the fleet as the store has it: other gateways give no more orders, and kicks are forgotten
-    /// that each gateway has carried out or reads in the store, and old ones.
+    /// Goes by the fleet as the store has it: other gateways give no more orders, and kicks are
+    /// forgotten that each gateway has carried out or reads in the store, and old ones.
     pub(super) fn know(&self, gateways: &[GatewayState]) {
         let names: BTreeSet<&str> = gateways.iter().map(|gateway| &*gateway.name).collect();
         let reads = |name: &str| gateways.iter().any(|known| known.name == name && known.is_alive());

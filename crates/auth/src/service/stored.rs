@@ -49,8 +49,8 @@ impl Service {
         Ok(v4?.into_iter().chain(v6?).collect())
     }
 
-    /// The session, if its user's client may go on with it; its device's leases that last longest are
-    /// first.
+    /// The session, if its user's client may go on with it; its device's leases that last longest
+    /// are first.
     pub(super) fn usable_by(
         &self,
         record: &SessionRecord,

@@ -108,7 +108,7 @@ async fn failed(service: &Arc<Service>, request: Commit) -> usize {
 }
 
 #[tokio::test]
-async fn a_session_is_kept_for_whoever_logged_in_and_for_nobody_else() {
+async fn a_session_is_stored_only_for_the_user_who_logged_in() {
     let directory = tempfile::tempdir().unwrap();
     let service = service(directory.path());
     let invented = ByteArray::from([9; 16]);
@@ -143,7 +143,7 @@ async fn a_grant_is_void_once_its_user_is_disabled() {
 }
 
 #[tokio::test]
-async fn a_wrong_password_gets_nothing_and_a_full_pool_says_so() {
+async fn a_wrong_password_and_a_full_pool_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let service = service(directory.path());
     let LoginReply::CodeRequired(number) = ask(&service, login("wrong", 1)).await else {
@@ -205,7 +205,7 @@ async fn a_user_has_no_more_logins_under_way_than_sessions() {
 }
 
 #[tokio::test]
-async fn what_no_worker_sends_ends_the_conversation() {
+async fn an_impossible_message_of_the_worker_closes_its_channel() {
     let directory = tempfile::tempdir().unwrap();
     let service = service(directory.path());
     let writes = vec![Write::End(ByteArray::from([1; 16])); MAX_WRITES + 1];
@@ -271,7 +271,7 @@ static WALL_S: AtomicU64 = AtomicU64::new(0);
 static STEADY_S: AtomicU64 = AtomicU64::new(0);
 
 #[tokio::test]
-async fn a_clock_that_is_set_by_a_year_takes_no_session_and_gives_none_away() {
+async fn a_clock_step_of_a_year_neither_ends_nor_transfers_sessions() {
     let clocks =
         Clocks { wall: || WALL_S.load(Ordering::Relaxed), steady: || STEADY_S.load(Ordering::Relaxed) };
     let set = |wall_s, steady_s| {
@@ -353,7 +353,7 @@ pub(super) fn profiles(text: &str) -> vpnd_config::AccessProfiles {
 }
 
 #[tokio::test]
-async fn who_is_in_no_profile_gets_nothing() {
+async fn a_user_without_a_profile_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let access = access(profiles("[[profile]]\nname = 'staff'\ngroups = 'staff'\n"));
     let service = service_for(directory.path(), Clocks::default(), Arc::clone(&access));
@@ -403,7 +403,7 @@ async fn a_source_limits_sessions_and_makes_none_longer() {
 }
 
 #[tokio::test]
-async fn a_shorter_lifetime_holds_for_sessions_of_before_and_a_longer_one_for_later_ones() {
+async fn a_shorter_lifetime_holds_for_old_sessions_and_a_longer_for_new_ones() {
     static STEADY_S: AtomicU64 = AtomicU64::new(1_000);
     let clocks = Clocks { wall: || 1_000, steady: || STEADY_S.load(Ordering::Relaxed) };
     let lasting = |lifetime_s: u64| {
@@ -503,7 +503,7 @@ async fn a_worker_can_neither_invent_a_record_nor_take_one_back() {
 }
 
 #[tokio::test]
-async fn a_kicked_session_that_the_store_does_not_end_goes_on_for_nobody() {
+async fn a_kicked_session_ends_although_the_store_fails() {
     let directory = tempfile::tempdir().unwrap();
     let (service, audit) = with_recorder(directory.path(), access(profiles("")));
     let session = granted(&service, 1).await;
@@ -527,7 +527,7 @@ async fn a_kicked_session_that_the_store_does_not_end_goes_on_for_nobody() {
 }
 
 #[tokio::test]
-async fn a_user_who_is_disabled_by_an_order_begins_no_session_and_goes_on_with_none() {
+async fn a_user_disabled_by_an_order_has_no_old_or_new_session() {
     let directory = tempfile::tempdir().unwrap();
     let service = service(directory.path());
     let [before, under_way] = [granted(&service, 1).await, granted(&service, 2).await];
@@ -541,7 +541,7 @@ async fn a_user_who_is_disabled_by_an_order_begins_no_session_and_goes_on_with_n
 }
 
 #[tokio::test]
-async fn the_store_knows_whose_sessions_go_on() {
+async fn the_store_lists_live_sessions_and_not_granted_ones() {
     let directory = tempfile::tempdir().unwrap();
     let (service, audit) =
         with_recorder(directory.path(), access(vpnd_config::AccessProfiles::of_everybody()));
@@ -652,7 +652,7 @@ async fn a_lease_ends_some_time_after_its_session_was_taken_out() {
 }
 
 #[tokio::test]
-async fn sessions_of_before_are_idle_like_others_and_end_if_they_fit_no_more() {
+async fn earlier_sessions_time_out_and_end_if_no_longer_permitted() {
     let directory = tempfile::tempdir().unwrap();
     let before = service(directory.path());
     let mut sessions = Vec::new();
@@ -684,7 +684,8 @@ async fn sessions_of_before_are_idle_like_others_and_end_if_they_fit_no_more() {
     };
     assert_eq!(reasons(&audit), ["idle", "idle"]);
 
-    // An upgrade: the worker has taken one session over, and the client of the other never came back.
+    // An upgrade: the worker has taken one session over, and the client of the other never came
+    // back.
     ask(&after, keep(granted(&after, 4).await)).await;
     let other = after.store.live_sessions((after.clocks.steady)()).unwrap();
     let other = other.into_iter().find(|session| session.id != sessions[0]).unwrap().id;
@@ -704,7 +705,7 @@ async fn sessions_of_before_are_idle_like_others_and_end_if_they_fit_no_more() {
 }
 
 #[tokio::test]
-async fn a_store_that_went_back_is_noticed_and_its_missing_sessions_are_named() {
+async fn a_rolled_back_store_is_noticed_and_missing_sessions_are_named() {
     let directory = tempfile::tempdir().unwrap();
     let service = service(directory.path());
     let session = granted(&service, 1).await;

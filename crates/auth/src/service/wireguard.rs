@@ -34,7 +34,8 @@ use vpnd_sys::log_limit::LogLimit;
 /// could ask for any number.
 static TWO_DEVICES: LogLimit = LogLimit::new(100, Duration::from_secs(10));
 
-/// Difference between the ends of two sessions that is due to the clocks, which count whole seconds.
+/// Difference between the ends of two sessions that is due to the clocks, which count whole
+/// seconds.
 const CLOCKS_S: u64 = 5;
 
 impl Answer<Handshake> for Service {
@@ -135,8 +136,9 @@ impl Service {
         }
     }
 
-    /// The session that the process before this one has left of the device, unless the next one would
-    /// last longer. So a device that comes back costs the store little: thousands do after a restart.
+    /// The session that the process before this one has left of the device, unless the next one
+    /// would last longer. So a device that comes back costs the store little: thousands do after a
+    /// restart.
     fn go_on(&self, user: &Authenticated, device: DeviceId) -> Result<Option<Granted>, Reason> {
         let before = lock(&self.absent).of(&user.name, device);
         let [session] = before[..] else { return Ok(None) };
@@ -172,8 +174,8 @@ impl Service {
         }))
     }
 
-    /// Notes that what the process before this one has left of the device's sessions is over once the
-    /// new one is kept: a WireGuard client attaches to none.
+    /// Notes that what the process before this one has left of the device's sessions is over once
+    /// the new one is kept: a WireGuard client attaches to none.
     fn replace_before(&self, reply: &LoginReply, user: &str, device: DeviceId) {
         let LoginReply::Granted(granted) = reply else { return };
         let before = lock(&self.absent).of(user, device);
@@ -192,9 +194,9 @@ impl Service {
         kept.flat_map(|grant| grant.before.iter().copied()).collect()
     }
 
-    /// Keeps what writes say of WireGuard devices: where they are until their sessions end, and that
-    /// one was kicked, which ends its sessions until it is renewed. Before the sessions are over in
-    /// the store. Returns the sessions for which a kick could not be kept.
+    /// Keeps what writes say of WireGuard devices: where they are until their sessions end, and
+    /// that one was kicked, which ends its sessions until it is renewed. Before the sessions are
+    /// over in the store. Returns the sessions for which a kick could not be kept.
     pub(super) fn note_devices(&self, writes: &[Write], now_s: u64) -> Vec<SessionId> {
         let Some(wireguard) = &self.wireguard else { return Vec::new() };
         let owner = |session: ByteArray<16>| -> Result<Option<Owner>, StoreError> {

@@ -1,5 +1,5 @@
-//! Against two libraries, byte for byte: emulated on any computer, and on the processor at hand if it
-//! has the instructions.
+//! Against two libraries, byte for byte: emulated on any computer, and on the processor at hand if
+//! it has the instructions.
 
 #[cfg(target_arch = "x86_64")]
 mod constant_time;

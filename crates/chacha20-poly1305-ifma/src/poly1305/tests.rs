@@ -1,14 +1,14 @@
 //! Poly1305's arithmetic against plain numbers modulo 2^130 - 5.
 //!
 //! **The argument.** No number overflows, for no key and no message: the bounds are computed at
-//! compile time (`bounds`), by induction over groups. Then all that happens to limbs is addition and
-//! multiplication of integers, and each product of two limbs is its lower 52 bits plus 2^52 times its
-//! upper ones, as the instructions are defined. So [`Sum::add`] is linear in the block's limbs and in
-//! the factor's, seen as numbers modulo 2^130 - 5; **two such maps that agree on all pairs of bits
-//! agree on all inputs**, and [`limbs_of_bits`] tries all pairs of bits that limbs can have, in each
-//! place. [`Sum::carried`] and [`reduced`] are tried at the ends of their bounds; that they keep the
-//! number modulo 2^130 - 5 follows from the lines themselves: what is masked away is added a limb
-//! higher, and five times at the bottom.
+//! compile time (`bounds`), by induction over groups. Then all that happens to limbs is addition
+//! and multiplication of integers, and each product of two limbs is its lower 52 bits plus 2^52
+//! times its upper ones, as the instructions are defined. So [`Sum::add`] is linear in the block's
+//! limbs and in the factor's, seen as numbers modulo 2^130 - 5; **two such maps that agree on all
+//! pairs of bits agree on all inputs**, and [`limbs_of_bits`] tries all pairs of bits that limbs
+//! can have, in each place. [`Sum::carried`] and [`reduced`] are tried at the ends of their bounds;
+//! that they keep the number modulo 2^130 - 5 follows from the lines themselves: what is masked
+//! away is added a limb higher, and five times at the bottom.
 
 use super::*;
 use crate::emulated::Emulated;
@@ -125,8 +125,8 @@ fn at<M: Machine>(machine: M, place: usize, limbs: [u64; 3]) -> Limbs<M> {
     Limbs { machine, limbs }
 }
 
-/// A number for each bit that a limb can have, and its limbs: up to 46, which are more than a carried
-/// limb and a block's.
+/// A number for each bit that a limb can have, and its limbs: up to 46, which are more than a
+/// carried limb and a block's.
 fn bits() -> Vec<[u64; 3]> {
     (0..3)
         .flat_map(|limb| (0..46).map(move |bit| std::array::from_fn(|i| u64::from(i == limb) << bit)))
@@ -219,8 +219,8 @@ pub(crate) fn powers_of_keys<M: Machine>(machine: M) {
     }
 }
 
-/// Through the function that carries traffic: each bit of a block with each bit of r, in each place of
-/// messages of one group, of two, three and four; and all bits at once.
+/// Through the function that carries traffic: each bit of a block with each bit of r, in each place
+/// of messages of one group, of two, three and four; and all bits at once.
 pub(crate) fn every_place<M: Machine>(machine: M) {
     some_places(machine, 1);
 }

@@ -158,8 +158,8 @@ impl Window {
         }
     }
 
-    /// Whether the kill switch passes the browser. One that was put in force again meanwhile is opened
-    /// again, for the rest of the time.
+    /// Whether the kill switch passes the browser. One that was put in force again meanwhile is
+    /// opened again, for the rest of the time.
     async fn is_open(&self) -> bool {
         let user = self.user.uid();
         let left = self.end.saturating_duration_since(Instant::now());

@@ -326,8 +326,8 @@ impl Conversation {
         Ok(id)
     }
 
-    /// Keeps the machine's tunnel from coming back, if root ends all tunnels or that one; whether it
-    /// does. It may be in the pause before another start of its client.
+    /// Keeps the machine's tunnel from coming back, if root ends all tunnels or that one; whether
+    /// it does. It may be in the pause before another start of its client.
     fn hold_machines(&self, ended: Option<&str>) -> bool {
         if self.uid() != 0 {
             return false;

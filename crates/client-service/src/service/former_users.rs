@@ -1,7 +1,8 @@
 //! Removes what is kept for users whose accounts the machine has no more: keys and profiles.
 //!
-//! INVARIANT: a lookup that fails removes nothing. Where accounts are kept elsewhere, too, "there is
-//! none" may mean that the directory is out of reach: such an account has to be missing for a month.
+//! INVARIANT: a lookup that fails removes nothing. Where accounts are kept elsewhere, too, "there
+//! is none" may mean that the directory is out of reach: such an account has to be missing for a
+//! month.
 
 use std::fs::{self, File};
 use std::io;
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_kept_for_a_former_user_of_this_machine_goes_at_once() {
+    fn files_of_a_deleted_local_user_are_removed_at_once() {
         let place = place();
         fs::create_dir(place.path().join("1003-connected")).unwrap();
         let gone = Made { exists: Some(false), are_local: true };

@@ -1,10 +1,11 @@
-//! The machine's own tunnel, by a profile with `machine`: up from the start of the service, while no
-//! user has one.
+//! The machine's own tunnel, by a profile with `machine`: up from the start of the service, while
+//! no user has one.
 //!
-//! INVARIANT: no user's client changes the machine before the machine's has ended, which leaves a kill
-//! switch to it, and none ends it before its user has answered what is asked without the gateway; the
-//! machine's comes back once no user's is left, and a login does not keep it down for long. One that
-//! ends by itself is started again, later and later: its gateway may let it in again.
+//! INVARIANT: no user's client changes the machine before the machine's has ended, which leaves a
+//! kill switch to it, and none ends it before its user has answered what is asked without the
+//! gateway; the machine's comes back once no user's is left, and a login does not keep it down for
+//! long. One that ends by itself is started again, later and later: its gateway may let it in
+//! again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,8 +48,8 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    /// It may begin, if it is not in the pause after a failure: what users do without a tunnel is no
-    /// reason to ask the gateway again.
+    /// It may begin, if it is not in the pause after a failure: what users do without a tunnel is
+    /// no reason to ask the gateway again.
     pub(super) fn may_have_come(&self) {
         self.may_begin.notify_one();
     }
@@ -68,7 +69,8 @@ impl Turn {
     }
 }
 
-/// Keeps the machine's tunnel down while a user's command does what its client would be in the way of.
+/// Keeps the machine's tunnel down while a user's command does what its client would be in the way
+/// of.
 pub(super) struct Break(Arc<Service>);
 
 impl Break {
@@ -88,7 +90,8 @@ impl Drop for Break {
     }
 }
 
-/// Keeps the machine's tunnel up while it may be. Never returns; to be cancelled at the service's end.
+/// Keeps the machine's tunnel up while it may be. Never returns; to be cancelled at the service's
+/// end.
 pub(super) async fn keep(service: Arc<Service>) {
     let mut pauses = Pauses(FIRST_PAUSE);
     loop {

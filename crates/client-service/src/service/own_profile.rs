@@ -90,8 +90,8 @@ fn version(text: &str) -> Option<u64> {
     value.split('#').next()?.trim().parse().ok()
 }
 
-/// A user's profile as it has an effect, with the name of the machine's that all but `[user]` is of:
-/// the one that is `followed`, or one that says the same as the user's, if there is one.
+/// A user's profile as it has an effect, with the name of the machine's that all but `[user]` is
+/// of: the one that is `followed`, or one that says the same as the user's, if there is one.
 ///
 /// # Errors
 /// [`NotImported::Machine`], [`NotImported::Foreign`], [`NotImported::Gone`].
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_profile_of_this_version_is_said_to_be_that() {
+    fn a_profile_of_another_version_is_reported_as_such() {
         let sentence = |text: &str| read(text).unwrap_err().to_string();
         assert!(matches!(read("<!doctype html>\n<html>"), Err(NotImported::WebPage)));
         assert!(matches!(read("[Interface]\nPrivateKey = x\n[Peer]\n"), Err(NotImported::WireGuard)));
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_users_profile_only_the_user_counts() {
+    fn only_the_user_name_is_taken_from_a_users_profile() {
         let work =
             ("work".to_owned(), profile("any", "vpn.example", "routes = \"pushed\"\nkill_switch = \"on\""));
         let own = profile("ann", "vpn.example", "routes = [\"0.0.0.0/0\"]\ndns = false\nlanes = 16");

@@ -1,5 +1,5 @@
-//! The profiles by which users may connect: files that an administrator or the management of devices
-//! has placed in one directory, and those that a user has brought, in one of that user's.
+//! The profiles by which users may connect: files that an administrator or the management of
+//! devices has placed in one directory, and those that a user has brought, in one of that user's.
 //!
 //! INVARIANT: a user's word names a file of these directories and no other; one that a user other
 //! than root could have written is not used. What a user's own profile may say is decided each
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_of_a_user_is_no_path() {
+    fn a_profile_name_from_a_user_is_no_path() {
         let (place, profiles) = profiles();
         write(&profiles, "work.toml");
         fs::write(place.path().join("outside.toml"), PROFILE).unwrap();
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_profile_is_said_to_be_wrong() {
+    fn an_invalid_profile_is_reported() {
         let (_place, profiles) = profiles();
         let path = write(&profiles, "work.toml");
         fs::write(&path, "version = 9\n").unwrap();
@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn each_removes_only_what_is_theirs_and_root_the_machines() {
+    fn users_remove_their_own_profiles_and_root_the_machines() {
         let (place, machine) = profiles();
         let ann = of_user(&machine, &place);
         machine.import("work", PROFILE).unwrap();
@@ -514,7 +514,8 @@ mod tests {
         assert!(matches!(ann.forget("../profiles.d/work"), Err(ProfileError::Name)));
         assert!(matches!(ann.forget("none"), Err(ProfileError::Missing(_))));
         assert!(machine.forget("mine").is_err() && ann.forget("mine").is_ok() && ann.forget("mine").is_err());
-        // One that the machine gets later comes before the user's of that name, who may still remove it.
+        // One that the machine gets later comes before the user's of that name, who may still
+        // remove it.
         ann.import("home", PROFILE).unwrap();
         machine.import("home", PROFILE).unwrap();
         assert!(ann.find(Some("home")).unwrap().path.starts_with(&machine.directory));

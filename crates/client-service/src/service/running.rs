@@ -2,10 +2,10 @@
 //!
 //! Invariants: the process ends in order when its user, root or the service ends it, and when its
 //! user's command goes away before it is connected; one that does not end is killed, and what it
-//! leaves on the machine is undone. It changes the machine only in its turn, which a user's has after
-//! the questions that need no gateway, and which the machine's own tunnel waits for: so it has to
-//! connect in time. Questions are answered by the command that has started it, and not at all once
-//! that is gone.
+//! leaves on the machine is undone. It changes the machine only in its turn, which a user's has
+//! after the questions that need no gateway, and which the machine's own tunnel waits for: so it
+//! has to connect in time. Questions are answered by the command that has started it, and not at
+//! all once that is gone.
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -3,9 +3,9 @@
 //! INVARIANT: only a tunnel's owner and root end it, see more of it than that its profile is
 //! in use, or bring another one up at the same time: the newest tunnel is the innermost, so it
 //! would carry what the others carry. The machine's own tunnel is root's, but each user sees it and
-//! takes its place, once it is that user's turn; it does not begin while a user has one. After users'
-//! logins that came to nothing it stays for as long as they have kept it down. Pure: times are
-//! arguments, and `H`, the handle that sends to a tunnel, is only kept here.
+//! takes its place, once it is that user's turn; it does not begin while a user has one. After
+//! users' logins that came to nothing it stays for as long as they have kept it down. Pure: times
+//! are arguments, and `H`, the handle that sends to a tunnel, is only kept here.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -22,8 +22,8 @@ const MAX_LINES: usize = 64;
 /// The longest line that is kept, characters.
 const MAX_LINE: usize = 512;
 
-/// The shortest time for which the machine's tunnel stays up after a login that came to nothing: many
-/// short ones would leave it no time to connect.
+/// The shortest time for which the machine's tunnel stays up after a login that came to nothing:
+/// many short ones would leave it no time to connect.
 const SHORTEST_REST: Duration = Duration::from_secs(10);
 
 /// Bytes of the lines in one reply, and how many a line takes besides its text: a command reads a
@@ -67,8 +67,8 @@ struct Tunnel<H> {
     number: Option<usize>,
     /// Whether its client may change the machine: its user has answered what is asked before.
     has_turn: bool,
-    /// Since when its login, and those before that it has overlapped, keep the machine's tunnel down;
-    /// `None` once it is connected.
+    /// Since when its login, and those before that it has overlapped, keep the machine's tunnel
+    /// down; `None` once it is connected.
     login_since: Option<Time>,
     state: TunnelState,
     since_s: u64,
@@ -95,8 +95,8 @@ impl<H> Tunnels<H> {
         Self { next_id: 0, all: Vec::new(), is_held: false, pauses: 0, rests_until: Time::ZERO }
     }
 
-    /// Takes a place for a tunnel of this user. What has ended of the same profile is forgotten. The
-    /// machine's tunnel stays until it is the user's turn ([`Self::begin_turn`]).
+    /// Takes a place for a tunnel of this user. What has ended of the same profile is forgotten.
+    /// The machine's tunnel stays until it is the user's turn ([`Self::begin_turn`]).
     ///
     /// # Errors
     /// If the user may not, or there is no place.
@@ -119,8 +119,8 @@ impl<H> Tunnels<H> {
         Ok(self.add(uid, false, profile, now_s, handle))
     }
 
-    /// Takes a place for the machine's tunnel, unless it has one, root has ended it, it stays down for
-    /// a moment, or it is a user's turn.
+    /// Takes a place for the machine's tunnel, unless it has one, root has ended it, it stays down
+    /// for a moment, or it is a user's turn.
     pub(super) fn begin_machines(&mut self, profile: &str, now_s: u64, handle: H) -> Option<TunnelId> {
         let is_taken = self.running().any(|tunnel| tunnel.is_machines || tunnel.has_turn);
         if self.is_held || self.pauses > 0 || is_taken {
@@ -161,8 +161,9 @@ impl<H> Tunnels<H> {
         Ok(())
     }
 
-    /// The tunnel's client is ready to change the machine. Before it does, the machine's tunnel has to
-    /// give way to a user's, and does not begin any more. Returns since when logins keep it down.
+    /// The tunnel's client is ready to change the machine. Before it does, the machine's tunnel has
+    /// to give way to a user's, and does not begin any more. Returns since when logins keep it
+    /// down.
     ///
     /// # Errors
     /// If the machine's tunnel stays for now.
@@ -174,8 +175,8 @@ impl<H> Tunnels<H> {
         Ok(since)
     }
 
-    /// A user's login came to nothing, which has kept the machine's tunnel down `since` then: it gives
-    /// way to none for as long.
+    /// A user's login came to nothing, which has kept the machine's tunnel down `since` then: it
+    /// gives way to none for as long.
     pub(super) fn rest_machines(&mut self, since: Time, now: Time) {
         self.rests_until = self.rests_until.max(now + (now - since).max(SHORTEST_REST));
     }
@@ -391,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_users_tunnel_is_hers_and_roots() {
+    fn only_its_user_and_root_control_a_tunnel() {
         let (mut tunnels, id) = with_anns();
         tunnels.note(id, TunnelState::Connected, "connected over UDP", 6);
         for (uid, sees) in [(ANN, true), (ROOT, true), (BOB, false)] {
@@ -411,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_but_root_comes_up_beside_another_users_tunnel() {
+    fn only_root_connects_beside_another_users_tunnel() {
         let (mut tunnels, id) = with_anns();
         let mut begin = |uid, profile| tunnels.begin(uid, profile, 6, "new");
         assert_eq!(begin(BOB, "work"), Err(Denied::Another));
@@ -470,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn logins_that_come_to_nothing_keep_the_machines_tunnel_down_for_half_of_the_time_at_most() {
+    fn failed_logins_block_the_machines_tunnel_half_of_the_time_at_most() {
         let mut tunnels = Tunnels::new();
         let up = |tunnels: &mut Tunnels<_>, uid, now| {
             let id = tunnels.begin(uid, "work", 5, "a user's").unwrap();
@@ -525,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_is_bounded() {
+    fn ended_tunnels_and_their_logs_are_bounded() {
         let (mut tunnels, id) = with_anns();
         tunnels.end(id, "over", 6);
         for n in 0..100 {

@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_name_is_the_files() {
+    fn a_profile_is_named_after_its_file() {
         for (source, name) in [
             ("ann.toml", "ann"),
             ("/files/uni.2026.toml", "uni.2026"),

@@ -12,7 +12,8 @@ use vpnd_sys::text::harmless;
 
 /// The program that shows a notification.
 const NOTIFIER: &str = "notify-send";
-/// Pause between two looks: an idle machine sleeps meanwhile, for the service replies from its memory.
+/// Pause between two looks: an idle machine sleeps meanwhile, for the service replies from its
+/// memory.
 const INTERVAL: Duration = Duration::from_secs(15);
 
 /// Shows each message that comes from now on, until the service is gone.

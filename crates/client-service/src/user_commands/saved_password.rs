@@ -1,8 +1,9 @@
-//! A password that a user has had kept for the next login: in the session's keyring (Secret Service), to
-//! which libsecret's `secret-tool` leads, or without one in a file that only the user can read.
+//! A password that a user has had kept for the next login: in the session's keyring (Secret
+//! Service), to which libsecret's `secret-tool` leads, or without one in a file that only the user
+//! can read.
 //!
-//! Invariants: it is kept after a login that has succeeded with it, and given to no other gateway and
-//! for no other user than then; it is in no argument and no environment of a process.
+//! Invariants: it is kept after a login that has succeeded with it, and given to no other gateway
+//! and for no other user than then; it is in no argument and no environment of a process.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -246,7 +247,7 @@ mod tests {
 
     /// A keyring with one item, which has the words of its attributes in the file's name.
     #[tokio::test]
-    async fn a_keyring_comes_first_and_gets_the_password_by_a_pipe() {
+    async fn a_keyring_is_preferred_and_gets_the_password_by_a_pipe() {
         let place = tempfile::tempdir().unwrap();
         let tool = place.path().join("secret-tool");
         let script = "#!/bin/sh\ncd \"${0%/*}\" || exit 1\nverb=$1; shift\n[ \"$1\" = --label ] && shift 2\nfile=\"$*\"\n\

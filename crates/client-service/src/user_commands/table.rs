@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_connected_says_why() {
+    fn a_tunnel_that_is_down_shows_the_reason() {
         let ended = TunnelStatus {
             state: TunnelState::Ended,
             said: "the login was refused\x1b[2J\nroot: ".to_owned(),

@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_asked_is_no_answer() {
+    fn a_dns_reply_to_another_question_is_ignored() {
         let asked = question(A);
         let good = answer(&asked, 0, &[(A, &[192, 0, 2, 1])]);
         let other = Question { id: ID + 1, ..question(A) };
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn no_bytes_panic_and_none_give_an_address_that_is_not_there() {
+    fn arbitrary_dns_bytes_neither_panic_nor_invent_addresses() {
         let asked = question(A);
         let good = answer(&asked, 0, &[(A, &[192, 0, 2, 1]), (A, &[192, 0, 2, 2])]);
         for length in 0..good.len() {
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn some_addresses_are_enough_and_a_failure_is_not_the_last_word() {
+    fn addresses_of_one_family_suffice_and_override_a_failure() {
         let some = || Answer::Addresses(vec![Ipv4Addr::LOCALHOST.into()]);
         assert_eq!(together([Some(some()), None]), some());
         assert_eq!(together([Some(Answer::Failed), Some(some())]), some());
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_of_hosts_comes_first() {
+    fn the_hosts_file_has_precedence() {
         let text = "127.0.0.1 localhost\n192.0.2.1 other gateway.example # home\n2001:db8::1 GATEWAY.example\n#192.0.2.9 gateway.example\nx gateway.example\n";
         let expected: Vec<IpAddr> = ["192.0.2.1", "2001:db8::1"].map(|text| text.parse().unwrap()).into();
         assert_eq!(in_hosts(text, "gateway.example."), expected);
@@ -408,7 +408,8 @@ mod tests {
         NameServer::new(socket.into(), tcp)
     }
 
-    /// Answers both questions by datagrams that were cut short; over TCP as a whole, unless `drops`.
+    /// Answers both questions by datagrams that were cut short; over TCP as a whole, unless
+    /// `drops`.
     #[test]
     fn an_answer_without_an_address_that_was_cut_short_is_asked_for_over_tcp_once() {
         for drops in [false, true] {

@@ -63,7 +63,8 @@ pub fn kill_switch_state() -> Option<String> {
     kill_switch::state().map(|state| harmless(&state))
 }
 
-/// The kill switch and the tunnels of this machine, each with its gateway and its state, as far as they can be read: for `vpnd status` without a gateway.
+/// The kill switch and the tunnels of this machine, each with its gateway and its state, as far as
+/// they can be read: for `vpnd status` without a gateway.
 #[must_use]
 pub fn states() -> Vec<String> {
     let directory = JournalDirectory::open(vpnd_config::JOURNAL_DIRECTORY.as_ref()).ok().flatten();
@@ -72,7 +73,8 @@ pub fn states() -> Vec<String> {
     kill_switch_state().into_iter().chain(states.iter().map(|state| harmless(state))).collect()
 }
 
-/// A client that was killed may have left routes that would now lead nowhere. With it, where this client's journal goes.
+/// A client that was killed may have left routes that would now lead nowhere. With it, where this
+/// client's journal goes.
 pub(super) async fn clean_up_after_others(args: &ConnectArgs) -> anyhow::Result<JournalDirectory> {
     let netlink = Netlink::open()?;
     let directory = JournalDirectory::create(&args.journal_dir)?;

@@ -54,7 +54,8 @@ struct Service {
     /// `None` is the end.
     outbox: mpsc::Sender<Option<FromClient>>,
     writing: Mutex<Option<JoinHandle<()>>>,
-    /// Callers of the questions that were sent and not answered, the oldest first; some wait no more.
+    /// Callers of the questions that were sent and not answered, the oldest first; some wait no
+    /// more.
     waiting: Mutex<VecDeque<oneshot::Sender<Option<Typed>>>>,
     ending: watch::Receiver<Option<&'static str>>,
     /// The interface that this client is to have.
@@ -107,8 +108,8 @@ impl Console {
         Self(Some(service))
     }
 
-    /// Waits until the person, or the end of the service, ends the client. Never at a terminal: there
-    /// are signals for that.
+    /// Waits until the person, or the end of the service, ends the client. Never at a terminal:
+    /// there are signals for that.
     pub(super) async fn ended(self) -> &'static str {
         if let Some(service) = self.0
             && let Ok(Some(reason)) = service.ending.clone().wait_for(Option::is_some).await.map(|end| *end)
@@ -118,8 +119,8 @@ impl Console {
         std::future::pending().await
     }
 
-    /// Waits until this client may change the machine; the interface to have then, where the service
-    /// chooses it. Never returns if the service has it end instead.
+    /// Waits until this client may change the machine; the interface to have then, where the
+    /// service chooses it. Never returns if the service has it end instead.
     pub(super) async fn turn(&self) -> Option<String> {
         let service = self.0.as_ref()?;
         service.send(FromClient::Ready);
@@ -326,7 +327,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test]
-    async fn a_state_is_said_once_and_in_words() {
+    async fn each_state_is_printed_once_in_words() {
         let (console, mut reader, _writer) = console();
         for (state, tcp_port) in [
             (TunnelState::Connecting, None),
@@ -380,7 +381,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test]
-    async fn an_end_in_order_is_told_from_a_service_that_was_killed() {
+    async fn an_orderly_end_and_a_killed_service_are_distinguished() {
         let (console, _reader, mut writer) = self::console();
         writer.send(&ToClient::Leave).await.unwrap();
         assert_eq!(console.ended().await, TERMINATE);
@@ -415,7 +416,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_is_waited_for_without_end() {
+    async fn a_question_without_an_answer_times_out() {
         let (console, _reader, _writer) = console();
         assert!(matches!(console.ask(Ask::Code).await, Err(CredentialsError::NoAnswer)));
     }

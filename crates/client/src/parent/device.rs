@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_keeps_its_key_and_shares_it_with_nobody() {
+    fn each_running_client_has_its_own_device_key() {
         let dir = tempfile::tempdir().unwrap();
         let take = |user| take(dir.path(), user).unwrap();
         let first = take("ann");

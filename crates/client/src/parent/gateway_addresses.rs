@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_comes_before_the_profile_and_only_for_it() {
+    fn learned_gateway_addresses_precede_those_of_their_profile() {
         let dir = tempfile::tempdir().unwrap();
         let mut addresses = GatewayAddresses::read(dir.path(), &profile(""));
         assert_eq!(texts(&addresses.servers()), ["vpn.example.org:4433"]);
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gateway_that_lies_changes_nothing_and_never_takes_the_profiles_addresses() {
+    fn a_lying_gateway_cannot_remove_the_profiles_addresses() {
         let dir = tempfile::tempdir().unwrap();
         let mut addresses = GatewayAddresses::read(dir.path(), &profile(""));
         let hostile = [

@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_ends_no_other_users_nor_roots() {
+    fn a_user_cannot_end_a_kill_switch_of_others() {
         for (switched_on_by, user, opens) in
             [(7, 7, true), (7, 0, true), (7, 8, false), (0, 7, false), (0, 0, true)]
         {
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_person_ends_a_persistent_one_and_a_failure_ends_none() {
+    fn only_a_user_ends_a_persistent_kill_switch() {
         let orderly = |signal, is_undone| End::of(&Ok(signal), is_undone);
         assert_eq!(orderly("SIGINT", true), End::ByPerson);
         assert_eq!(orderly("SIGINT", false), End::ByPerson);
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_who_stops_waiting_opens_no_other_users_nor_roots() {
+    fn an_aborted_connect_opens_no_kill_switch_of_others() {
         for (switched_on_by, opens) in [(7, true), (8, false), (0, false)] {
             assert_eq!(End::Abandoned.opens(&record(switched_on_by, false), 7), opens, "{switched_on_by}");
             assert!(End::InOrder.opens(&record(switched_on_by, false), 7), "root ends the service");

@@ -95,7 +95,7 @@ mod tests {
     };
 
     #[test]
-    fn a_worker_that_asks_without_end_gets_little() {
+    fn requests_of_a_clients_worker_are_limited() {
         let way = BrowserWay::Port { port: 40_000, lacks_code: false };
         let asks: [(ParentRequest, usize); 15] = [
             (OpenSocket(AsText("192.0.2.1:4433".parse().unwrap())).into(), 512 + 1_200),

@@ -10,8 +10,8 @@ use vpnd_sys::logging::NEWS;
 pub(super) struct LoginPages(Vec<Named>);
 
 impl RunningClient {
-    /// Says it once for each network, but not while the gateway answers: then there is nothing to do,
-    /// and `vpnd captive-portal` is refused.
+    /// Says it once for each network, but not while the gateway answers: then there is nothing to
+    /// do, and `vpnd captive-portal` is refused.
     pub(super) fn look_for_login_page(&mut self) {
         let named = capport::named();
         if self.transport.is_connected() {

@@ -105,8 +105,8 @@ impl Lookups {
         }
     }
 
-    /// Ends a trial of names, whose process has the user of a lookup: what that sends is about to leave
-    /// outside the tunnel.
+    /// Ends a trial of names, whose process has the user of a lookup: what that sends is about to
+    /// leave outside the tunnel.
     pub(super) async fn end_trial(&mut self) {
         if let Some(trial) = self.trial.take() {
             trial.abort();

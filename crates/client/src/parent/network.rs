@@ -115,8 +115,8 @@ struct InForce {
 }
 
 impl NetworkSetup {
-    /// Opens the journal in `journals`; nothing is changed yet. To be called when nothing can stop the
-    /// client's start any more, for only [`NetworkSetup::undo`] removes the journal.
+    /// Opens the journal in `journals`; nothing is changed yet. To be called when nothing can stop
+    /// the client's start any more, for only [`NetworkSetup::undo`] removes the journal.
     ///
     /// # Errors
     /// If the journal can't be kept: then nothing may be changed.
@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn the_client_has_addresses_of_one_host_each() {
+    fn inner_addresses_have_host_prefixes() {
         assert_eq!(texts(&host_addresses(&network())), ["10.86.0.9/32"]);
     }
 }

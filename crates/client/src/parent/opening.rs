@@ -22,8 +22,8 @@ const DEVICE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Interval at which the device is tried meanwhile.
 const DEVICE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Opens the sockets and gives the worker its devices. The sockets are returned, too: the worker may
-/// not bind them to other ports itself.
+/// Opens the sockets and gives the worker its devices. The sockets are returned, too: the worker
+/// may not bind them to other ports itself.
 pub(super) async fn begin(
     worker: StartingChild,
     tun: Tun,

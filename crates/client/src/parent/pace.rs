@@ -1,5 +1,6 @@
-//! How often the machine is compared with what it should be, for what no report of the kernel shows:
-//! each second while something changes, and seldom afterwards, so that an idle machine sleeps.
+//! How often the machine is compared with what it should be, for what no report of the kernel
+//! shows: each second while something changes, and seldom afterwards, so that an idle machine
+//! sleeps.
 
 use std::time::Duration;
 
@@ -56,8 +57,8 @@ impl Pace {
 }
 
 impl RunningClient {
-    /// Brings the tunnel's network up to date. Returns whether it was so before, and will stay so as
-    /// far as can be seen.
+    /// Brings the tunnel's network up to date. Returns whether it was so before, and will stay so
+    /// as far as can be seen.
     pub(super) async fn follow(&mut self) -> bool {
         if let Some(kill_switch) = &self.kill_switch {
             kill_switch.follow(self.interface_index).await;
@@ -77,7 +78,8 @@ impl RunningClient {
         is_settled
     }
 
-    /// Has the machine use the name servers that it should use now, and tries them where they are new.
+    /// Has the machine use the name servers that it should use now, and tries them where they are
+    /// new.
     pub(super) async fn check_dns(&mut self, watch: &mut DnsWatch) {
         if !self.setup.check_dns().await {
             watch.soon();
@@ -92,14 +94,16 @@ impl RunningClient {
         }
     }
 
-    /// Whether something other than the tunnel changed. If not, something of the tunnel may have been removed.
+    /// Whether something other than the tunnel changed. If not, something of the tunnel may have
+    /// been removed.
     pub(super) fn is_foreign(&self, change: NetworkChange) -> bool {
         match change {
             NetworkChange::Link { interface } | NetworkChange::Address { interface } => {
                 interface != self.interface_index
             }
             NetworkChange::RouteRemoved | NetworkChange::RuleRemoved => false,
-            // Those that vpnd makes are left out; others into the tunnel may be in the way of the tunnel's datagrams.
+            // Those that vpnd makes are left out; others into the tunnel may be in the way of the
+            // tunnel's datagrams.
             NetworkChange::Route { .. } | NetworkChange::Rule | NetworkChange::Unknown => true,
         }
     }
@@ -110,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn looks_are_seldom_in_peace_and_each_second_after_a_sign() {
+    fn checks_are_rare_when_idle_and_each_second_after_an_event() {
         let began = Instant::now();
         let mut pace = Pace::new_at(began);
         // The second of each of the next looks.

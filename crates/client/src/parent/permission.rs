@@ -347,7 +347,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn name_servers_are_those_that_queries_may_go_to() {
+    fn only_permitted_name_servers_are_used() {
         let servers = ["10.200.0.53", "8.8.8.8", "127.0.0.1", "fe80::53"];
         let network = Network {
             dns: List::new(servers.map(|server| AsText(server.parse().unwrap())).into()).unwrap(),

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_both_stays_and_the_new_comes_before_the_old_goes() {
+    fn a_plan_keeps_common_changes_and_adds_before_it_removes() {
         let old = [address("10.0.0.9/32"), route("10.1.0.0/16", ""), route("10.2.0.0/16", "")];
         let new = vec![address("10.0.0.9/32"), route("10.3.0.0/16", ""), route("10.1.0.0/16", "")];
         let planned = plan(&numbered(&old), new);
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_last_goes_first() {
+    fn the_last_change_is_removed_first() {
         let old = [address("10.0.0.9/32"), route("10.1.0.0/16", ""), route("10.2.0.0/16", "")];
         let planned = plan(&numbered(&old), Vec::new());
         assert_eq!((planned.first.len(), planned.obsolete), (0, vec![2, 1, 0]));

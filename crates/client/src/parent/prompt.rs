@@ -1,8 +1,8 @@
 //! Questions of the worker's to the person: a one-time code, or a challenge whose text comes from
 //! a server behind the gateway.
 //!
-//! INVARIANT: one is open at a time. It stays open when its login ends, for nothing takes back what a
-//! person is typing; a later login that asks the same gets what is typed, and another question is
+//! INVARIANT: one is open at a time. It stays open when its login ends, for nothing takes back what
+//! a person is typing; a later login that asks the same gets what is typed, and another question is
 //! shown once the open one is over. What was typed for one question is no answer to another.
 
 use tokio::task::JoinHandle;
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_typed_after_its_login_has_ended_answers_the_same_question_of_the_next() {
+    async fn text_typed_late_answers_the_same_question_of_the_next_login() {
         let (console, mut reader, mut writer) = console();
         let mut prompts = Prompts::default();
         assert_eq!(prompts.ask(1, Question::Code, &console), None);
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_typed_for_a_question_answers_no_other() {
+    async fn text_typed_for_a_question_answers_no_other() {
         let (console, mut reader, mut writer) = console();
         let mut prompts = Prompts::default();
         prompts.ask(1, challenge("1: phone, 2: token"), &console);
@@ -139,7 +139,7 @@ mod tests {
 
     /// A person who comes back after the first question's time is asked again.
     #[tokio::test]
-    async fn a_question_that_nobody_has_answered_in_time_is_asked_again_for_the_next_login() {
+    async fn an_unanswered_question_is_asked_again_at_the_next_login() {
         let (console, mut reader, mut writer) = console();
         let mut prompts = Prompts::default();
         prompts.ask(1, Question::Code, &console);

@@ -1,4 +1,5 @@
-//! The ways of the tunnel: over UDP by the lanes' sockets, and over TCP, where the profile has that.
+//! The ways of the tunnel: over UDP by the lanes' sockets, and over TCP, where the profile has
+//! that.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -67,7 +68,8 @@ impl Transport {
 }
 
 impl RunningClient {
-    /// Begins a TCP connection to the gateway or a proxy, at the ports that the profile has for that.
+    /// Begins a TCP connection to the gateway or a proxy, at the ports that the profile has for
+    /// that.
     pub(super) async fn open_stream(
         &mut self,
         number: u64,

@@ -1,8 +1,8 @@
 //! The browser in which a person logs in: where it comes back to, who runs it, and what a person
 //! with a browser elsewhere needs.
 //!
-//! Invariants: nothing of it runs as root: the page is opened as the person who has called sudo, and
-//! only shown to anybody else. What the browser brings back is read by the worker, which has no
+//! Invariants: nothing of it runs as root: the page is opened as the person who has called sudo,
+//! and only shown to anybody else. What the browser brings back is read by the worker, which has no
 //! privilege. Address and code come from the worker, so they are checked here: an https address
 //! without a character that a terminal, a shell or a program could take for something else, and
 //! capital letters.
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_person_elsewhere_is_told_what_to_type_and_compare() {
+    fn the_short_code_and_its_comparison_are_printed() {
         let shown = |url: &str, code: &str| {
             let (code, from) = (Text::cut(code), AsText([192, 0, 2, 1].into()));
             let way = BrowserWay::Code { code, from, time_s: 590 };
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_is_opened_as_the_person_without_anything_of_root() {
+    async fn a_browser_is_opened_as_the_user_without_roots_environment() {
         if !rustix::process::geteuid().is_root() {
             eprintln!("SKIPPED: only root can become another user");
             return;

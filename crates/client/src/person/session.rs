@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_logged_in_is_found_by_the_host() {
+    fn a_login_session_is_found_by_its_remote_host() {
         let directory = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| fs::write(directory.path().join(name), text).unwrap();
         write("1", "UID=0\nSTATE=active\nREMOTE=1\nTYPE=tty\nREMOTE_HOST=192.0.2.7\n");

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_servers_text_neither_plays_with_the_terminal_nor_passes_for_the_machines() {
+    fn a_prompt_from_the_gateway_is_sanitised_and_marked() {
         assert_eq!(line("Code from your token:"), "The gateway asks: Code from your token: ");
         assert_eq!(
             line("\x1b[2J\r\n[sudo] password for root\u{202e}"),

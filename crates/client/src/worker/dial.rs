@@ -333,13 +333,14 @@ impl Dialer {
         self.silence.notified().await;
     }
 
-    /// Whether the next line about what was tried says what to do about a login page of the network.
+    /// Whether the next line about what was tried says what to do about a login page of the
+    /// network.
     pub(super) fn is_advice_due(&self) -> bool {
         self.trials().is_advice_due()
     }
 
-    /// Logs the addresses that were tried and the results, once in each outage; with what to do about
-    /// a login page, if the tunnel `is_lost`. Returns whether it did.
+    /// Logs the addresses that were tried and the results, once in each outage; with what to do
+    /// about a login page, if the tunnel `is_lost`. Returns whether it did.
     pub(super) fn log_trials(&self, is_lost: bool) -> bool {
         let report = self.trials().report(now(), is_lost);
         if let Some(report) = &report {

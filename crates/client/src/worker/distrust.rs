@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fault_is_told_by_who_found_it() {
+    fn certificate_faults_of_either_end_are_distinguished() {
         let reason = "invalid peer certificate: ";
         assert_eq!(Distrust::of_own_alert(48, reason), Distrust::UnknownAuthority);
         assert_eq!(Distrust::of_own_alert(51, reason), Distrust::UnknownAuthority);

@@ -1,8 +1,8 @@
-//! When the worker looks at its shards: some times a second while packets pass, and not at all while
-//! none do, so that an idle machine sleeps.
+//! When the worker looks at its shards: some times a second while packets pass, and not at all
+//! while none do, so that an idle machine sleeps.
 //!
-//! INVARIANT: an outage is looked at like packets, since what is done about it depends on how long it
-//! lasts.
+//! INVARIANT: an outage is looked at like packets, since what is done about it depends on how long
+//! it lasts.
 
 use std::mem;
 use std::time::Duration;
@@ -65,8 +65,8 @@ impl Looks {
         }
     }
 
-    /// A look has shown whether there was nothing. Returns whether something has passed, and nothing
-    /// does any more.
+    /// A look has shown whether there was nothing. Returns whether something has passed, and
+    /// nothing does any more.
     fn note(&mut self, now: Time, is_quiet: bool) -> bool {
         self.has_passed |= !is_quiet;
         self.quiet_since = if is_quiet { self.quiet_since.or(Some(now)) } else { None };
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_is_looked_at_while_nothing_passes() {
+    async fn checks_pause_while_no_packet_passes() {
         let mut looks = Looks::new();
         looks.note(at(0), false);
         for millis in (250..2_250).step_by(250) {
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_sleep_shows_by_what_comes_too_late() {
+    async fn a_suspend_is_detected_by_late_timers() {
         let mut looks = Looks::new();
         looks.expect(at(1_000), None);
         assert_eq!(looks.slept(at(6_249)), None, "load");

@@ -69,8 +69,8 @@ enum Way<'p> {
 }
 
 impl<'p> Way<'p> {
-    /// The way that is tried first. A password is in clear for the local network, so no proxy gets it
-    /// unasked.
+    /// The way that is tried first. A password is in clear for the local network, so no proxy gets
+    /// it unasked.
     fn first(proxy: Option<&Proxy>) -> Self {
         if proxy.is_some() { Self::Proxy } else { Self::Direct }
     }

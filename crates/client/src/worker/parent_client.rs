@@ -206,7 +206,7 @@ mod tests {
     use vpnd_ipc::messages::MAX_FRAME;
 
     #[tokio::test]
-    async fn whoever_waits_for_an_answer_learns_that_it_is_the_end() {
+    async fn pending_requests_fail_when_the_channel_ends() {
         let (ours, theirs) = channel::pair().unwrap();
         let parent = Channel::new(theirs, MAX_FRAME).unwrap();
         let (client, mut events) = ParentClient::start(Channel::new(ours, MAX_FRAME).unwrap());

@@ -83,8 +83,8 @@ impl Reach {
 }
 
 impl Connected {
-    /// Has the machine use its own DNS servers while the tunnel leads nowhere. A short silence changes
-    /// nothing.
+    /// Has the machine use its own DNS servers while the tunnel leads nowhere. A short silence
+    /// changes nothing.
     pub(super) async fn choose_dns(&mut self) -> anyhow::Result<()> {
         self.reach.note(now(), self.core.is_within_reach(), |at| self.core.is_heard_since(at));
         let Some(tunnel) = self.reach.tunnel_dns(now()) else { return Ok(()) };
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn the_machines_own_dns_comes_after_a_silence_and_goes_at_once() {
+    fn the_tunnels_dns_is_dropped_after_a_silence_and_back_at_once() {
         let mut reach = Reach::new(None);
         note(&mut reach, at(1), true);
         assert_eq!(reach.tunnel_dns(at(1)), Some(true));
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_told_to_log_in_to_the_network_can_do_so_until_the_gateway_answers() {
+    fn a_captive_portal_is_reachable_until_the_gateway_answers() {
         for is_answer in [false, true] {
             let mut reach = Reach::new(None);
             note(&mut reach, at(1), true);

@@ -15,7 +15,7 @@ fn of<'p>(profiles: &'p AccessProfiles, user: &str, source: &str, groups: &[&str
 }
 
 #[test]
-fn without_profiles_everybody_is_in_one() {
+fn without_profiles_all_users_share_one() {
     let config = smallest("[push]\nroutes = ['10.20.0.0/16']\n[policy]\nclient_to_client = true\n");
     let implied = config.profiles.of(Who { user: "ann", source: "staff", groups: &[] }).unwrap();
     assert_eq!((implied.name.as_deref(), &implied.push), (None, &config.push));
@@ -23,7 +23,7 @@ fn without_profiles_everybody_is_in_one() {
 }
 
 #[test]
-fn the_first_profile_whose_keys_all_match_is_the_users_and_nobody_else_has_one() {
+fn the_first_profile_whose_keys_all_match_is_chosen() {
     let profiles = smallest(GROUPS).profiles;
     assert_eq!(of(&profiles, "bob", "local", &["staff"]), Some("staff"));
     assert_eq!(of(&profiles, "bob", "local", &["pupils", "admins"]), Some("staff"));

@@ -88,7 +88,7 @@ fn a_certificate_that_a_clock_ahead_has_made_is_replaced_once_the_clock_is_right
 }
 
 #[test]
-fn a_certificate_of_another_key_is_made_anew() {
+fn a_certificate_of_another_key_is_replaced() {
     let bench = Bench::new();
     let (_, pem) = new_key().unwrap();
     fs::write(&bench.tls.key, pem.as_bytes()).unwrap();
@@ -146,7 +146,7 @@ fn a_disk_that_takes_nothing_does_not_keep_a_gateway_from_its_new_certificate() 
 }
 
 #[test]
-fn nothing_outlives_its_authority() {
+fn certificates_do_not_outlive_their_authority() {
     let bench = Bench::new();
     let almost = bench.at(3640);
     let ca = fs::read(bench.dir.path().join("ca.pem")).unwrap();
@@ -156,7 +156,7 @@ fn nothing_outlives_its_authority() {
 }
 
 #[test]
-fn a_chain_keeps_what_comes_after_the_gateways_own() {
+fn a_renewed_chain_keeps_its_intermediate_certificates() {
     let bench = Bench::new();
     let ca = fs::read(bench.dir.path().join("ca.pem")).unwrap();
     let whole = [bench.file(), ca.clone()].concat();

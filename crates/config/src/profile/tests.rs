@@ -102,7 +102,7 @@ fn the_key_shows_neither_in_debug_nor_in_problems() {
 }
 
 #[test]
-fn nothing_secret_is_left_of_a_profile_for_anybody() {
+fn a_published_profile_holds_no_secret() {
     let profile = full();
     let body = profile.identity.as_ref().unwrap().key_pem.lines().nth(1).unwrap().to_owned();
     let machine = Profile { totp: false, browser: false, machine: true, ..profile.clone() };
@@ -237,7 +237,7 @@ fn servers_are_names_or_addresses_with_an_optional_port() {
 }
 
 #[test]
-fn a_name_to_log_in_with_is_what_somebody_may_have_typed() {
+fn login_names_are_texts_that_users_can_type() {
     for name in ["ann", "UNI.EXAMPLE\\ann", "m\u{fc}ller@uni.example", "o'neill", "ann lee", &"a".repeat(128)]
     {
         assert!(is_login_name(name), "{name}");

@@ -13,13 +13,13 @@ fn only(problems: &[Problem], line: usize, words: &str) {
 }
 
 #[test]
-fn nothing_is_found_where_nothing_is_wrong() {
+fn a_sound_configuration_has_no_findings() {
     let review = Bench::new().review(ROUTES);
     assert!(review.errors.is_empty() && review.warnings.is_empty(), "{review:?}");
 }
 
 #[test]
-fn a_worker_that_would_be_root_is_an_error_as_is_one_that_nobody_is() {
+fn a_worker_account_that_is_root_or_missing_is_an_error() {
     let bench = Bench::new();
     only(&bench.review(&format!("{ROUTES}[process]\nuser = 'root'\n")).errors, 11, "root");
     only(
@@ -88,12 +88,12 @@ fn a_pushed_network_behind_another_interface_than_the_outgoing_one_is_a_warning(
 }
 
 #[test]
-fn clients_that_are_sent_nowhere_are_a_warning() {
+fn clients_without_routes_are_a_warning() {
     only(&Bench::new().review("[push]\nroutes = []\n").warnings, 9, "no routes");
 }
 
 #[test]
-fn without_ipv6_the_gateway_goes_on_if_it_can() {
+fn without_ipv6_a_gateway_with_an_ipv4_pool_starts() {
     let bench = Bench::new();
     let review = bench.review_at(ROUTES, false, wall_s());
     assert!(review.errors.is_empty());
@@ -137,7 +137,7 @@ fn a_certificate_that_ends_soon_is_a_warning() {
 }
 
 #[test]
-fn name_servers_that_clients_reach_in_a_way_that_few_mean() {
+fn name_servers_outside_the_pushed_routes_are_a_warning() {
     let bench = Bench::new();
     let warnings = |dns: &str| -> Vec<String> {
         let review = bench.review(&format!("{ROUTES}dns = [{dns}]\n"));

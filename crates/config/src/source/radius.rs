@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_ask_about_sessions_is_read() {
+    fn dynamic_authorization_clients_are_read() {
         let all = [
             "coa_listen = \"10.1.2.3:3799\"\n",
             "coa_clients = [\"10.1.2.4\", \"2001:db8::4\"]\n",

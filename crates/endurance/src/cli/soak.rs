@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_given_follows_from_what_is() {
+    fn defaults_of_a_soak_follow_from_its_options() {
         let two_hours = plan("vpnd-endurance soak").unwrap();
         assert_eq!((two_hours.clients, two_hours.processes, two_hours.talkers), (1_000, 8, 100));
         assert_eq!((two_hours.time.as_secs(), two_hours.warm_up.as_secs()), (7_200, 900));

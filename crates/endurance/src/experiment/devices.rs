@@ -19,7 +19,8 @@ use trafficspeed::system::wireguard::uapi::KeyPair;
 pub const MOST_OF_USER: u32 = 50;
 /// The MTU of their tunnels.
 pub const MTU: u16 = 1_420;
-/// The first bytes of their addresses, of which a gateway takes none by chance in a test of minutes.
+/// The first bytes of their addresses, of which a gateway takes none by chance in a test of
+/// minutes.
 const NETWORK: [u8; 2] = [10, 86];
 const OF_ONE_NETWORK: u32 = 200;
 

@@ -66,7 +66,7 @@ fn sessions_without_devices_carry_bulk_traffic_and_real_clients_stand_beside_the
 }
 
 #[test]
-fn a_gateway_is_limited_and_let_go_again_in_turns_and_its_polling_is_counted() {
+fn a_gateway_is_limited_and_released_in_turns_and_polling_is_counted() {
     if !can_run() {
         return;
     }

@@ -43,7 +43,7 @@ fn ctrl_c_ends_it_shows_what_was_measured_and_leaves_nothing() {
 }
 
 #[test]
-fn a_hundred_sessions_log_in_carry_packets_and_come_back_without_passwords() {
+fn a_hundred_sessions_log_in_carry_packets_and_reattach() {
     if !can_run() {
         return;
     }

@@ -55,7 +55,7 @@ fn a_quarter_of_a_minute_of_churn_leaves_nothing_behind_and_nothing_unexplained(
 }
 
 #[test]
-fn an_interrupted_soak_cleans_up_and_tells_what_it_saw() {
+fn an_interrupted_soak_cleans_up_and_reports_its_results() {
     if !can_run() {
         return;
     }

@@ -45,7 +45,7 @@ fn two_servers_carry_every_packet_of_clients_without_devices() {
 }
 
 #[test]
-fn devices_come_up_and_are_back_after_a_kill_and_an_upgrade() {
+fn devices_reconnect_after_a_kill_and_an_upgrade() {
     if !can_run() {
         return;
     }

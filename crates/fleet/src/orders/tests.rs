@@ -159,7 +159,7 @@ fn a_confirmation_counts_for_its_sender_alone() {
 }
 
 #[test]
-fn a_gateway_that_comes_later_or_with_another_key_gets_the_orders_under_way() {
+fn a_new_gateway_or_key_gets_the_pending_orders() {
     let mut fleet = fleet(2);
     fleet[0].give(NOW, order(1));
     let sent = due(&mut fleet[0], NOW);
@@ -274,7 +274,8 @@ proptest! {
         prop_assert_eq!(fleet[1].receive(&bytes), None);
     }
 
-    /// Whatever is lost, doubled or late: each order is carried out once, and all are confirmed in the end.
+    /// Whatever is lost, doubled or late: each order is carried out once, and all are confirmed in
+    /// the end.
     #[test]
     fn orders_arrive_once_on_a_bad_network(fates in proptest::collection::vec(0..4_u8, 1..60)) {
         let mut fleet = fleet(3);

@@ -130,7 +130,7 @@ mod tests {
     use vpnd_pki::tls::{self, Trust};
 
     #[tokio::test]
-    async fn a_request_goes_nowhere_else() {
+    async fn acme_requests_reach_no_other_port_or_scheme() {
         let now = std::time::SystemTime::now();
         let authority = vpnd_pki::authority::Authority::new("test", now).expect("an authority");
         let trust =

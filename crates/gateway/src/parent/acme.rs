@@ -3,10 +3,10 @@
 //!
 //! Invariants: a certificate's key stays here and in the process that presents it, auth or the
 //! portal; a chain takes the old one's place only if it is for that key and for all configured
-//! names, and is good now; whatever becomes of an order, the gateway goes on with what it has. After
-//! a failure the next order of that certificate waits, longer each time: authorities lock out who
-//! asks too often. One order at a time: they share the account and the challenge's port. If that is
-//! the portal's as well, the portal answers there, by digests for the order's names alone.
+//! names, and is good now; whatever becomes of an order, the gateway goes on with what it has.
+//! After a failure the next order of that certificate waits, longer each time: authorities lock out
+//! who asks too often. One order at a time: they share the account and the challenge's port. If
+//! that is the portal's as well, the portal answers there, by digests for the order's names alone.
 
 use std::path::Path;
 use std::time::Duration;
@@ -579,7 +579,7 @@ mod tests {
     }
 
     #[test]
-    fn after_failures_orders_wait_longer_until_somebody_reloads() {
+    fn failed_orders_back_off_until_a_reload() {
         let directory = tempfile::tempdir().expect("a directory");
         let (config, _) = gateway(directory.path());
         std::fs::create_dir_all(&config.server.state_dir).expect("the directory is ours");

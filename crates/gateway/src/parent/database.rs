@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_configured_servers_are_dialled_and_not_without_end() {
+    async fn only_configured_servers_are_dialled_at_a_limited_rate() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("server");
         let _server = std::os::unix::net::UnixListener::bind(&path).unwrap();

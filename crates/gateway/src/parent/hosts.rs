@@ -1,7 +1,7 @@
 //! Routes to the clients of a gateway of a fleet, as the worker has them announced.
 //!
-//! INVARIANT: only addresses of the pools are announced, and none of the gateway's own. Which of these
-//! have sessions is the worker's word: it carries their packets.
+//! INVARIANT: only addresses of the pools are announced, and none of the gateway's own. Which of
+//! these have sessions is the worker's word: it carries their packets.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_asks_without_end_has_to_wait() {
+    fn announcements_of_a_worker_are_rate_limited() {
         let mut hosts = hosts();
         let admitted = (0..BURST * 2).filter(|_| hosts.admit(&HostRouteChanges::default()).unwrap()).count();
         assert!(admitted < BURST as usize * 2);

@@ -1,5 +1,5 @@
-//! The machine's own addresses, for the worker of a fleet's gateway: WireGuard devices go where a public
-//! address goes, and other clients where the fleet's addresses lead to.
+//! The machine's own addresses, for the worker of a fleet's gateway: WireGuard devices go where a
+//! public address goes, and other clients where the fleet's addresses lead to.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

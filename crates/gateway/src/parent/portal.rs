@@ -193,8 +193,8 @@ impl Portal {
         self.send(&ToPortal::Certificate(certificate), &[]).await;
     }
 
-    /// Has the process answer challenges by these proofs, and by none that came before, also when it
-    /// is started again.
+    /// Has the process answer challenges by these proofs, and by none that came before, also when
+    /// it is started again.
     pub(super) async fn answer_by(&mut self, proofs: Proofs) {
         self.child.launch.proofs = proofs.clone();
         self.send(&ToPortal::Proofs(proofs), &[]).await;
@@ -216,7 +216,8 @@ impl Portal {
         self.config.answers_challenges(acme)
     }
 
-    /// Whether both are one process, which takes another certificate and other proofs while it runs.
+    /// Whether both are one process, which takes another certificate and other proofs while it
+    /// runs.
     fn is_as(&self, other: &Self) -> bool {
         let launch = |portal: &Self| {
             let proofs = Proofs::default();
@@ -335,8 +336,8 @@ fn read_logo(logo: &LogoFile) -> anyhow::Result<Logo> {
     Ok(Logo { media_type: Text::cut(logo.media_type), bytes: bytes.into() })
 }
 
-/// Opens a port for pages or challenges. `[::]` takes IPv4 too, whatever the system's default is, and
-/// IPv4 alone where IPv6 is switched off.
+/// Opens a port for pages or challenges. `[::]` takes IPv4 too, whatever the system's default is,
+/// and IPv4 alone where IPv6 is switched off.
 pub(super) fn listen(address: SocketAddr) -> std::io::Result<OwnedFd> {
     listen_at(address).or_else(|error| {
         let is_any = address.is_ipv6() && address.ip().is_unspecified();

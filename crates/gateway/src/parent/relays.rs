@@ -77,8 +77,8 @@ impl Relays {
         Ok(here)
     }
 
-    /// A socket at an address of no relay whose end is not known yet: the portal may have closed that
-    /// one's already.
+    /// A socket at an address of no relay whose end is not known yet: the portal may have closed
+    /// that one's already.
     fn unused(
         &self,
         mut make: impl FnMut() -> io::Result<(OwnedFd, SocketAddr)>,
@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_portal_gets_so_many_sockets_each_once_the_worker_knows_it() {
+    fn relay_sockets_of_the_portal_are_limited_and_registered() {
         let gateway = UdpSocket::bind("0.0.0.0:0").unwrap();
         let mut relays = Relays::new(gateway.local_addr().unwrap(), 2);
         let address = relays.begin(7).unwrap();
@@ -199,7 +199,8 @@ mod tests {
         let address = relays.begin(7).unwrap();
         let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
         let given = |relays: &Relays| {
-            // The system gives the same port again, as it may once the portal has closed the socket.
+            // The system gives the same port again, as it may once the portal has closed the
+            // socket.
             let mut next = [address, at(1), at(2)].into_iter();
             let socket = || Ok((UdpSocket::bind("127.0.0.1:0")?.into(), next.next().unwrap()));
             relays.unused(socket).unwrap().1
@@ -210,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn the_port_is_reached_where_it_is() {
+    fn relays_reach_the_port_at_its_listening_address() {
         let port = |listen: &str| Relays::new(listen.parse().unwrap(), 1).port.to_string();
         assert_eq!(port("0.0.0.0:4433"), "127.0.0.1:4433");
         assert_eq!(port("[::]:4433"), "127.0.0.1:4433", "it takes both");

@@ -174,7 +174,7 @@ mod tests {
     /// A worker asks as fast as it can, each time before the last is done: all are removed, in few
     /// readings of the list.
     #[tokio::test]
-    async fn requests_that_come_fast_are_merged_and_none_is_refused() {
+    async fn frequent_release_requests_are_merged() {
         static READINGS: AtomicUsize = AtomicUsize::new(0);
         static FORGOTTEN: AtomicUsize = AtomicUsize::new(0);
         let mut releases = releases(|addresses| {
@@ -207,14 +207,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_kernel_without_the_list_keeps_nobody_out() {
+    async fn a_kernel_without_connection_tracking_delays_no_release() {
         let mut releases = releases(|_| Err(io::ErrorKind::Unsupported.into()));
         releases.begin(vec![address(1)]).unwrap();
         releases.done().await;
     }
 
     #[tokio::test]
-    async fn a_worker_that_waits_for_no_confirmation_is_none() {
+    async fn releases_beyond_the_limit_without_a_confirmation_are_an_error() {
         let mut releases = releases(|_| Ok(0));
         let many = |third: u8| (0..=255).map(|last| IpAddr::from([10, 86, third, last])).collect::<Vec<_>>();
         for third in 1..=8 {

@@ -92,7 +92,8 @@ impl Gateway {
         if config.sources == self.config.sources { Ok(()) } else { config.check_sources() }
     }
 
-    /// Has pages and API hand out profiles and WireGuard files for the gateway as clients reach it now.
+    /// Has pages and API hand out profiles and WireGuard files for the gateway as clients reach it
+    /// now.
     pub(super) async fn send_client_files(&mut self) -> Result<(), ChildError> {
         self.auth.send(&ToAuth::ClientProfile(client_profile(&self.config)), &[]).await?;
         let endpoint = Endpoint::of(&self.config).ok().map(Into::into);

@@ -380,7 +380,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_is_told_from_a_name() {
+    fn session_ids_and_user_names_are_distinguished() {
         let id = SessionId([0xA7; 16]);
         assert_eq!(session_id(&id.to_string()), Some(id));
         for name in ["ann", "", "+a", &"g".repeat(32), &"a".repeat(31), &"é".repeat(16)] {

@@ -106,7 +106,8 @@ struct Absences {
 }
 
 impl Absences {
-    /// Those that `before` has otherwise. Of a session that is new it is not known what others know.
+    /// Those that `before` has otherwise. Of a session that is new it is not known what others
+    /// know.
     fn since(before: &HashMap<SessionId, bool>, now: &[(SessionId, bool)]) -> Self {
         let changed = now.iter().filter(|(session, is_away)| before.get(session) != Some(is_away));
         let (away, back): (Vec<&(SessionId, bool)>, Vec<_>) = changed.partition(|(_, is_away)| *is_away);
@@ -135,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clients_that_have_gone_or_come_back_are_reported_once() {
+    fn detached_and_returned_clients_are_reported_once() {
         let session = |number: u16| {
             let mut id = [0; 16];
             id[..2].copy_from_slice(&number.to_be_bytes());

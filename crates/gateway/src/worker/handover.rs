@@ -104,7 +104,8 @@ pub struct TransferredSession {
     span: Span,
     #[n(5)]
     factors: Factors,
-    /// Whether it reaches nothing but the portal; absent in a predecessor's that has no such sessions.
+    /// Whether it reaches nothing but the portal; absent in a predecessor's that has no such
+    /// sessions.
     #[n(6)]
     is_walled: Option<bool>,
     /// In a fleet, that of its last move.
@@ -358,7 +359,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn another_format_is_refused_and_the_old_worker_hears_why() {
+    async fn a_handover_in_another_format_is_refused_with_a_reason() {
         let (old, new) = ends();
         let begin = FromPredecessor::Begin {
             format: FORMAT + 1,
@@ -374,7 +375,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_new_worker_begins_with_the_last_word_and_not_without() {
+    async fn a_new_worker_starts_only_after_the_last_handover_message() {
         for goes in [true, false] {
             let (old, new) = ends();
             let begin = FromPredecessor::Begin {
@@ -403,7 +404,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_old_worker_goes_on_unless_the_new_one_is_ready() {
+    async fn the_old_worker_continues_unless_the_new_one_is_ready() {
         for answer in [Some(FromSuccessor::Refused("too new".to_owned())), None] {
             let (new, old) = ends();
             let successor = Successor::begin(old, devices(), &[], 7, Counters::default()).await.unwrap();

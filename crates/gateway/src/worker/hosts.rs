@@ -1,8 +1,8 @@
 //! The inner addresses that a gateway of a fleet has announced: those of its sessions.
 //!
 //! INVARIANT: an address is announced with the generation of its session, and withdrawn once the
-//! session is over or another gateway's. While the database is away, the address of a client that is
-//! silent is withdrawn as well: it may be at another gateway, where the database is not away.
+//! session is over or another gateway's. While the database is away, the address of a client that
+//! is silent is withdrawn as well: it may be at another gateway, where the database is not away.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -85,8 +85,8 @@ impl Hosts {
         self.0.state().answered = Some(now);
     }
 
-    /// Whether the database is away, as far as is known; `None` if it is not, and was not at the last
-    /// look either.
+    /// Whether the database is away, as far as is known; `None` if it is not, and was not at the
+    /// last look either.
     pub(crate) fn look(&self, now: Time) -> Option<bool> {
         let mut state = self.0.state();
         let is_away = state.answered.is_some_and(|answered| now.since(answered) > ANSWER_TIMEOUT);

@@ -1,9 +1,9 @@
-//! Orders between the gateways of a fleet, as far as they are this process's: it sends and receives the
-//! datagrams that auth seals and opens, and ends sessions (PROTOCOL §19).
+//! Orders between the gateways of a fleet, as far as they are this process's: it sends and receives
+//! the datagrams that auth seals and opens, and ends sessions (PROTOCOL §19).
 //!
-//! INVARIANT: a datagram reaches auth only if its last MAC is right, and as many wait as the queue has
-//! room for: a flood costs one short hash for each datagram. That an order is done is said only after its
-//! sessions have ended.
+//! INVARIANT: a datagram reaches auth only if its last MAC is right, and as many wait as the queue
+//! has room for: a flood costs one short hash for each datagram. That an order is done is said only
+//! after its sessions have ended.
 
 use std::io;
 use std::net::SocketAddr;
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn datagrams_of_those_alone_who_know_this_gateways_key_wait_and_not_too_many() {
+    fn only_authentic_order_datagrams_are_queued_up_to_a_limit() {
         let (queue, mut received) = mpsc::channel(MAX_FLEET_DATAGRAMS);
         let queue = OrderQueue { filter: Arc::default(), queue };
         let own = OwnKey::new(Secret::new([1; 32]));

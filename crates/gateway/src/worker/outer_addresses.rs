@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_moves_without_end_is_written_so_often_and_the_rest_is_counted() {
+    fn outer_address_changes_are_recorded_at_a_limited_rate() {
         let mut outer = OuterAddresses::default();
         let (mut written, mut left_out, mut last) = (0, 0, None);
         // 50 a second on each of 16 lanes for 20 s, as many as shards report.

@@ -196,8 +196,8 @@ impl Registry {
         self.rules.access()
     }
 
-    /// A user has logged in on `device`, or a device of theirs was let in: the session that is about
-    /// to begin is theirs. Returns it as the core needs it.
+    /// A user has logged in on `device`, or a device of theirs was let in: the session that is
+    /// about to begin is theirs. Returns it as the core needs it.
     pub fn authenticated(&mut self, admission: &AdmittedSession, device: DeviceId) -> Authenticated {
         let AdmittedSession { account, addresses, factors, span, is_walled, generation, .. } = admission;
         let member = Member::new(account.clone(), *addresses, *factors, *span);
@@ -273,9 +273,9 @@ impl Registry {
         self.forget(session);
     }
 
-    /// Looks a claim up that is of no session known here: one of an earlier run of the gateway, or of
-    /// another one of its fleet, which then moves here if its client `is_there`. `late` is done when that
-    /// takes longer than the client waits.
+    /// Looks a claim up that is of no session known here: one of an earlier run of the gateway, or
+    /// of another one of its fleet, which then moves here if its client `is_there`. `late` is done
+    /// when that takes longer than the client waits.
     pub fn look_up<L: Future<Output = ()> + Send>(
         &self,
         claim: &Claim,
@@ -286,8 +286,8 @@ impl Registry {
         self.writes.look_up(claim.clone(), self.hosts.as_ref().map(|_| until), late)
     }
 
-    /// A session that was looked up is here from now on. Its addresses are announced once its client is
-    /// heard: until then another gateway may carry its packets.
+    /// A session that was looked up is here from now on. Its addresses are announced once its
+    /// client is heard: until then another gateway may carry its packets.
     pub fn restore(&mut self, session: SessionId, stored: StoredSession) -> SessionRecord {
         let user = stored.account.name.clone();
         let span = Span { started_s: stored.started_s, expires_s: stored.expires_s };
@@ -390,7 +390,8 @@ impl Registry {
         }
     }
 
-    /// Two devices use the configuration of the session's one, which is written with the next changes.
+    /// Two devices use the configuration of the session's one, which is written with the next
+    /// changes.
     pub fn two_devices(&mut self, session: SessionId, outer: SocketAddr) {
         if self.known.contains_key(&session) {
             self.writes.two_devices(session, self.relayed.client(outer));
@@ -490,7 +491,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_session_that_is_not_taken_up_leaves_nothing() {
+    async fn a_session_that_is_withdrawn_leaves_nothing_in_the_registry() {
         let (auth, _) = crate::worker::testing::auth();
         let mut registry =
             Registry::new(auth, &vpnd_config::testing::smallest("")).unwrap().releasing(Releases::default());

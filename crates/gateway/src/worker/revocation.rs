@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_sessions_of_a_machine_without_a_profile_end_and_say_so() {
+    fn sessions_of_a_machine_without_a_profile_end_with_that_code() {
         let name = UserName::cut("kiosk");
         let (cause, device, groups) = (RevocationCause::NoProfile, None, None);
         let end = to_end(&Revoked { name: name.clone(), cause, device, groups });

@@ -58,8 +58,8 @@ pub(super) fn profile(config: &ServerConfig, profile: &AccessProfile, pools: &Po
     }
 }
 
-/// Settings of devices that reach nothing but the portal. They are stock clients, to which nothing is
-/// pushed.
+/// Settings of devices that reach nothing but the portal. They are stock clients, to which nothing
+/// is pushed.
 pub(super) fn walled() -> ProfileSettings {
     ProfileSettings { network: Network::default(), max_sessions_per_user: 0 }
 }

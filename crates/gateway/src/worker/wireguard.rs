@@ -143,7 +143,8 @@ impl WireGuard {
         let backend = || suites::for_wireguard(suites, config.crypto.backend);
         Ok(list.map(|list| {
             let mut this = Self::new(list, auth, shards as usize, backend(), socket);
-            // In a fleet they may be another gateway's, until the parent names this machine's addresses.
+            // In a fleet they may be another gateway's, until the parent names this machine's
+            // addresses.
             if config.fleet.is_none() {
                 this.begin_all();
             }
@@ -455,7 +456,8 @@ impl WireGuard {
         (0..self.shards).map(|shard| (shard, command())).collect()
     }
 
-    /// Takes note of what people may want to know. Returns the slot of a peer that has not answered.
+    /// Takes note of what people may want to know. Returns the slot of a peer that has not
+    /// answered.
     fn note(&mut self, event: Event) -> Option<Slot> {
         let joined = |peer: &PeerId| self.sessions.get(peer).copied();
         match event {

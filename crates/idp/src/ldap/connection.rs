@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_came_before_tls_does_not_count_after_it() {
+    async fn plaintext_before_starttls_is_discarded() {
         let started =
             |rest: &[u8]| [&[0x30, 12, 2, 1, 1, 0x78, 7, 0x0A, 1, 0, 4, 0, 4, 0][..], rest].concat();
         let memory = ReplyMemory::default();

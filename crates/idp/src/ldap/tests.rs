@@ -82,7 +82,7 @@ fn people() -> String {
 }
 
 #[tokio::test]
-async fn who_has_the_password_is_let_in_with_groups() {
+async fn the_right_password_is_accepted_with_its_groups() {
     let Some(slapd) = Slapd::start(ADDRESS, command, &people()) else { return };
     let sources = source(&slapd, &tls(&slapd), &searching(&slapd, ""));
     let accepted = check(&sources, "ann", "right").await;
@@ -99,7 +99,7 @@ async fn who_has_the_password_is_let_in_with_groups() {
 }
 
 #[tokio::test]
-async fn an_empty_password_is_nobodys() {
+async fn an_empty_password_is_refused_by_ldap() {
     let Some(slapd) = Slapd::start(ADDRESS, command, &people()) else { return };
     let url = format!("ldap://{ADDRESS}:{}", slapd.plain);
     let ann = "uid=ann,ou=people,dc=uni,dc=example";
@@ -206,7 +206,7 @@ async fn a_disabled_account_is_refused() {
 }
 
 #[tokio::test]
-async fn another_server_answers_for_one_that_stops_dawdles_or_lies() {
+async fn another_server_replaces_one_that_stops_delays_or_lies() {
     let Some(slapd) = Slapd::start(ADDRESS, command, &people()) else { return };
     let dawdling = TcpListener::bind((ADDRESS, 0)).unwrap();
     let lying = TcpListener::bind((ADDRESS, 0)).unwrap();
@@ -234,7 +234,7 @@ async fn another_server_answers_for_one_that_stops_dawdles_or_lies() {
 }
 
 #[tokio::test]
-async fn without_any_server_nobody_is_let_in() {
+async fn logins_are_refused_without_any_server() {
     let Some(slapd) = Slapd::start(ADDRESS, command, &people()) else { return };
     let sources = source(&slapd, &tls(&slapd), &searching(&slapd, ""));
     let account =
@@ -328,7 +328,7 @@ async fn groups_in_groups_count_where_that_is_configured_and_circles_end() {
 }
 
 #[tokio::test]
-async fn who_is_in_groups_that_are_nested_too_deep_is_refused() {
+async fn too_deeply_nested_groups_are_refused() {
     let entries = [person("ann", "right"), group("g0", &["ann"])].concat();
     let Some(slapd) = Slapd::start(ADDRESS, command, &entries) else { return };
     let add = |number: usize| {

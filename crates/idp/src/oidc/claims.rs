@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_that_are_left_out_are_not_no_groups() {
+    fn omitted_groups_and_no_groups_are_distinguished() {
         let source = source("");
         let outcome_of = |name: &str, value: Value| {
             let mut claims = claims("groups", Value::Null);
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn claims_from_elsewhere_are_of_the_same_subject_and_come_second() {
+    fn userinfo_claims_need_the_same_subject_and_rank_second() {
         let more = |subject: &str| claims("sub", json!(subject));
         let mut of_token = claims("preferred_username", json!("eve"));
         of_token.remove("groups");

@@ -57,7 +57,7 @@ fn groups(reply: &Reply) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn who_has_the_password_is_let_in_with_groups() {
+async fn the_right_password_is_accepted_with_its_groups() {
     let Some(server) = FreeRadius::start("127.0.0.1", |program| Command::new(program)) else { return };
     let at = server.path();
     let servers = format!("\"radius://127.0.0.1:{}\"", server.port);
@@ -151,7 +151,7 @@ async fn a_real_server_takes_records_and_gives_what_they_repeat() {
 }
 
 #[tokio::test]
-async fn a_record_counts_as_delivered_only_by_the_servers_word() {
+async fn a_record_is_delivered_once_the_server_acknowledges_it() {
     let directory = tempfile::tempdir().unwrap();
     let forged: [Forge; 3] = [
         |request| response_to(request, RESPONSE, b"guessed"),
@@ -273,7 +273,7 @@ fn forger(replies: impl Fn(&[u8], u32) -> Vec<Vec<u8>> + Send + 'static) -> u16 
 }
 
 #[tokio::test]
-async fn forged_replies_let_nobody_in() {
+async fn forged_replies_are_ignored() {
     let directory = tempfile::tempdir().unwrap();
     let secret = SECRET.as_bytes();
     let forged: [Forge; 4] = [

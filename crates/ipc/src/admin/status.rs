@@ -555,7 +555,7 @@ mod tests {
     }
 
     #[test]
-    fn unused_marks_are_counted_by_combination_and_go_on_after_an_upgrade() {
+    fn unused_marks_are_counted_by_combination_over_upgrades() {
         let mut counters = plane::Counters::default();
         counters.count_unused(Unused::CeInEct1);
         let counted = Counters::from(&counters);

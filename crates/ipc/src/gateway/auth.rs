@@ -219,8 +219,8 @@ pub enum Write {
         #[n(3)]
         left_out: u32,
     },
-    /// For the audit file: two devices use the configuration of the session's device; one of them is
-    /// at this address.
+    /// For the audit file: two devices use the configuration of the session's device; one of them
+    /// is at this address.
     #[n(4)]
     TwoDevices(#[n(0)] ByteArray<16>, #[n(1)] IpAddr),
 }

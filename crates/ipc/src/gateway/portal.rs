@@ -445,7 +445,8 @@ pub struct Overview {
     pub left_s: u64,
     #[n(3)]
     pub sessions: List<OwnSession, MAX_SESSIONS>,
-    /// Whether the user has one-time codes; `None` if the user's source does not let users set them up.
+    /// Whether the user has one-time codes; `None` if the user's source does not let users set them
+    /// up.
     #[n(4)]
     pub codes: Option<bool>,
     /// Whether the pages of the help desk are open to the user here.

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn each_tells_the_user_something_else_and_is_counted_by_a_documented_name() {
+    fn each_refusal_has_its_own_text_and_a_documented_counter() {
         let texts: BTreeSet<String> =
             Refusal::ALL.iter().map(|refusal| message(*refusal).text.to_string()).collect();
         assert_eq!(texts.len(), Refusal::ALL.len(), "{texts:?}");
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_to_wait_is_told_twice() {
+    fn a_wait_is_stated_in_text_and_field() {
         let refused = control::Refused::from(Refusal::Throttled.retry_after_s(Some(17)));
         assert_eq!(&*refused.text, "too many attempts: wait 17 s");
         assert_eq!(refused.retry_after_ms, Some(17_000));

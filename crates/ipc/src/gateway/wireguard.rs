@@ -110,8 +110,8 @@ pub enum Admission {
     /// A session, to be kept as one that a login is entitled to.
     #[n(0)]
     Granted(#[n(0)] Box<DeviceGrant>),
-    /// Its sessions are over until it is renewed, and there is no portal that it may reach: it is the
-    /// user's device nevertheless.
+    /// Its sessions are over until it is renewed, and there is no portal that it may reach: it is
+    /// the user's device nevertheless.
     #[n(1)]
     Walled,
     #[n(2)]

@@ -74,8 +74,8 @@ fn clashes(gateways: &[FleetGateway]) -> Vec<Finding> {
     shared.map(finding).collect()
 }
 
-/// Addresses that lead to no gateway, and gateways to which none leads; neither can be told where all are
-/// behind a translation.
+/// Addresses that lead to no gateway, and gateways to which none leads; neither can be told where
+/// all are behind a translation.
 fn reach(gateways: &[FleetGateway], addresses: &[IpAddr]) -> Vec<Finding> {
     const CHECK: &str = "fleet.reach";
     if gateways.iter().all(|gateway| gateway.addresses.is_empty()) {

@@ -64,7 +64,7 @@ fn in_a_shared_directory_entries_stay_their_owners_but_journals_do_not_lie_there
 }
 
 #[test]
-fn a_directory_of_somebody_else_is_refused_and_so_is_one_below_it() {
+fn a_directory_of_another_user_is_refused_and_so_is_one_below_it() {
     if !is_root() {
         return;
     }
@@ -147,7 +147,7 @@ fn a_file_that_others_read_or_write_or_with_special_bits_is_no_journal() {
 }
 
 #[test]
-fn a_file_of_somebody_else_is_no_journal() {
+fn a_file_of_another_user_is_no_journal() {
     if !is_root() {
         return;
     }

@@ -29,7 +29,7 @@ enum End {
 }
 
 #[test]
-fn the_last_one_takes_it_back() {
+fn the_last_user_of_a_shared_change_undoes_it() {
     in_namespace_async(async || {
         let journals = TestJournals::new();
         let ends = [End::InOrder, End::Undone, End::Killed];
@@ -61,7 +61,7 @@ fn the_last_one_takes_it_back() {
 }
 
 #[test]
-fn one_that_somebody_else_has_made_stays() {
+fn a_shared_change_of_another_program_stays() {
     in_namespace_async(async || {
         let journals = TestJournals::new();
         // A file of a client before a power cut.

@@ -99,7 +99,7 @@ proptest! {
     }
 
     #[test]
-    fn updating_equals_summing_anew(mut bytes in prop::collection::vec(any::<u8>(), 4..64), new: u16, at: prop::sample::Index) {
+    fn an_updated_checksum_equals_a_full_sum(mut bytes in prop::collection::vec(any::<u8>(), 4..64), new: u16, at: prop::sample::Index) {
         bytes.truncate(bytes.len() & !1);
         bytes[0] |= 1; // All-zero data is the one case in which the two zeros of one's complement differ.
         let at = (at.index(bytes.len() - 2) & !1) + 2;

@@ -121,7 +121,7 @@ fn a_list_names_its_authoritys_certificates_and_no_others() {
 }
 
 #[test]
-fn a_list_that_is_not_to_be_believed_is_refused_as_a_whole() {
+fn an_unverifiable_revocation_list_is_refused_as_a_whole() {
     let (ours, theirs) = (Authority::new("ours"), Authority::new("theirs"));
     let good = ours.list(&[7], -1, 30);
     assert!(matches!(checked(&theirs.list(&[7], -1, 30), &[&ours]), Err(ListError::Foreign(_))));

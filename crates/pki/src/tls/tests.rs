@@ -68,7 +68,7 @@ fn is_resumed(kind: Result<HandshakeKind, rustls::Error>) -> bool {
 }
 
 #[test]
-fn a_client_resumes_for_an_hour_and_then_wants_to_see_the_certificate() {
+fn a_ticket_resumes_for_an_hour_and_then_a_certificate_is_needed() {
     let authority = Authority::new("tests", SystemTime::now()).unwrap();
     let (client, gateway) = (client_of(&authority), gateway(&authority));
     for _ in 0..3 {
@@ -82,7 +82,7 @@ fn a_client_resumes_for_an_hour_and_then_wants_to_see_the_certificate() {
 }
 
 #[test]
-fn a_stolen_key_of_tickets_is_worth_an_hour() {
+fn a_stolen_ticket_key_is_valid_for_an_hour() {
     let [authority, stranger] = [(); 2].map(|()| Authority::new("tests", SystemTime::now()).unwrap());
     let (client, genuine) = (client_of(&authority), gateway(&authority));
     let mut thief = gateway(&stranger);

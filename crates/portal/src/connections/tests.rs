@@ -60,7 +60,7 @@ async fn a_message_has_one_end_or_is_refused_with_its_connection() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_is_slow_is_given_up_in_time() {
+async fn slow_connections_are_closed_by_timeouts() {
     // Nothing, half a head, and a head without its body.
     let (silent, after) = answers("").await;
     assert!(silent.is_empty() && after <= HEAD_TIMEOUT + Duration::from_secs(1), "{after:?}");
@@ -100,7 +100,8 @@ async fn a_head_has_a_largest_size_and_is_of_the_version_that_is_served() {
     assert!(!text.contains("bytes>"), "HTTP/2 is not spoken: {text}");
 }
 
-/// Security: a host that asks without end over connections that it has costs little, and others go on.
+/// Security: a host that asks without end over connections that it has costs little, and others go
+/// on.
 #[tokio::test]
 async fn a_host_has_a_rate_of_requests_whatever_its_connections() {
     let router = Router::new().route("/", post(async || "answered"));

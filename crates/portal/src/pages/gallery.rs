@@ -411,7 +411,7 @@ fn a_browser_sees_the_steps_of_its_own_system_first() {
 }
 
 #[test]
-fn whoever_has_logged_in_can_log_out_from_every_page() {
+fn every_page_offers_a_logout_after_login() {
     // Before a login there is nothing to log out of; a client's question is answered by yes or no.
     const WITHOUT: [&str; 8] =
         ["login", "answer", "wait", "invitation", "invitation-app", "connect", "by-code", "walled"];

@@ -118,8 +118,8 @@ fn given<'d, T: Deserialize<'d>, D: Deserializer<'d>>(field: D) -> Result<Option
 }
 
 impl Asked {
-    /// Whether it has none but the reason and these fields: a change of one thing that does not know
-    /// which would be one of all.
+    /// Whether it has none but the reason and these fields: a change of one thing that does not
+    /// know which would be one of all.
     fn has_only(&self, fields: &[&str]) -> bool {
         let given = [
             ("device", self.device.is_some()),
@@ -492,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_comes_in_its_header_once() {
+    fn an_api_token_is_taken_from_a_single_header() {
         let found = |lines: &[&str]| {
             let mut headers = HeaderMap::new();
             for line in lines {

@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_parameter_that_comes_twice_is_no_parameter() {
+    fn a_repeated_query_parameter_is_ignored() {
         let one = brought("state=a%2Fb&x=1&code=c+d&iss=https%3A%2F%2Fe").unwrap();
         assert_eq!((one.state.as_deref(), one.code.as_deref()), (Some("a/b"), Some("c d")));
         assert_eq!(one.issuer.as_deref(), Some("https://e"));

@@ -1,10 +1,10 @@
 //! Logins of clients in a browser: the question whether a device may connect, and the way back; the
 //! form for the code of a device elsewhere.
 //!
-//! Invariants: what a client is sent comes from the auth process as it is, and goes to a port of the
-//! browser's own machine: no address that anybody else has said. Nothing is sent before the person
-//! has answered a form of ours about this very client. No link has a code in it: one that another
-//! person has sent must not spare the typing (RFC 8628 section 3.3.1 would allow it).
+//! Invariants: what a client is sent comes from the auth process as it is, and goes to a port of
+//! the browser's own machine: no address that anybody else has said. Nothing is sent before the
+//! person has answered a form of ours about this very client. No link has a code in it: one that
+//! another person has sent must not spare the typing (RFC 8628 section 3.3.1 would allow it).
 
 use std::sync::Arc;
 

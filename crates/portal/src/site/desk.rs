@@ -219,8 +219,8 @@ pub(super) async fn whois(
     }
 }
 
-/// A person is back from the login that a form took: it is shown once, to be sent again. The page is
-/// that on which the person was, so it makes no difference who leads the browser here.
+/// A person is back from the login that a form took: it is shown once, to be sent again. The page
+/// is that on which the person was, so it makes no difference who leads the browser here.
 pub(super) async fn again(State(site): State<Arc<Site>>, visitor: Visitor) -> Response {
     let Some(draft) = &visitor.draft else { return to("/desk") };
     match filled_in(&site, &visitor, draft, None).await {

@@ -1,5 +1,5 @@
-//! The pages on which users see, add, renew and remove their devices, and the profile for vpnd's own
-//! client.
+//! The pages on which users see, add, renew and remove their devices, and the profile for vpnd's
+//! own client.
 
 use std::sync::Arc;
 

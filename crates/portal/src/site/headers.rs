@@ -67,8 +67,8 @@ pub(crate) async fn complete(mut response: Response) -> Response {
     response
 }
 
-/// For the answer to who has logged out: the browser keeps nothing that it was shown. Cookies are not
-/// named here, for that would be those of every host of the same domain.
+/// For the answer to who has logged out: the browser keeps nothing that it was shown. Cookies are
+/// not named here, for that would be those of every host of the same domain.
 pub(super) fn cleared(mut response: Response) -> Response {
     let value = HeaderValue::from_static("\"cache\", \"storage\"");
     response.headers_mut().insert(HeaderName::from_static("clear-site-data"), value);

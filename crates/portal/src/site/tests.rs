@@ -152,7 +152,7 @@ async fn every_answer_has_each_header_once_and_the_policy_that_its_page_needs() 
 }
 
 #[tokio::test]
-async fn who_logs_out_learns_that_a_provider_may_know_them_still() {
+async fn a_logout_mentions_the_session_at_the_provider() {
     let (mut with_provider, _) = routes::watched_site();
     let mut without = site();
     let texts = &crate::texts::ENGLISH;

@@ -56,7 +56,7 @@ fn a_host_has_its_rate_and_a_burst_of_six_seconds() {
 }
 
 #[test]
-fn whoever_has_one_address_of_a_network_has_not_all_of_its_rate() {
+fn one_address_cannot_use_the_whole_rate_of_its_network() {
     for (host, neighbour, site, far) in [
         ("192.0.2.1", "192.0.2.2", "192.0.3.1", "198.51.100.1"),
         ("2001:db8:1:100::1", "2001:db8:1:101::1", "2001:db8:1:200::1", "2001:db8:2::1"),
@@ -161,7 +161,7 @@ fn a_proof_is_not_looked_at_too_often() {
 }
 
 #[test]
-fn a_flood_from_everywhere_leaves_others_alone() {
+fn a_flood_from_random_addresses_refuses_no_honest_client() {
     // 300,000 datagrams a second for two seconds; an honest client comes every millisecond.
     let mut admission = Admission::new(Limits { handshakes_per_s: 500, ..LIMITS }, SECRET);
     let mut honest = 0;
@@ -252,7 +252,7 @@ fn many_hosts_of_one_network_keep_no_stranger_out() {
 }
 
 #[test]
-fn the_smallest_gateway_lets_one_in() {
+fn the_smallest_gateway_admits_one_client() {
     let mut admission = Admission::new(Limits { places: 1, handshakes_per_s: 1 }, SECRET);
     assert!(on_connection(&mut admission, at(0), source("192.0.2.1")).is_some());
     assert_eq!(admission.on_connection(at(0), source("192.0.2.2")), ConnectionDecision::Refuse);
@@ -264,7 +264,7 @@ fn the_smallest_gateway_lets_one_in() {
 }
 
 #[test]
-fn who_shares_a_cell_gives_nothing_back_to_it() {
+fn a_shared_sketch_cell_gets_no_refund() {
     let mut sketch = Sketch::new(Rate { per_s: 1, burst: 3 });
     let (first, second) = (Cells::from_hash(5), Cells::from_hash(7 << 32));
     let cells = Cells::from_hash(7 << 32 | 5);

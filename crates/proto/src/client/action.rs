@@ -37,8 +37,8 @@ pub enum Action {
     /// Open these lanes (a bit for each) at other ports: nothing passes at theirs any more.
     Reopen(u16),
     /// The gateway answers, and other ports do not help the lanes, or not for long: the next
-    /// connection should go another way than over UDP. [`Client::change_way`](super::Client::change_way)
-    /// makes it at once.
+    /// connection should go another way than over UDP.
+    /// [`Client::change_way`](super::Client::change_way) makes it at once.
     LanesBlocked,
     /// Keep the addresses that the gateway has from now on, if the user permits.
     Renew(Renewal),

@@ -1,10 +1,10 @@
-//! Lanes at whose ports nothing passes any more, as behind a firewall that ends flows after a while:
-//! they are opened again at other ports, and where that does not last, the session is to go another
-//! way (PROTOCOL §11.1).
+//! Lanes at whose ports nothing passes any more, as behind a firewall that ends flows after a
+//! while: they are opened again at other ports, and where that does not last, the session is to go
+//! another way (PROTOCOL §11.1).
 //!
 //! INVARIANT: a lane is opened again only while the gateway answers otherwise, since an outage says
-//! nothing of ports; each time later than the time before. No timer is its own: lanes are tried when
-//! packets flow.
+//! nothing of ports; each time later than the time before. No timer is its own: lanes are tried
+//! when packets flow.
 
 use core::time::Duration;
 

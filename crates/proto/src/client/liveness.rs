@@ -143,8 +143,8 @@ impl Liveness {
     }
 
     /// The next lane on which nothing has come for `at_first` while others received packets, for
-    /// longer if it was probed since; and whether that went unanswered. It counts as probed from now
-    /// on.
+    /// longer if it was probed since; and whether that went unanswered. It counts as probed from
+    /// now on.
     fn quiet_lane(&mut self, now: Time, at_first: Duration) -> Option<(usize, bool)> {
         if now - self.total().last_rx_packet >= at_first {
             return None;

@@ -140,7 +140,7 @@ fn answers_that_do_not_fit_are_refused() {
 }
 
 #[test]
-fn an_attach_goes_on_with_its_session_in_its_order() {
+fn an_attach_continues_its_session_in_order() {
     let other = Established { session: SessionId([2; 16]), ..answer(2) };
     for bad in [answer(1), answer(0), other] {
         let (mut client, first) = up();
@@ -294,7 +294,7 @@ fn a_network_that_changes_all_the_time_shortens_no_wait_after_a_refusal() {
 }
 
 #[test]
-fn logins_keep_their_distance_and_go_on_soon_when_the_network_is_back() {
+fn logins_are_spaced_and_resume_when_the_network_is_back() {
     let fails = |client: &mut Client, now, connection| client.connect_failed(now, connection);
     let begun = attempts(&mut client(), 20_000, fails);
     assert!(begun.windows(2).skip(1).all(|pair| pair[1] - pair[0] >= 1_000), "{begun:?}");
@@ -393,7 +393,7 @@ fn a_session_that_worked_for_a_while_is_followed_by_a_login_at_once() {
 }
 
 #[test]
-fn being_superseded_is_tried_once() {
+fn a_superseded_session_is_attached_again_once() {
     let (mut client, connection) = up();
     let close = Close { code: Code::Superseded, text: Text::default() };
     client.handle_message(START, connection, Message::Close(close));
@@ -661,7 +661,7 @@ fn a_gateway_that_is_heard_after_a_failed_attempt_is_within_reach() {
 }
 
 #[test]
-fn who_is_told_to_come_back_later_does_not_come_back_with_all_the_others() {
+fn retry_times_after_a_refusal_are_spread() {
     let wait = Duration::from_secs(10);
     let waits = (0..40).map(|seed| {
         let mut client = client_of(seed);
@@ -802,7 +802,7 @@ fn offers_name_indexes_that_are_free_and_steer_to_their_lanes() {
 }
 
 #[test]
-fn the_mtu_is_told_before_the_tunnel_is_set_up() {
+fn the_mtu_is_reported_before_the_tunnel_is_set_up() {
     let mut client = client();
     let (connection, _) = connect(&mut client).unwrap();
     grant(&mut client, START, connection, &answer(1));
@@ -818,7 +818,7 @@ fn the_mtu_is_told_before_the_tunnel_is_set_up() {
 }
 
 #[test]
-fn an_epoch_that_ends_says_nothing_of_the_path() {
+fn the_end_of_an_epoch_does_not_change_the_path_mtu() {
     let (mut client, _) = up();
     // The confirmation of the size in use falls into the last second of the epoch, and is never
     // answered.

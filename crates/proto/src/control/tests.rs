@@ -193,7 +193,7 @@ fn unknown_keys_are_ignored_and_absent_ones_have_their_defaults() {
 }
 
 #[test]
-fn unknown_numbers_and_codes_come_through() {
+fn unknown_numbers_and_codes_are_kept() {
     assert_eq!(Message::parse(&hex("82 18 63 a1 00 01")), Ok(Message::Unknown(99)));
     golden(&Message::Unknown(99), "82 1863 a0");
     golden(

@@ -188,8 +188,8 @@ impl Gateway {
         !is_walled(&who.principal) && self.alike(who).count() + who.elsewhere >= most
     }
 
-    /// The session that makes room for another one of this user. If they have as many as they may, it
-    /// is one whose device is away. If all users together have, it may be that of any device
+    /// The session that makes room for another one of this user. If they have as many as they may,
+    /// it is one whose device is away. If all users together have, it may be that of any device
     /// that reaches the portal alone.
     fn least_needed(&self, who: &Authenticated) -> Option<Slot> {
         let away = self.alike(who).filter(|session| session.is_detached());

@@ -317,8 +317,8 @@ fn hand_session(session: &Session, progress: &mut [BTreeMap<(Slot, u32), Progres
     }
 }
 
-/// The session's own limit for being idle. A stock WireGuard client comes back to a new session; one
-/// that does not has no keys, and would leave this one as it is.
+/// The session's own limit for being idle. A stock WireGuard client comes back to a new session;
+/// one that does not has no keys, and would leave this one as it is.
 fn idle_timeout(session: &Session) -> Option<Duration> {
     let silence = session.wireguard.map(|_| WIREGUARD_SILENCE);
     session.record.idle_timeout.into_iter().chain(silence).min()

@@ -1,7 +1,7 @@
 //! The addresses that the gateway has from now on, for the profiles of its clients (PROTOCOL §5.3).
 //!
-//! INVARIANT: a client that has not agreed on it is sent nothing. Weights alone are sent with the next
-//! epoch: all clients at once would be too many messages for what changes every few seconds.
+//! INVARIANT: a client that has not agreed on it is sent nothing. Weights alone are sent with the
+//! next epoch: all clients at once would be too many messages for what changes every few seconds.
 
 use super::{Effect, Gateway};
 use crate::control::{FEATURE_RENEWAL, List, MAX_GATEWAY_ADDRESSES, Message, Renewal, Text};

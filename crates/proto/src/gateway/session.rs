@@ -101,7 +101,8 @@ pub(super) struct Epoch {
     pub(super) confirmed: Option<Time>,
 }
 
-/// The outer form of a session that has no epochs: WireGuard's. Its keys are with the owner's peers.
+/// The outer form of a session that has no epochs: WireGuard's. Its keys are with the owner's
+/// peers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WireGuard {
     pub(super) endpoint: Option<Endpoint>,

@@ -163,7 +163,7 @@ fn a_session_that_exists_is_never_replaced() {
 }
 
 #[test]
-fn keys_and_store_come_before_the_answer() {
+fn keys_and_store_precede_the_answer() {
     let mut gateway = gateway(config(3));
     gateway.login(NOW, ConnectionId(1), who("ada", 1), &offer(2), secret()).unwrap();
     let first = effects(&mut gateway);
@@ -333,7 +333,7 @@ fn sessions_of_walled_devices_are_none_of_the_users() {
 }
 
 #[test]
-fn walled_devices_keep_nobody_out_of_a_full_gateway() {
+fn walled_devices_take_no_place_of_a_full_gateway() {
     let mut gateway = gateway(Config { max_sessions: 2, ..config(1) });
     let settings = ProfileSettings { network: Network::default(), max_sessions_per_user: 2 };
     let mut profiles = settings.clone().alone();
@@ -450,7 +450,7 @@ fn a_token_is_good_for_its_own_session_only() {
 }
 
 #[test]
-fn a_stolen_token_is_worth_nothing_and_stays_its_owners() {
+fn a_stolen_token_is_refused_and_stays_valid_for_its_owner() {
     let mut gateway = gateway(config(1));
     let ada = login(&mut gateway, 1, "ada", 1);
     heard(&mut gateway, NOW, 1);
@@ -627,7 +627,7 @@ fn a_new_epoch_takes_over_the_lanes_of_the_one_before() {
 }
 
 #[test]
-fn an_epoch_that_has_just_come_needs_no_wake() {
+fn a_new_epoch_needs_no_wake() {
     let mut gateway = gateway(config(2));
     login(&mut gateway, 1, "ada", 1);
     let slot = gateway.sessions().next().unwrap().slot;
@@ -677,7 +677,7 @@ fn messages_out_of_place_close_the_connection_only() {
 }
 
 #[test]
-fn a_new_network_is_told_to_those_it_concerns() {
+fn a_network_change_is_sent_to_affected_clients() {
     let mut gateway = gateway(config(1));
     login(&mut gateway, 1, "ada", 1);
     login(&mut gateway, 2, "bob", 2);
@@ -812,7 +812,7 @@ fn policy_and_principals_change_in_one_command_and_before_the_network_does() {
 }
 
 #[test]
-fn without_a_profile_nobody_logs_in_or_attaches() {
+fn logins_and_attaches_need_a_profile() {
     let mut gateway = gateway(config(1));
     let gone = crate::policy::Names::new().profile("gone");
     let nobody = Authenticated { principal: Principal::default().in_profile(gone), ..who("ann", 1) };

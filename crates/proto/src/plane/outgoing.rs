@@ -39,8 +39,8 @@ pub enum Outgoing {
     },
     /// A request that the peer probe the path.
     PathCheck(Slot),
-    /// [`BATCH_LEN`] probes of the path or replies to such, numbered from `id` on, to be sent as one
-    /// batch: [`Outgoing::parts`] has each.
+    /// [`BATCH_LEN`] probes of the path or replies to such, numbered from `id` on, to be sent as
+    /// one batch: [`Outgoing::parts`] has each.
     Batch {
         /// The session that it goes to.
         slot: Slot,

@@ -54,8 +54,8 @@ pub enum Opened {
         /// Length of the packet in bytes.
         len: usize,
     },
-    /// A packet that may not pass, as its sender is to know at once; the drop is counted already. It
-    /// stands at [`HEADER_LEN`].
+    /// A packet that may not pass, as its sender is to know at once; the drop is counted already.
+    /// It stands at [`HEADER_LEN`].
     Refused {
         /// The session that it came from.
         slot: Slot,

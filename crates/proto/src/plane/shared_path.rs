@@ -1,7 +1,7 @@
 //! State that the shards of an end share about a session's path. Confirmations that large datagrams
 //! arrive (PROTOCOL §13.2): one shard may receive large datagrams and another send the packet that
-//! confirms them, and one may receive the confirmation of what another has sent. And whether batches
-//! arrive (§9.4): one shard receives the report, all send.
+//! confirms them, and one may receive the confirmation of what another has sent. And whether
+//! batches arrive (§9.4): one shard receives the report, all send.
 //!
 //! All words are times that nothing else hangs on, so relaxed ordering is enough: a shard that sees
 //! an old one confirms twice, asks once more, or sends one more batch.

@@ -254,7 +254,7 @@ fn a_datagram_is_taken_for_a_sessions_only_from_where_its_peer_is() {
 }
 
 #[test]
-fn only_sessions_in_use_are_told_of_and_each_use_once() {
+fn activity_of_a_session_is_reported_once_per_use() {
     let mut net = Net::new(false);
     net.meet();
     net.gateway.take_activities();
@@ -522,7 +522,7 @@ fn new_groups_hold_for_a_session_that_is_open() {
 }
 
 #[test]
-fn a_source_of_somebody_else_is_dropped() {
+fn a_packet_with_the_source_of_another_client_is_dropped() {
     let mut net = Net::new(true);
     net.meet();
     for (from, to) in [(11, 200), (11, 10), (12, 11), (200, 11)] {
@@ -543,7 +543,7 @@ fn a_client_takes_only_what_is_for_it() {
 }
 
 #[test]
-fn what_a_clients_kernel_says_on_a_link_stays_there() {
+fn link_local_packets_of_a_client_are_dropped() {
     let mut net = Net::new(false);
     for (source, expected) in [
         ("10.0.0.10", Ok(slot(0))),
@@ -647,7 +647,7 @@ fn the_gateway_seals_with_a_new_epoch_once_it_was_heard() {
 }
 
 #[test]
-fn a_late_word_of_the_old_epoch_does_not_bring_it_back() {
+fn a_late_datagram_does_not_revive_the_old_epoch() {
     let mut net = Net::new(false);
     net.meet();
     let old = net.client_sends(ALICE, &[]);
@@ -792,7 +792,7 @@ fn a_gateway_drops_replies_that_it_has_not_asked_for() {
 }
 
 #[test]
-fn events_that_find_no_room_are_counted_and_told_later() {
+fn events_without_room_are_counted_and_reported_later() {
     let mut net = Net::new(false);
     // No owner takes events, and others have filled the queue.
     let other = Event::RekeyDue { slot: slot(9), epoch: 1 };

@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_small_probe_went_behind_is_lost_only_if_the_next_one_is_answered() {
+    fn a_probe_without_a_small_one_is_lost_if_the_next_is_answered() {
         // Whether the small probes of these rounds are answered; the first round has none.
         let cases: [(&[bool], bool); 3] = [
             (&[false, false, false], false),
@@ -532,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_comes_a_round_late_counts() {
+    fn a_probe_answer_one_round_late_counts() {
         let (mut path, mut now) = found(1472);
         path.on_loss_suspected(now);
         let first = round(&mut path, now)[0];

@@ -82,7 +82,7 @@ fn polling_begins_when_half_of_the_last_waits_ended_in_time() {
 }
 
 #[test]
-fn a_packet_that_comes_in_time_is_found_by_polling() {
+fn a_packet_within_the_limit_is_found_by_polling() {
     let mut waits = Waits::in_time(REMEMBERED);
     (0..5).for_each(|_| waits.look(QUICK));
     assert!(waits.poll.is_polling());
@@ -114,7 +114,7 @@ fn polling_ends_after_the_limit_and_is_right_again_with_the_next_waits() {
 }
 
 #[test]
-fn a_core_that_others_need_is_left_to_them_for_a_growing_pause() {
+fn polling_pauses_ever_longer_while_others_need_the_core() {
     let mut waits = Waits::in_time(REMEMBERED);
     let mut pause = FIRST_PAUSE;
     for turn in 1..=20 {

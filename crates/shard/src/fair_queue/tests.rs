@@ -63,7 +63,7 @@ fn a_flow_with_many_entries_gets_no_more_than_one_with_few() {
 }
 
 #[test]
-fn a_flow_that_comes_anew_is_served_at_once() {
+fn a_new_flow_is_served_at_once() {
     let mut queue = queue();
     for flow in 0..100 {
         for _ in 0..10 {
@@ -76,7 +76,7 @@ fn a_flow_that_comes_anew_is_served_at_once() {
 }
 
 #[test]
-fn a_small_flow_goes_before_long_entries_of_others_that_come_anew_too() {
+fn a_small_new_flow_precedes_long_entries_of_other_new_flows() {
     let mut queue = queue();
     for flow in 0..10 {
         queue.push(flow, (flow, 5 * QUANTUM), of_cost(5 * QUANTUM));
@@ -95,7 +95,7 @@ fn a_small_flow_goes_before_long_entries_of_others_that_come_anew_too() {
 }
 
 #[test]
-fn a_flow_that_always_comes_anew_does_not_keep_the_others_waiting() {
+fn a_flow_that_is_always_new_does_not_starve_others() {
     let mut queue = queue();
     for flow in 0..4 {
         for _ in 0..100 {
@@ -137,7 +137,7 @@ fn turns_are_longer_the_fewer_flows_share_a_round() {
 }
 
 #[test]
-fn a_flow_that_comes_and_goes_waits_for_nobody_until_it_has_had_its_part() {
+fn an_intermittent_flow_is_served_first_up_to_its_share() {
     let mut queue = filled(128 * QUANTUM, 7, 300);
     serve(&mut queue, 160 * QUANTUM);
     let comes = |queue: &mut FairQueue<_>| {
@@ -152,7 +152,7 @@ fn a_flow_that_comes_and_goes_waits_for_nobody_until_it_has_had_its_part() {
 }
 
 #[test]
-fn one_that_comes_anew_with_much_is_served_for_a_turn_behind_small_ones_and_before_the_old() {
+fn a_large_new_flow_gets_one_turn_between_small_and_old_ones() {
     let mut queue = filled(128 * QUANTUM, 6, 100);
     serve(&mut queue, 130 * QUANTUM);
     fill(&mut queue, 8, 100);

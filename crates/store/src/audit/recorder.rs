@@ -23,8 +23,8 @@ use vpnd_sys::port_blocks::PortBlocks;
 const QUEUE: usize = 16_384;
 /// Events of one transaction.
 const BATCH: usize = 512;
-/// Events of this time share a transaction: each costs a trip to the disk, and writes pages that many
-/// events change.
+/// Events of this time share a transaction: each costs a trip to the disk, and writes pages that
+/// many events change.
 const GATHERED: Duration = Duration::from_millis(10);
 const HEARTBEAT: Duration = Duration::from_secs(HEARTBEAT_S);
 /// Limit for the wait at the end.

@@ -58,7 +58,7 @@ fn who(file: &AuditFile, last: u8, at_s: u64) -> Option<String> {
 }
 
 #[test]
-fn an_address_leads_to_whoever_had_it_at_that_time() {
+fn an_address_leads_to_its_holder_at_that_time() {
     let (_dir, path, mut file) = file();
     let events =
         [began(1, "ann", 2, 1000), ended(1, 2000), began(2, "bob", 2, 3000), began(3, "cat", 3, 1500)];
@@ -207,7 +207,7 @@ fn a_time_that_is_not_covered_is_known() {
 }
 
 #[test]
-fn what_the_store_has_decides_which_sessions_go_on() {
+fn the_store_decides_which_recorded_sessions_continue() {
     let (_dir, _, mut file) = file();
     file.record(&[began(1, "ann", 2, 1000), began(2, "bob", 3, 1000), began(3, "cat", 4, 1000)]).unwrap();
     let open = file.open_sessions().unwrap();
@@ -313,7 +313,7 @@ fn personal_fields_are_erased_one_by_one_and_from_the_disk() {
 }
 
 #[test]
-fn runs_go_with_the_records_of_their_time_whether_they_ended_or_were_killed() {
+fn runs_are_erased_with_the_records_of_their_time() {
     let (_dir, _, mut file) = file();
     let since = |file: &AuditFile| answer(file, 2, 2000 * DAY_S).since_s;
     let killed = file.begin_run(1000, None).unwrap();
@@ -333,7 +333,7 @@ fn runs_go_with_the_records_of_their_time_whether_they_ended_or_were_killed() {
 }
 
 #[test]
-fn erasing_goes_in_steps_and_an_hour_ahead_changes_nothing() {
+fn erasing_runs_in_steps_and_tolerates_an_hour_of_clock_error() {
     let (_dir, _, mut file) = file();
     let sessions: Vec<Event> = (0..1200_u16)
         .flat_map(|n| {

@@ -1,5 +1,5 @@
-//! Questions who had an address: what may be asked, what is recorded of it, and why an answer may be
-//! wrong.
+//! Questions who had an address: what may be asked, what is recorded of it, and why an answer may
+//! be wrong.
 //!
 //! INVARIANT: a question is on the disk, with its reason and with who asks, before it is answered.
 

@@ -167,8 +167,8 @@ pub(crate) fn a_name_belongs_to_one_subject_and_a_new_name_ends_the_sessions_of_
     assert_eq!((revocation.name.as_str(), revocation.cause), ("alice", RevocationCause::Renamed));
 }
 
-/// Security: or the source could free the name of a user who is disabled here, and let it in for another
-/// subject.
+/// Security: or the source could free the name of a user who is disabled here, and let it in for
+/// another subject.
 pub(crate) fn who_may_not_log_in_keeps_the_name(stand: &dyn Stand) {
     let store = stand.open();
     let renamed = || store.refresh_external(&external("u1", "alice.b", &["lab"]), 5000).unwrap();

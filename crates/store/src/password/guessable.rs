@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_tried_first_is_refused_however_it_is_written() {
+    fn frequent_passwords_are_refused_in_any_spelling() {
         for bad in [
             "password",
             "PassWord",

@@ -1,8 +1,8 @@
 //! The format of a database's tables, and how they are added to.
 //!
-//! A vpnd works on tables of one format alone. What a later vpnd needs beyond them is added in steps,
-//! which the first gateway that has them takes at its start; those of an earlier vpnd go on meanwhile,
-//! and may start again.
+//! A vpnd works on tables of one format alone. What a later vpnd needs beyond them is added in
+//! steps, which the first gateway that has them takes at its start; those of an earlier vpnd go on
+//! meanwhile, and may start again.
 //!
 //! INVARIANT: a vpnd without a step neither reads nor fills what the step adds, so this is tables,
 //! columns with a default and indexes. What can't be added so is another format.
@@ -14,8 +14,8 @@ use super::trouble::{Fault, Trouble};
 
 /// The format of the tables.
 pub(super) const FORMAT: u64 = 6;
-/// The steps since then, in order. Each takes moments: a gateway has ten seconds for all, and others
-/// wait.
+/// The steps since then, in order. Each takes moments: a gateway has ten seconds for all, and
+/// others wait.
 pub(super) const STEPS: &[&str] = &[
     "ALTER TABLE format ADD COLUMN step BIGINT NOT NULL DEFAULT 0",
     "DROP INDEX users_expiry;
@@ -34,7 +34,8 @@ pub(super) fn tables() -> String {
     )
 }
 
-/// Refuses a database without tables of vpnd, or of another format; how many steps were taken there.
+/// Refuses a database without tables of vpnd, or of another format; how many steps were taken
+/// there.
 pub(super) async fn check(client: &Client) -> Result<usize, Fault> {
     // Not `to_regclass`: within a transaction it may remember that there was none before another's.
     let sql = "SELECT EXISTS (SELECT FROM pg_tables WHERE schemaname = 'vpnd' AND tablename = 'format')";
@@ -57,8 +58,8 @@ pub(super) async fn check(client: &Client) -> Result<usize, Fault> {
     .into())
 }
 
-/// Takes those of `steps` that the database lacks, all or none. Another gateway may do so at the same
-/// time: one finds that it is done.
+/// Takes those of `steps` that the database lacks, all or none. Another gateway may do so at the
+/// same time: one finds that it is done.
 pub(super) async fn bring_up(client: &Client, steps: &[&str]) -> Result<(), Fault> {
     if check(client).await? >= steps.len() {
         return Ok(());

@@ -2,11 +2,13 @@
 //! took over from it.
 //!
 //! A server may also have less than it had acknowledged: a standby took over that lacked the last
-//! changes, or a backup was restored. A gateway notices by the mark of the last change that it has made.
+//! changes, or a backup was restored. A gateway notices by the mark of the last change that it has
+//! made.
 //!
 //! INVARIANT: all connections lead to servers of one history, that of the connection for changes;
-//! after a gateway has worked on one, it goes back to none before it. In a fleet no address is leased
-//! after a loss until all gateways have had time to end the sessions that the database lacks.
+//! after a gateway has worked on one, it goes back to none before it. In a fleet no address is
+//! leased after a loss until all gateways have had time to end the sessions that the database
+//! lacks.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -21,8 +23,8 @@ use super::trouble::Trouble;
 const FILE_NAME: &str = "database.history";
 const MAX_FILE: u64 = 160;
 
-/// Time for the gateways of a fleet to connect to a server that took over or was restored, and to end the
-/// sessions that it lacks.
+/// Time for the gateways of a fleet to connect to a server that took over or was restored, and to
+/// end the sessions that it lacks.
 pub(super) const SETTLING: Duration = Duration::from_secs(10);
 /// The last change is remembered beyond the end of the process this often.
 const KEEP_INTERVAL: Duration = Duration::from_secs(30);
@@ -196,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gateway_goes_back_to_no_earlier_history() {
+    fn a_gateway_returns_to_no_earlier_database_history() {
         let directory = tempfile::tempdir().unwrap();
         let [first, second] = [1, 2].map(|timeline| History { system: 7, timeline });
         let gateway = Histories::of_state_dir(directory.path(), true);

@@ -1,17 +1,17 @@
 //! The holders of a database: one gateway or those of a fleet, and of each one start runs.
 //!
-//! A row in `holder` names a gateway and its start. A start holds an advisory lock for as long as its
-//! connection for changes lives, and the server ends that within seconds of the machine's end. The
-//! lock is gone for a moment, too, when the server starts again or another one takes over; so a row
-//! is a leftover only after its lock was free for a while ([`FREE_BEFORE`]), unless the next start
-//! is of the same running system, which is no copy of it. The processes of one start share its
-//! instance: in an upgrade both auth processes work.
+//! A row in `holder` names a gateway and its start. A start holds an advisory lock for as long as
+//! its connection for changes lives, and the server ends that within seconds of the machine's end.
+//! The lock is gone for a moment, too, when the server starts again or another one takes over; so a
+//! row is a leftover only after its lock was free for a while ([`FREE_BEFORE`]), unless the next
+//! start is of the same running system, which is no copy of it. The processes of one start share
+//! its instance: in an upgrade both auth processes work.
 //!
-//! A second gateway joins only where `fleet` has the id that it is configured with; the id is that of
-//! a gateway that has the database alone.
+//! A second gateway joins only where `fleet` has the id that it is configured with; the id is that
+//! of a gateway that has the database alone.
 //!
-//! INVARIANT: each change locks the row of `fleet` and finds its own gateway in `holder`, and its own
-//! start if it is a gateway's, or changes nothing.
+//! INVARIANT: each change locks the row of `fleet` and finds its own gateway in `holder`, and its
+//! own start if it is a gateway's, or changes nothing.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -59,8 +59,8 @@ pub(super) const RAISE: &str = "UPDATE fleet SET generation = $1 WHERE generatio
 pub struct Holder {
     /// The identity in its state directory.
     pub gateway: [u8; 16],
-    /// The start of it; all starts on one running system share the second half. `None` for a command
-    /// of an administrator.
+    /// The start of it; all starts on one running system share the second half. `None` for a
+    /// command of an administrator.
     pub instance: Option<[u8; 16]>,
     /// The id of its fleet, if it is to share the database. A command has it if it only looks.
     pub fleet: Option<String>,
@@ -200,7 +200,8 @@ impl Holder {
             let _ = write!(gateway, "{byte:02x}");
         }
         client.batch_execute(&format::begin_alone()).await?;
-        // A start before this one was killed, and the server has finished meanwhile what that one wanted.
+        // A start before this one was killed, and the server has finished meanwhile what that one
+        // wanted.
         match format::check(client).await {
             Err(Fault::Trouble(Trouble::Empty)) => {}
             found => {
@@ -217,8 +218,8 @@ impl Holder {
         Ok(())
     }
 
-    /// Makes a database this gateway's that was the one's of this name, which must not run: it waits
-    /// until that one could have come back from an outage.
+    /// Makes a database this gateway's that was the one's of this name, which must not run: it
+    /// waits until that one could have come back from an outage.
     pub(super) async fn adopt(&self, client: &Client, from: &str) -> Result<(), Fault> {
         format::check(client).await?;
         loop {
@@ -335,8 +336,8 @@ pub(super) fn is_made(session: &Session, mark: &Mark) -> Result<bool, SqlError> 
     Ok(found.iter().next().is_some())
 }
 
-/// Whether the database lacks a change that it had acknowledged, and so all later ones; generations go
-/// on from the latest that are known. The transaction has locked the row that changes lock.
+/// Whether the database lacks a change that it had acknowledged, and so all later ones; generations
+/// go on from the latest that are known. The transaction has locked the row that changes lock.
 async fn is_lost(client: &Client, last: &Mark) -> Result<bool, Fault> {
     let as_integer = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     let row = client.query_one(IS_LOST, &[&last.mark.as_slice(), &as_integer(last.number)]).await?;

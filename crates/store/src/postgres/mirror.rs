@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_before_takes_the_place_of_nothing_newer() {
+    fn a_stale_read_replaces_no_newer_entry() {
         let mirror = Mirror::default();
         let session = session_of(UserId([1; 16]), 1);
         mirror.found(mirror.before(), session.id, Some(&session));

@@ -164,7 +164,7 @@ fn a_copy_of_a_gateway_does_not_take_the_database_in_an_outage() {
 }
 
 #[test]
-fn what_a_restored_database_should_not_have_goes_as_the_documents_say() {
+fn the_documented_cleanup_of_a_restored_database_works() {
     let database = some!(InDatabase::new());
     let documents = include_str!("../../../../docs/DATABASE.md");
     let truncate = documents.split('\'').find(|part| part.starts_with("TRUNCATE")).unwrap();
@@ -304,7 +304,7 @@ fn a_change_that_a_crash_undoes_is_not_acknowledged() {
 }
 
 #[test]
-fn a_server_that_does_not_say_leaves_it_uncertain() {
+fn a_commit_is_uncertain_if_the_server_stays_silent() {
     let database = some!(InDatabase::new());
     let left = Arc::new(AtomicU32::new(0));
     let name = database.name.clone();
@@ -348,7 +348,7 @@ fn defaults_of_the_server_change_nothing() {
 }
 
 #[test]
-fn sessions_go_on_while_the_database_is_away() {
+fn sessions_continue_while_the_database_is_unreachable() {
     let mut cluster = some!(Cluster::start("127.0.0.1", |path| std::process::Command::new(path), ""));
     let database = InDatabase::on(&cluster);
     let store = database.gateway();

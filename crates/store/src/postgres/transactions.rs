@@ -1,5 +1,5 @@
-//! The transactions of one process in its database: how each begins and ends, and what is known of a
-//! change whose connection was lost.
+//! The transactions of one process in its database: how each begins and ends, and what is known of
+//! a change whose connection was lost.
 //!
 //! INVARIANT: a change is acknowledged after the server has said that it is committed. After a
 //! connection was lost in between the server is asked, and nothing but its answer counts.

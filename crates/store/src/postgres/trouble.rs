@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_several_hosts_the_most_helpful_trouble_is_told() {
+    fn the_most_helpful_error_of_several_hosts_is_reported() {
         let away = || Trouble::Unreachable("refused".to_owned());
         let login = || Trouble::Credentials("no entry".to_owned());
         let combined = |troubles: &[Trouble]| {

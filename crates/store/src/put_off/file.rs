@@ -1,8 +1,9 @@
-//! The file of a state directory in which changes wait for the store, and for a fleet's other gateways.
+//! The file of a state directory in which changes wait for the store, and for a fleet's other
+//! gateways.
 //!
-//! A command may write it while the auth process has it open. INVARIANT: a change of it is on the disk once
-//! it is made. A damaged file is set aside and stays so until the store has lost all sessions that it may
-//! have been about.
+//! A command may write it while the auth process has it open. INVARIANT: a change of it is on the
+//! disk once it is made. A damaged file is set aside and stays so until the store has lost all
+//! sessions that it may have been about.
 
 use std::fs::{self, File};
 use std::io;
@@ -42,8 +43,8 @@ struct Opened {
 type FileId = (u64, u64);
 
 impl PutOffFile {
-    /// The file of the store at `store`, which another process may have left. Nothing is opened before it is
-    /// needed.
+    /// The file of the store at `store`, which another process may have left. Nothing is opened
+    /// before it is needed.
     pub(super) fn beside(store: &Path) -> Self {
         let [path, damaged] = ["db.put-off", "db.put-off.damaged"].map(|end| store.with_extension(end));
         let is_left = path.exists() || damaged.exists();

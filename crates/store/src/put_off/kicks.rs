@@ -1,11 +1,11 @@
-//! Users who are kicked or disabled at all gateways of a fleet, on their way to the store and to the other
-//! gateways.
+//! Users who are kicked or disabled at all gateways of a fleet, on their way to the store and to
+//! the other gateways.
 //!
 //! A command leaves a kick here and reads what has become of it, for neither depends on the store's
-//! server. The auth process has the other gateways carry it out, and the store. So it does with a user who
-//! is disabled while the store can't be written: INVARIANT: such a user is disabled at this gateway until
-//! the store has that, whichever gateway it was ordered at. A kick is on the disk before it is
-//! acknowledged, and stays until the store has it.
+//! server. The auth process has the other gateways carry it out, and the store. So it does with a
+//! user who is disabled while the store can't be written: INVARIANT: such a user is disabled at
+//! this gateway until the store has that, whichever gateway it was ordered at. A kick is on the
+//! disk before it is acknowledged, and stays until the store has it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,10 +25,11 @@ use crate::{
 
 /// Kicks that are read at once, as many as there may be orders to all gateways.
 const MAX_KICKS: u64 = 256;
-/// A user whom another gateway has disabled and no store knows is kept out for this long, seconds: that
-/// gateway may know the user's source.
+/// A user whom another gateway has disabled and no store knows is kept out for this long, seconds:
+/// that gateway may know the user's source.
 const UNKNOWN_FOR_S: u64 = 86_400;
-/// Time after which the store is asked for that user again, seconds: in the first minute, and later.
+/// Time after which the store is asked for that user again, seconds: in the first minute, and
+/// later.
 const UNKNOWN_AGAIN_S: [u64; 2] = [10, 60];
 /// Time for the auth process to have other gateways know of a kick, seconds. Then the store has it,
 /// whether they do or not.
@@ -45,8 +46,8 @@ pub struct Kick {
     pub at_s: u64,
     /// Whether the user is disabled, too.
     pub is_disable: bool,
-    /// The source of users to which the name of one who is disabled belongs: a user of it may not have been
-    /// here yet.
+    /// The source of users to which the name of one who is disabled belongs: a user of it may not
+    /// have been here yet.
     pub source: Option<String>,
 }
 
@@ -109,14 +110,14 @@ impl Kicks {
         Self::new(Arc::new(PutOffFile::beside(&state_dir.join(vpnd_config::STORE_FILE_NAME))))
     }
 
-    /// Leaves a kick for the auth process, which a user who is disabled by it need not wait for if this is
-    /// that process.
+    /// Leaves a kick for the auth process, which a user who is disabled by it need not wait for if
+    /// this is that process.
     pub fn leave(&self, kick: &Kick) -> Result<(), StoreError> {
         self.add(kick, None)
     }
 
-    /// Keeps that another gateway has disabled a user, at this time of the clock of sessions. It holds while
-    /// this process runs even if that can't be kept.
+    /// Keeps that another gateway has disabled a user, at this time of the clock of sessions. It
+    /// holds while this process runs even if that can't be kept.
     pub fn take(&self, kick: &Kick, steady_s: u64) -> Result<(), StoreError> {
         self.disabled.lock().unkept.insert(kick.id, (kick.clone(), steady_s));
         self.add(kick, Some(steady_s))
@@ -154,8 +155,8 @@ impl Kicks {
         Ok(names.any(|held| held == name))
     }
 
-    /// Gives the kicks that were left since the last call their time by the clock of sessions, and has them
-    /// hold if they disable users. Others are not found below.
+    /// Gives the kicks that were left since the last call their time by the clock of sessions, and
+    /// has them hold if they disable users. Others are not found below.
     pub fn see(&self, clocks: Clocks) -> Result<(), StoreError> {
         let unkept = self.disabled.lock().unkept.clone();
         unkept.values().try_for_each(|(kick, steady_s)| self.add(kick, Some(*steady_s)))?;
@@ -175,9 +176,9 @@ impl Kicks {
         Ok(())
     }
 
-    /// The kicks of this gateway that some other one has not confirmed, or that are not carried out here,
-    /// the newest first, some hundreds at most: a gateway that is off for long keeps none of these from the
-    /// others.
+    /// The kicks of this gateway that some other one has not confirmed, or that are not carried out
+    /// here, the newest first, some hundreds at most: a gateway that is off for long keeps none of
+    /// these from the others.
     pub fn unconfirmed(&self) -> Result<Vec<SeenKick>, StoreError> {
         let which = "is_own = 1 AND (is_disable = 1 AND here IS NULL OR
                      (SELECT count(*) = 0 OR count(*) > count(ended) FROM confirmations WHERE kick = id))
@@ -245,8 +246,8 @@ impl Kicks {
     }
 
     /// Makes those of the kicks that the store does not have of which other gateways know, or which
-    /// are older than the time for that, and those of other gateways if it `writes_others`; how many they
-    /// were. The store has one who is disabled also if it was told by another gateway.
+    /// are older than the time for that, and those of other gateways if it `writes_others`; how
+    /// many they were. The store has one who is disabled also if it was told by another gateway.
     pub(crate) fn write(
         &self,
         store: &impl Database,
@@ -317,8 +318,8 @@ fn disabled_in(kicks: &Connection) -> sql::Result<BTreeMap<[u8; 16], String>> {
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
-/// Has the store make a kick that is due; how many sessions it ends there, or `None` if it is not due and
-/// the store does not have it.
+/// Has the store make a kick that is due; how many sessions it ends there, or `None` if it is not
+/// due and the store does not have it.
 fn make(
     store: &impl Database,
     seen: &SeenKick,
@@ -366,8 +367,8 @@ fn disable(store: &impl Database, seen: &SeenKick, clocks: Clocks) -> Result<Opt
     Ok(Some(devices.iter().filter(|device| device.session.is_some()).count() as u64))
 }
 
-/// Ends the sessions that a user had at the time of the kick, and has the WireGuard devices of that time
-/// stay out until they are renewed; how many sessions there were.
+/// Ends the sessions that a user had at the time of the kick, and has the WireGuard devices of that
+/// time stay out until they are renewed; how many sessions there were.
 fn end_sessions(store: &impl Database, seen: &SeenKick, clocks: Clocks) -> Result<u64, StoreError> {
     let SeenKick { kick, steady_s, .. } = seen;
     let Some(user) = store.user(&kick.user)? else { return Ok(0) };
@@ -461,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kick_that_comes_late_to_the_store_ends_no_later_session() {
+    fn a_late_kick_ends_no_later_session() {
         let directory = tempfile::tempdir().unwrap();
         let store = Sqlite::open_or_create(&directory.path().join("vpnd.db")).unwrap();
         let user = store.add_user(&NewUser::new("ann", PasswordHash::new("x".to_owned())), 1_000).unwrap();
@@ -548,7 +549,7 @@ mod tests {
     }
 
     #[test]
-    fn of_disabling_and_enabling_the_store_has_what_was_done_last_or_disabled() {
+    fn the_later_of_disabling_and_enabling_wins_or_disabling() {
         let directory = tempfile::tempdir().unwrap();
         let store = with_ann(&directory);
         // An earlier one is another one.
@@ -569,7 +570,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_of_a_source_who_was_never_here_is_disabled() {
+    fn a_source_user_without_a_record_is_disabled() {
         let directory = tempfile::tempdir().unwrap();
         let store = with_ann(&directory);
         let bob = |source: Option<&str>, id| Kick {
@@ -592,7 +593,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_whom_no_store_knows_is_asked_for_less_and_less() {
+    fn queries_for_a_user_that_no_store_knows_back_off() {
         let directory = tempfile::tempdir().unwrap();
         let store = with_ann(&directory);
         store.kicks().take(&Kick { user: "bob".to_owned(), ..disable(1, 4_990) }, 4_000).unwrap();
@@ -609,7 +610,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_another_gateway_has_disabled_stays_out_though_that_can_not_be_kept() {
+    fn a_user_disabled_by_another_gateway_stays_out_without_a_disk() {
         let directory = tempfile::tempdir().unwrap();
         let store = with_ann(&directory);
         let file = directory.path().join("vpnd.db.put-off");

@@ -86,7 +86,7 @@ fn walled_s(store: &Sqlite, number: u8) -> Option<u64> {
 }
 
 #[test]
-fn sessions_go_on_while_another_process_holds_the_store() {
+fn sessions_continue_while_another_process_holds_the_store() {
     let directory = tempfile::tempdir().unwrap();
     let (store, user, other) = store(directory.path());
     hold(&other);
@@ -111,7 +111,7 @@ fn sessions_go_on_while_another_process_holds_the_store() {
 }
 
 #[test]
-fn what_was_put_off_survives_the_process() {
+fn deferred_changes_survive_the_process() {
     let directory = tempfile::tempdir().unwrap();
     let (first, _, other) = store(directory.path());
     hold(&other);
@@ -127,7 +127,7 @@ fn what_was_put_off_survives_the_process() {
 }
 
 #[test]
-fn nothing_older_takes_the_place_of_what_is_in_the_store() {
+fn deferred_changes_replace_nothing_newer_in_the_store() {
     let directory = tempfile::tempdir().unwrap();
     let (store, _, other) = store(directory.path());
     hold(&other);
@@ -254,7 +254,8 @@ fn handshakes_go_on_while_another_process_holds_the_store_and_none_is_forgotten(
     assert!(began.elapsed() < crate::sqlite::connections::BUSY_TIMEOUT, "a device waits for it");
     assert_eq!(latest(&store, 2), [Some([5; 12]), Some([3; 12])]);
     assert_eq!(latest_of_all(&store), [Some([5; 12]), None]);
-    // The state after a kill: another process reads it, before the store is caught up and after that.
+    // The state after a kill: another process reads it, before the store is caught up and after
+    // that.
     drop(store);
     let store = Sqlite::open(&directory.path().join("vpnd.db")).unwrap();
     assert_eq!(latest(&store, 2), [Some([5; 12]), Some([3; 12])]);
@@ -276,7 +277,7 @@ const BROKEN: &str =
 const MENDED: &str = "DROP TRIGGER no_end; DROP TRIGGER no_wall";
 
 #[test]
-fn what_the_store_does_not_keep_survives_the_process_and_holds_nothing_up() {
+fn changes_rejected_by_the_store_survive_the_process_without_blocking() {
     let directory = tempfile::tempdir().unwrap();
     let (store, user, other) = store(directory.path());
     add_devices(&store, [2, 3]);
@@ -307,7 +308,7 @@ fn what_the_store_does_not_keep_survives_the_process_and_holds_nothing_up() {
 }
 
 #[test]
-fn what_nothing_keeps_is_not_acknowledged_and_holds_while_the_process_runs() {
+fn an_unkept_change_is_not_acknowledged_but_holds_in_this_process() {
     let directory = tempfile::tempdir().unwrap();
     let (store, _, other) = store(directory.path());
     add_devices(&store, [2, 3]);

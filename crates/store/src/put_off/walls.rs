@@ -16,7 +16,8 @@ pub(crate) struct Walls {
 }
 
 impl Walls {
-    /// Since when the sessions of a device are not valid, as the store found it after this was read.
+    /// Since when the sessions of a device are not valid, as the store found it after this was
+    /// read.
     pub(crate) fn of(&self, FoundDevice { device, has_session, .. }: &FoundDevice) -> Option<u64> {
         self.kept(device).or_else(|| (self.are_lost && *has_session).then(wall_s))
     }

@@ -3,8 +3,8 @@
 //! Invariants: a name belongs to one subject at a time, since sessions, policy and revocations go
 //! by it; a subject that gets another name loses its sessions, which a revocation by name would not
 //! find any more; a user who may not log in keeps the name, which another subject would have
-//! otherwise, and be let in by it; a user whose time is over is revoked once for each such end, by whichever process
-//! looks first.
+//! otherwise, and be let in by it; a user whose time is over is revoked once for each such end, by
+//! whichever process looks first.
 
 use vpnd_proto::session::DeviceId;
 

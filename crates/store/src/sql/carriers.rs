@@ -1,7 +1,7 @@
 //! Which gateway carries a session, in SQL.
 //!
-//! INVARIANT: a gateway changes a session only while it is the carrier. In the embedded store, which
-//! has one gateway, all of this has no effect.
+//! INVARIANT: a gateway changes a session only while it is the carrier. In the embedded store,
+//! which has one gateway, all of this has no effect.
 
 use vpnd_proto::session::SessionId;
 
@@ -24,8 +24,8 @@ pub(crate) fn next_generation(t: &Transaction<'_>) -> Result<u64> {
 const COUNTS: &str = "NOT EXISTS (SELECT 1 FROM wireguard_devices w
     WHERE w.user_id = s.user_id AND w.device = s.device AND w.walled_s IS NOT NULL)";
 
-/// A session of this device is about to begin at this gateway. If its user has as many as they may, a
-/// client's makes room that is away from another gateway.
+/// A session of this device is about to begin at this gateway. If its user has as many as they may,
+/// a client's makes room that is away from another gateway.
 pub(crate) fn make_room(
     t: &Transaction<'_>,
     gateway: [u8; 16],
@@ -59,8 +59,8 @@ pub(crate) fn make_room(
 }
 
 /// More of a condition for a new session, whose user and device are the second and the third
-/// parameter and which begins at the sixth: that the user has room for it at all gateways, and what is
-/// to be added to its parameters.
+/// parameter and which begins at the sixth: that the user has room for it at all gateways, and what
+/// is to be added to its parameters.
 pub(crate) fn has_room(t: &Transaction<'_>, most: Option<u64>, number: usize) -> (String, Vec<Value>) {
     let (Some(gateway), Some(most)) = (t.gateway(), most) else { return (String::new(), Vec::new()) };
     // A client that is away from this gateway makes room here, or has made it.
@@ -133,8 +133,8 @@ pub(crate) fn end(t: &Transaction<'_>, session: SessionId) -> Result<()> {
     t.execute(sql, params![session.0, gateway]).map(drop)
 }
 
-/// Moves sessions to this gateway that are not over and still have these generations; their new one,
-/// which no other session has.
+/// Moves sessions to this gateway that are not over and still have these generations; their new
+/// one, which no other session has.
 pub(crate) fn move_here(
     t: &Transaction<'_>,
     gateway: [u8; 16],
@@ -187,7 +187,8 @@ fn elsewhere_from_row(row: &Row<'_>) -> Result<Elsewhere> {
 /// These are over: their gateways drop them.
 pub(crate) fn take_away(t: &Transaction<'_>, sessions: &[Elsewhere]) -> Result<()> {
     for Elsewhere { session, gateway, address } in sessions {
-        // The gateway may have a later generation than the database, which may have lost its last move.
+        // The gateway may have a later generation than the database, which may have lost its last
+        // move.
         let sql = "INSERT INTO leaving (gateway, session, generation, address)
                    SELECT ?, ?, generation, ? FROM fleet WHERE true
                    ON CONFLICT (gateway, session, address) DO UPDATE SET generation = excluded.generation";

@@ -60,7 +60,8 @@ pub(crate) trait Database: Send + Sync {
     /// Keeps that a device was walled, or puts that off.
     fn wall_device(&self, wall: Wall) -> Result<(), StoreError>;
 
-    /// Changes that were put off. Walls and timestamps are to be read there before the store is read.
+    /// Changes that were put off. Walls and timestamps are to be read there before the store is
+    /// read.
     fn put_off(&self) -> &PutOff;
 
     /// The user, who may not log in if they are disabled by a kick that was put off.

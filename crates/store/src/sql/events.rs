@@ -53,8 +53,8 @@ pub(crate) fn forget_until(t: &Transaction<'_>, seq: u64) -> Result<()> {
     t.execute("DELETE FROM revocations WHERE seq <= ?", [seq]).map(drop)
 }
 
-/// The number of the last revocation that was forgotten while another gateway may not have carried it
-/// out.
+/// The number of the last revocation that was forgotten while another gateway may not have carried
+/// it out.
 pub(crate) fn last_forgotten(c: &Connection) -> Result<u64> {
     match c.dialect() {
         Dialect::Sqlite => Ok(0),

@@ -101,8 +101,8 @@ pub(crate) fn move_here(
     Ok(moved.into_iter().map(|(record, _)| record).collect())
 }
 
-/// Those of these sessions whose carriers have them since this generation, or all; with each, whether this
-/// gateway carries it.
+/// Those of these sessions whose carriers have them since this generation, or all; with each,
+/// whether this gateway carries it.
 fn carried(
     c: &Connection,
     ids: &[SessionId],
@@ -150,15 +150,16 @@ pub(crate) fn all(c: &Connection) -> Result<Vec<SessionRecord>> {
     c.statement(&sql).query_all(params, session_from_row)
 }
 
-/// More of a condition, by which no other gateway carries the session of a column, and what is to be
-/// added to its parameters, which it numbers from `number` on.
+/// More of a condition, by which no other gateway carries the session of a column, and what is to
+/// be added to its parameters, which it numbers from `number` on.
 fn here(c: &Connection, session: &str, number: usize, mut params: Vec<Value>) -> (String, Vec<Value>) {
     let Some(gateway) = c.gateway() else { return (String::new(), params) };
     params.extend(params![gateway]);
     (format!(" AND {}", carriers::not_elsewhere(session, &format!("?{number}"))), params)
 }
 
-/// New tokens of sessions, and their epochs; whether each is there. Of two for one session the later epoch counts.
+/// New tokens of sessions, and their epochs; whether each is there. Of two for one session the
+/// later epoch counts.
 pub(crate) fn set_tokens(t: &Transaction<'_>, all: &[(SessionId, Tokens, u32)]) -> Result<Vec<bool>> {
     let mut newest = BTreeMap::new();
     for (id, tokens, epoch) in all {
@@ -174,8 +175,8 @@ pub(crate) fn set_tokens(t: &Transaction<'_>, all: &[(SessionId, Tokens, u32)]) 
         let fresh = tokens.fresh().map(|fresh| *fresh.as_bytes());
         [id.0.value(), tokens.settled().as_bytes().value(), fresh.value(), epoch.value()]
     }));
-    // Another process may have had newer ones before those that were put off here. Nor may a gateway change
-    // any that has lost the session.
+    // Another process may have had newer ones before those that were put off here. Nor may a
+    // gateway change any that has lost the session.
     let (condition, gateway) = match t.gateway() {
         Some(gateway) => (format!(" AND {}", carriers::not_elsewhere("sessions.id", "?")), params![gateway]),
         None => (String::new(), Vec::new()),

@@ -175,8 +175,8 @@ macro_rules! params {
 }
 pub(crate) use params;
 
-/// Rows of parameters for `VALUES`: their marks, and the values in their order. There are as many rows as a
-/// power of two, the last ones alike: statements differ little, so that few are prepared.
+/// Rows of parameters for `VALUES`: their marks, and the values in their order. There are as many
+/// rows as a power of two, the last ones alike: statements differ little, so that few are prepared.
 ///
 /// # Panics
 /// If there is no row.

@@ -1,9 +1,9 @@
 //! Changes that are committed together: a trip to the disk costs more than most changes do.
 //!
 //! A change that ends while others wait for the connection leaves the transaction open for them,
-//! and the last of them commits it for all. A change is committed at once if no other waits behind it,
-//! if it is one that may take long, or once the group is [`MAX_AGE`] old: a change that clients wait
-//! for then waits for no more than that and one other change.
+//! and the last of them commits it for all. A change is committed at once if no other waits behind
+//! it, if it is one that may take long, or once the group is [`MAX_AGE`] old: a change that clients
+//! wait for then waits for no more than that and one other change.
 //!
 //! Invariants: a change returns only once it is committed, or has failed; one that fails takes
 //! nothing of the others with it, unless the whole transaction is lost, and then all of them fail.
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_fails_is_refused_or_panics_takes_nothing_of_the_others() {
+    fn a_failed_change_does_not_affect_others_of_its_commit() {
         let changes = changes();
         let others: Vec<Other<'_, bool>> = vec![
             Box::new(|changes| insert(changes, 1).is_ok()),
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_left_with_an_open_transaction() {
+    fn no_connection_keeps_an_open_transaction() {
         let changes = changes();
         let refused = changes
             .make(LIMIT, Company::Others, |_| Ok(Err::<(), _>(StoreError::Busy { path: "refused".into() })));

@@ -233,7 +233,7 @@ fn secrets_do_not_show_in_debug() {
 }
 
 #[test]
-fn damage_under_a_running_gateway_lets_nobody_in() {
+fn damage_under_a_running_gateway_refuses_logins() {
     for damage in [
         "UPDATE users SET enabled = 1",
         "UPDATE users SET totp_secret = NULL",
@@ -256,7 +256,7 @@ fn damage_under_a_running_gateway_lets_nobody_in() {
 }
 
 #[test]
-fn a_user_of_an_older_time_than_the_revocations_is_refused() {
+fn a_user_record_older_than_its_revocations_is_refused() {
     let (dir, store) = new_store();
     store.add_user(&ann(), 1).unwrap();
     store.set_enabled("ann", false, 2).unwrap();

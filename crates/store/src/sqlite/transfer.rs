@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn whichever_step_is_the_last_there_is_a_whole_store_and_a_copy_of_the_old_one() {
+    fn an_interrupted_transfer_leaves_a_whole_store_and_the_old_copy() {
         for count in 0..=STEPS.len() {
             let directory = tempfile::tempdir().unwrap();
             let path = directory.path().join("vpnd.db");
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backup_brings_no_token_and_no_invitation_back() {
+    fn a_restore_revives_no_token_and_no_invitation() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("vpnd.db");
         let source = other(directory.path());

@@ -185,7 +185,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn acknowledgements_go_back_where_bulk_traffic_comes_from() {
+    fn acknowledgements_return_to_the_sender_of_bulk_traffic() {
         let plan = Plan { calls: 2, acknowledge: 50, ..plan(4) };
         let ends = plan.ends();
         for flow in 0..plan.bulk_flows() {

@@ -55,8 +55,8 @@ pub(crate) struct Received {
 }
 
 impl SessionSockets {
-    /// One for each of `count` sessions where `local` says, connected to the gateway; and one in the
-    /// namespace of the campus, if there is one.
+    /// One for each of `count` sessions where `local` says, connected to the gateway; and one in
+    /// the namespace of the campus, if there is one.
     ///
     /// # Errors
     /// If the system gives too few.
@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn bursts_go_and_come_as_one_and_only_the_first_datagram_is_copied() {
+    async fn bursts_are_sent_and_received_with_one_copy() {
         let gateway = UdpSocket::bind("127.0.0.1:0").unwrap();
         let sockets =
             SessionSockets::new(3, gateway.local_addr().unwrap(), |_| ([127, 0, 0, 1], 0).into(), None)

@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_session_stays_where_it_is_or_goes_elsewhere_as_its_purpose_is() {
+    fn a_session_stays_or_moves_by_its_purpose() {
         let [first, second, third] = [1, 2, 3].map(|last| SocketAddr::from(([192, 0, 2, last], 4_433)));
         let job = Job {
             gateway: first,

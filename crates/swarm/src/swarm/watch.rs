@@ -1,8 +1,9 @@
 //! Sessions whose packets are watched closely while something happens to their gateway.
 //!
 //! Each watched session sends a packet every [`PACE`], or more rarely if there are more than
-//! [`AT_ONCE`] of them, answered or not; what counts is the longest time between two answers of each
-//! session. INVARIANT: a session that is not answered to the end has its gap reckoned to the end.
+//! [`AT_ONCE`] of them, answered or not; what counts is the longest time between two answers of
+//! each session. INVARIANT: a session that is not answered to the end has its gap reckoned to the
+//! end.
 
 use std::time::Duration;
 

@@ -56,7 +56,7 @@ fn no_more_are_taken_than_have_room() {
 }
 
 #[test]
-fn one_that_fails_is_named_and_keeps_no_other_from_being_written() {
+fn a_failed_write_is_named_and_blocks_no_other() {
     let (writes, (to, from)) = (Writes::new().unwrap(), pair());
     let mut sent = packets(9);
     // Longer than the socket takes at all.

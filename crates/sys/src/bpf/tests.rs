@@ -87,7 +87,7 @@ proptest! {
     }
 
     #[test]
-    fn data_goes_to_the_shard_that_owns_the_index(
+    fn data_is_steered_to_the_shard_of_its_index(
         first in 0x80u8..0xC0, index: u32, shards in 1..=MAX_SHARDS, clients in clients()
     ) {
         let socket = interpret(&steering_program(shards, clients), &datagram(first, index)) as usize;
@@ -102,14 +102,14 @@ proptest! {
     }
 
     #[test]
-    fn all_else_goes_to_quic(first: u8, index: u32, shards in 1..=MAX_SHARDS, clients in clients()) {
+    fn all_other_datagrams_are_steered_to_quic(first: u8, index: u32, shards in 1..=MAX_SHARDS, clients in clients()) {
         prop_assume!(!(0x80..0xC0).contains(&first) && first != 4);
         prop_assert_eq!(interpret(&steering_program(shards, clients), &datagram(first, index)), 0);
     }
 }
 
 #[test]
-fn what_is_too_short_for_an_index_goes_to_quic() {
+fn datagrams_too_short_for_an_index_are_steered_to_quic() {
     for first in [0x80, 4] {
         let whole = datagram(first, 2);
         let program = steering_program(4, Clients::OwnAndWireGuard);

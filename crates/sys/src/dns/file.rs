@@ -1,9 +1,10 @@
 //! Replacing one configuration file for a while, so that the old one comes back exactly, link or
 //! mode included.
 //!
-//! Readers never see half a file: the new one takes the place of the old one at once, and of none that
-//! another program has written since the old one was read. Only where that is impossible, because the
-//! file is mounted from elsewhere (containers, `ip netns exec`), is it written in place.
+//! Readers never see half a file: the new one takes the place of the old one at once, and of none
+//! that another program has written since the old one was read. Only where that is impossible,
+//! because the file is mounted from elsewhere (containers, `ip netns exec`), is it written in
+//! place.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -194,9 +195,9 @@ impl FileChange {
         Ok(DnsUndone::Restored)
     }
 
-    /// Whether the file is what we wrote, with lines of others or without. A process killed before it wrote leaves the text of ours
-    /// that was there; one killed while writing in place the beginning of the new text, or of the
-    /// old one on the way back.
+    /// Whether the file is what we wrote, with lines of others or without. A process killed before
+    /// it wrote leaves the text of ours that was there; one killed while writing in place the
+    /// beginning of the new text, or of the old one on the way back.
     fn is_ours(&self, now: &FileState) -> bool {
         let Some(bytes) = now.bytes() else { return false };
         let (old, text) = (self.before.bytes(), String::from_utf8_lossy(&bytes));
@@ -221,8 +222,8 @@ impl FileChange {
         }
     }
 
-    /// Puts a new file in the place of the one that is expected there. Whether it was: another program may
-    /// have written one while the disk was slow, which then stays.
+    /// Puts a new file in the place of the one that is expected there. Whether it was: another
+    /// program may have written one while the disk was slow, which then stays.
     fn put(&self, new: &Path) -> Result<bool, Errno> {
         let rename = |flags| renameat_with(CWD, new, CWD, &self.path, flags);
         match rename(RenameFlags::EXCHANGE) {

@@ -55,7 +55,7 @@ impl Machine {
 }
 
 #[test]
-fn a_file_is_replaced_and_comes_back_exactly() {
+fn a_file_is_replaced_and_restored_exactly() {
     let machine = Machine::new();
     let old = b"nameserver 192.0.2.1\noptions edns0 trust-ad\n# \xFF no UTF-8\n";
     fs::write(machine.path(), old).unwrap();
@@ -80,7 +80,7 @@ fn a_file_is_replaced_and_comes_back_exactly() {
 }
 
 #[test]
-fn other_settings_take_the_place_of_ours_and_the_old_file_comes_back_from_every_moment() {
+fn dns_settings_are_replaced_and_restored_from_every_moment() {
     let machine = Machine::new();
     let old = "nameserver 192.0.2.1\noptions edns0\n";
     fs::write(machine.path(), old).unwrap();
@@ -166,7 +166,7 @@ fn a_link_is_replaced_and_its_target_left_alone() {
 }
 
 #[test]
-fn a_link_to_nowhere_and_a_missing_file_come_back() {
+fn a_dangling_link_and_a_missing_file_are_restored() {
     let machine = Machine::new();
     symlink("gone.conf", machine.path()).unwrap();
     let change = machine.plan().unwrap();
@@ -183,7 +183,7 @@ fn a_link_to_nowhere_and_a_missing_file_come_back() {
 }
 
 #[test]
-fn what_someone_else_wrote_meanwhile_stays() {
+fn text_written_by_others_meanwhile_is_kept() {
     let machine = Machine::new();
     fs::write(machine.path(), "nameserver 192.0.2.1\n").unwrap();
     let change = machine.plan().unwrap();
@@ -304,7 +304,7 @@ fn bad_settings_are_refused() {
 }
 
 #[test]
-fn systemd_resolved_is_told_in_its_own_words() {
+fn systemd_resolved_is_configured_in_its_own_syntax() {
     let calls: Vec<String> = resolvectl_calls(&settings()).iter().map(|call| call.join(" ")).collect();
     assert_eq!(
         calls,

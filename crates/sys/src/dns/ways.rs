@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_go_where_the_files_lead_and_something_answers() {
+    fn lookup_paths_follow_the_configured_files() {
         let directory = tempfile::tempdir().unwrap();
         let at = |name: &str| directory.path().join(name);
         let system = DnsSystem {

@@ -31,7 +31,7 @@ fn via(interface: &str) -> RouteTarget {
 }
 
 #[test]
-fn addresses_come_and_go() {
+fn addresses_are_added_and_removed() {
     in_namespace_async(async || {
         interface("vp0");
         let netlink = Netlink::open().unwrap();
@@ -59,7 +59,7 @@ fn addresses_come_and_go() {
 }
 
 #[test]
-fn routes_come_and_go() {
+fn routes_are_added_and_removed() {
     in_namespace_async(async || {
         interface("vp0");
         let netlink = Netlink::open().unwrap();
@@ -106,7 +106,7 @@ fn routes_come_and_go() {
 }
 
 #[test]
-fn what_others_made_is_never_removed() {
+fn routes_and_rules_of_others_are_never_removed() {
     in_namespace_async(async || {
         interface("vp0");
         let netlink = Netlink::open().unwrap();

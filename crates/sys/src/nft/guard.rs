@@ -147,8 +147,8 @@ impl GuardRules {
             }
         }
         if let Some(Returning { mark, lookups, .. }) = self.returning {
-            // nft itself knows the names of the first three; the fourth's is in /etc/protocols, which
-            // small systems lack.
+            // nft itself knows the names of the first three; the fourth's is in /etc/protocols,
+            // which small systems lack.
             let own = format!("iifname != \"{}\" meta l4proto {{ tcp, udp, icmp, 58 }}", self.tunnel);
             script.line(&format!("{own} socket mark {mark:#x} meta mark set {mark:#x}"));
             if lookups.is_some() {

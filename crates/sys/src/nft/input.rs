@@ -4,9 +4,9 @@ use std::net::IpAddr;
 
 use super::{GatewayRules, Script, Services, Version, host_set, to_address};
 
-/// New senders and connections each second beyond which the kernel remembers each for some seconds only,
-/// unless it answers: a flood of forged senders would fill its table, and end new connections of clients.
-/// Below that its own times count, by which a client that is silent is still reached.
+/// New senders and connections each second beyond which the kernel remembers each for some seconds
+/// only, unless it answers: a flood of forged senders would fill its table, and end new connections
+/// of clients. Below that its own times count, by which a client that is silent is still reached.
 const MANY: &str = "limit rate over 500/second burst 500 packets";
 /// Times by protocol. The kernel keeps what a name means for as long as the table is there.
 const FLOOD_TIMES: [(&str, &str, &str); 2] =

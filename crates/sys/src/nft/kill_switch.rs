@@ -2,10 +2,10 @@
 //! by the tunnel, as the tunnel's own datagrams, or as what a link needs for itself.
 //!
 //! INVARIANT: what passes is named, all else is dropped, whatever another table accepts. The
-//! tunnel's own datagrams are known by the mark of their sockets and the user who has opened these, the
-//! one as whom the client's parent runs (root): a program may have the capability that marks need
-//! (CAP_NET_RAW), and not that user. No address that was looked up, and so no name server, decides what
-//! passes.
+//! tunnel's own datagrams are known by the mark of their sockets and the user who has opened these,
+//! the one as whom the client's parent runs (root): a program may have the capability that marks
+//! need (CAP_NET_RAW), and not that user. No address that was looked up, and so no name server,
+//! decides what passes.
 //! INVARIANT: it is replaced as a whole in one transaction. Its chains drop what no rule accepts,
 //! so while the kernel has the new ones and the old ones hooked in, more is dropped and not less.
 //! INVARIANT: the one exception that opens meanwhile, for a browser's user at a captive portal, has
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_takes_it_replaces_it_and_gives_it_up() {
+    fn the_kernel_adds_replaces_and_removes_the_kill_switch() {
         in_namespace_async(async || {
             assert!(KillSwitchRules::in_force().await.unwrap().is_none());
             rules().apply().await.unwrap();
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn without_sockets_of_packets_it_is_in_force_as_well() {
+    fn a_kill_switch_works_without_packet_sockets() {
         in_namespace_async(async || {
             let script = rules().script(Answers::ByConnection).unwrap();
             assert!(!script.contains("socket mark"));
@@ -300,10 +300,11 @@ mod tests {
         assert!(at("meta mark") < closed && closed < at("ip daddr { 192.168.1.0/24 } accept"), "{script}");
     }
 
-    /// Whether a datagram with a tunnel's mark leaves, from a socket that this user has opened with all
-    /// capabilities for the network.
+    /// Whether a datagram with a tunnel's mark leaves, from a socket that this user has opened with
+    /// all capabilities for the network.
     fn is_sent(user: u32) -> bool {
-        // SAFETY: it changes nothing but the number that this thread's new files and sockets belong to.
+        // SAFETY: it changes nothing but the number that this thread's new files and sockets belong
+        // to.
         let open = |user| unsafe { libc::setfsuid(user) };
         open(user);
         let socket = std::net::UdpSocket::bind("192.0.2.1:0").unwrap();
@@ -333,7 +334,8 @@ mod tests {
 
     /// Whether a datagram of this user to this port of another machine leaves.
     fn leaves(user: u32, port: u16) -> bool {
-        // SAFETY: it changes nothing but the number that this thread's new files and sockets belong to.
+        // SAFETY: it changes nothing but the number that this thread's new files and sockets belong
+        // to.
         let open = |user| unsafe { libc::setfsuid(user) };
         open(user);
         let socket = std::net::UdpSocket::bind("192.0.2.1:0").unwrap();

@@ -33,12 +33,13 @@ impl Script {
         }
     }
 
-    /// The transaction that keeps chains which are there and replaces the rules in them. A chain that is not
-    /// wanted goes, whether it is there or not.
+    /// The transaction that keeps chains which are there and replaces the rules in them. A chain
+    /// that is not wanted goes, whether it is there or not.
     fn refill(&self) -> String {
         let Self { table, text } = self;
         let mut script = format!("add table inet {table}\nflush table inet {table}\n");
-        // Elements of before would be in the way of others; the rules that name the map are gone by then.
+        // Elements of before would be in the way of others; the rules that name the map are gone by
+        // then.
         let _ = writeln!(
             script,
             "add map inet {table} port_blocks {{ {PORT_BLOCKS} }}\nflush map inet {table} port_blocks"

@@ -59,7 +59,7 @@ fn handles() -> Vec<String> {
 }
 
 #[test]
-fn the_table_comes_and_goes_alone() {
+fn only_vpnds_nft_table_is_added_and_removed() {
     in_namespace_async(async || {
         run("nft", &["add", "table", "inet", "other"]);
         let before = ruleset();
@@ -275,7 +275,7 @@ impl Drop for Campus {
 }
 
 #[test]
-fn clients_reach_the_campus_and_nobody_else_reaches_in() {
+fn clients_reach_the_campus_and_nothing_else_is_forwarded() {
     in_namespace_async(async || {
         let net = Campus::build();
         Campus::inside(&net.client, &["ip", "addr", "add", "10.99.0.2/32", "dev", "vpt0-peer"]);

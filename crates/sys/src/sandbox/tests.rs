@@ -107,8 +107,8 @@ fn controlling_terminal() -> (OwnedFd, File) {
 }
 
 #[test]
-fn nobody_types_into_a_terminal() {
-    in_processes("nobody_types_into_a_terminal", |kind| {
+fn no_confined_process_types_into_a_terminal() {
+    in_processes("no_confined_process_types_into_a_terminal", |kind| {
         // The terminal hangs up at the end.
         process::ignore_signals().unwrap();
         let (_master, terminal) = controlling_terminal();
@@ -143,8 +143,8 @@ fn process_without_capabilities() -> Child {
 }
 
 #[test]
-fn nobody_touches_another_process() {
-    in_processes("nobody_touches_another_process", |kind| {
+fn no_confined_process_touches_another() {
+    in_processes("no_confined_process_touches_another", |kind| {
         // Its parent, who runs as the same user.
         let parent = c_long::from(rustix::process::getppid().unwrap().as_raw_nonzero().get());
         let own = c_long::from(std::process::id());
@@ -188,8 +188,8 @@ fn nobody_touches_another_process() {
 }
 
 #[test]
-fn nobody_connects_but_to_name_servers() {
-    in_processes("nobody_connects_but_to_name_servers", |kind| {
+fn confined_processes_connect_to_name_servers_only() {
+    in_processes("confined_processes_connect_to_name_servers_only", |kind| {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("socket");
         let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -257,8 +257,8 @@ fn has_newest_landlock() -> bool {
 }
 
 #[test]
-fn nobody_reads_who_has_accounts() {
-    in_processes("nobody_reads_who_has_accounts", |kind| {
+fn no_confined_process_reads_the_account_files() {
+    in_processes("no_confined_process_reads_the_account_files", |kind| {
         std::fs::read("/etc/shadow").unwrap();
         let protections = shut_in(kind, UnixUser::choose(None).unwrap());
         assert!(std::fs::read("/etc/shadow").is_err());
@@ -268,8 +268,8 @@ fn nobody_reads_who_has_accounts() {
     });
 }
 
-/// A process that was given a socket to one place sends nothing anywhere else, whatever it does with
-/// it.
+/// A process that was given a socket to one place sends nothing anywhere else, whatever it does
+/// with it.
 #[test]
 fn a_connected_socket_leads_to_its_peer_alone() {
     in_processes("a_connected_socket_leads_to_its_peer_alone", |kind| {
@@ -303,8 +303,8 @@ fn a_connected_socket_leads_to_its_peer_alone() {
 
 /// A mark decides through which tunnels a datagram goes: only the privileged process gives one.
 #[test]
-fn nobody_chooses_a_mark() {
-    in_processes("nobody_chooses_a_mark", |kind| {
+fn no_confined_process_sets_a_packet_mark() {
+    in_processes("no_confined_process_sets_a_packet_mark", |kind| {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let marked = |mark| socket2::SockRef::from(&socket).set_mark(mark);
         marked(0x7670_FFFF).unwrap();
@@ -319,8 +319,8 @@ fn nobody_chooses_a_mark() {
 /// reached from elsewhere: one that makes connections has those sockets to receive on that it was
 /// given.
 #[test]
-fn nobody_takes_a_port() {
-    in_processes("nobody_takes_a_port", |kind| {
+fn no_confined_process_binds_a_port() {
+    in_processes("no_confined_process_binds_a_port", |kind| {
         let address = "127.0.0.1:0".parse::<std::net::SocketAddr>().unwrap();
         let socket = |of| rustix::net::socket(AddressFamily::INET, of, None).unwrap();
         let made = [SocketType::DGRAM, SocketType::STREAM].map(|of| [socket(of), socket(of)]);
@@ -340,8 +340,8 @@ fn nobody_takes_a_port() {
 
 /// A process that makes connections reaches only the TCP ports that it was given.
 #[test]
-fn nobody_connects_to_a_port_that_was_not_given() {
-    in_processes("nobody_connects_to_a_port_that_was_not_given", |kind| {
+fn confined_processes_connect_to_granted_ports_only() {
+    in_processes("confined_processes_connect_to_granted_ports_only", |kind| {
         if kind != SystemCalls::Connections {
             return;
         }

@@ -247,7 +247,7 @@ fn a_queue_wakes_its_shard() {
 }
 
 #[test]
-fn super_packets_come_whole() {
+fn super_packets_arrive_whole() {
     in_namespace(|| {
         let got = batch_comes_out_as(TunOffloads::ALL);
         assert_eq!(got, [(VNET_HEADER_LEN + 28 + 5000, GSO_UDP_L4)]);

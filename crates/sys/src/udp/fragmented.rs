@@ -4,9 +4,9 @@
 //! Routers of IPv4 cut what has no DF. Those of IPv6 cut nothing: the kernel does, to the size from
 //! the last ICMP error, so over a path of IPv6 that filters ICMP there is no help.
 //!
-//! INVARIANT: fragments are allowed for this one datagram, or for the large ones of a batch that may
-//! be cut, only. All others keep the mode in which the kernel ignores what ICMP messages report of
-//! the path.
+//! INVARIANT: fragments are allowed for this one datagram, or for the large ones of a batch that
+//! may be cut, only. All others keep the mode in which the kernel ignores what ICMP messages report
+//! of the path.
 
 use std::io;
 

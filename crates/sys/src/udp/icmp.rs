@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_closed_port_is_reported_with_its_reporter_and_the_socket_goes_on() {
+    async fn a_closed_port_is_reported_and_the_socket_stays_usable() {
         for host in [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {
             let Ok(socket) = UdpSocket::bind((host, 0)) else { continue };
             let errors = IcmpErrors::start(&socket).unwrap();
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn types_and_codes_mean_what_their_documents_say() {
+    fn icmp_types_and_codes_match_their_specifications() {
         assert_eq!(Unreachable::of_icmp(3, 13), Some(Unreachable::Prohibited));
         assert_eq!(Unreachable::of_icmp(3, 1), Some(Unreachable::Host));
         assert_eq!(Unreachable::of_icmp(3, 4), None, "too big is another matter");

@@ -62,7 +62,8 @@ impl ShardSocket {
     /// Hands up to [`MAX_SENDS`] of `transmits` to the kernel at once. Returns how many it took,
     /// from the first on; what it has against the next one, [`Self::try_send`] says.
     pub fn try_send_many(&self, transmits: &[Transmit<'_>]) -> usize {
-        // A batch that has to be cut here can't be part of it; fragments are allowed for all or none.
+        // A batch that has to be cut here can't be part of it; fragments are allowed for all or
+        // none.
         let may_fragment = transmits.first().is_some_and(Transmit::needs_fragments);
         let goes = |t: &&Transmit<'_>| {
             (t.segment_size.is_none() || self.segments_to(t.destination))

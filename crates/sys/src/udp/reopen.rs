@@ -10,8 +10,8 @@ use rustix::net::{AddressFamily, bind, connect_unspec, getsockname, sockopt};
 /// How often the kernel is asked for another port.
 const TRIES: usize = 8;
 
-/// Gives a UDP socket that was bound to a port of the kernel's choice another such port, and returns
-/// that. Its options, among them its mark, stay; but it is bound to no device afterwards.
+/// Gives a UDP socket that was bound to a port of the kernel's choice another such port, and
+/// returns that. Its options, among them its mark, stay; but it is bound to no device afterwards.
 ///
 /// # Errors
 /// If the system call fails, or the socket was bound to a port by number: that one it keeps.
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_socket_moves_to_other_ports_and_goes_on_receiving() {
+    fn a_socket_moves_to_other_ports_and_still_receives() {
         let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
         for address in ["0.0.0.0:0", "[::]:0"] {
             let Ok(socket) = UdpSocket::bind(address) else { continue };

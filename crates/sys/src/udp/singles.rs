@@ -20,8 +20,8 @@ const RETRY_AFTER: Duration = Duration::from_secs(60);
 pub(super) struct Singles {
     began: Instant,
     keys: RandomState,
-    /// None until the first destination. The upper half of an entry is a part of the address's hash,
-    /// the lower the second at which it ends.
+    /// None until the first destination. The upper half of an entry is a part of the address's
+    /// hash, the lower the second at which it ends.
     places: OnceLock<Box<[AtomicU64]>>,
     logged: AtomicBool,
 }

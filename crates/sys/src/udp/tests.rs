@@ -181,7 +181,7 @@ fn switched_off_offloads_change_nothing_but_the_speed() {
 }
 
 #[test]
-fn a_source_that_is_gone_does_not_cost_the_offload() {
+fn a_missing_source_address_keeps_the_offload() {
     // IPv6: recent kernels answer the same mistake in IPv4 with "unreachable", which blames no
     // offload anyway.
     let sender = ShardSocket::bind("[::1]:0".parse().unwrap(), &options()).unwrap();
@@ -291,7 +291,7 @@ fn failures_are_classified() {
 }
 
 #[test]
-fn a_full_buffer_reports_how_much_has_gone() {
+fn a_full_buffer_reports_how_much_was_sent() {
     let small = SocketOptions { send_buffer: 1, gso: false, ..options() };
     crate::testing::in_namespace(move || {
         // No host answers address resolution on this device, so the datagrams wait in the socket's
@@ -457,7 +457,7 @@ fn a_segment_above_the_mtu_does_not_cost_the_offload() {
 }
 
 #[test]
-fn what_a_socket_has_sent_wakes_nobody() {
+fn sent_datagrams_wake_no_reader() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
     let _inside = runtime.enter();
     let (sender, receiver, _) = pair();

@@ -69,9 +69,9 @@ pub struct BlockArgs {
     /// Answer once the kernel has a block, before it is on disk: to measure without the disk.
     #[arg(long)]
     pub no_sync: bool,
-    /// Have the target ask for each block before its data are sent, as the original's iSCSI did: two
-    /// round trips for a block instead of one. By default both are measured, with --quick and between
-    /// hosts the original's alone.
+    /// Have the target ask for each block before its data are sent, as the original's iSCSI did:
+    /// two round trips for a block instead of one. By default both are measured, with --quick and
+    /// between hosts the original's alone.
     #[arg(long, value_enum, value_delimiter = ',', num_args = 0..=1, default_missing_value = "on")]
     pub r2t: Vec<Switch>,
     /// Rate of the link each way, for example 100mbit; as fast as the machine can by default. Of
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_wins_over_the_scale() {
+    fn explicit_options_override_the_scale() {
         let plan =
             read("--quick --delays 3ms,1s --sizes 64K,1MiB,1000 --ahead 3 --no-sync -t 9 --span 8").unwrap();
         assert_eq!(plan.delays.iter().map(|delay| delay.ns).collect::<Vec<_>>(), [3_000_000, 1_000_000_000]);

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn resuming_with_settings_is_told_from_resuming_alone() {
+    fn resuming_with_and_without_settings_are_distinguished() {
         for (line, has_work) in [
             ("trafficspeed compare --resume d -J -q --baseline vpnd", false),
             ("trafficspeed compare --resume d --clients 2,4,8,16", true),
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn systems_of_ones_own_stand_side_by_side_by_their_names() {
+    fn user_defined_systems_are_listed_by_their_names() {
         let line = "trafficspeed compare --vpn command,none --command-up a=./a.sh --command-up b=./b.sh --baseline b";
         let plan = read(line).unwrap().0.plan(2).unwrap();
         let labels: Vec<_> =

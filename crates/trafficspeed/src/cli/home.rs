@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_word_the_link_is_that_of_a_home_both_ways() {
+    fn the_default_link_is_a_home_link_both_ways() {
         let plan = plan("").unwrap();
         let emulation = plan.links.emulation.unwrap();
         assert_eq!(emulation.up, emulation.down);

@@ -220,13 +220,13 @@ mod tests {
     }
 
     #[test]
-    fn without_a_word_nothing_is_emulated() {
+    fn nothing_is_emulated_by_default() {
         assert_eq!(read(""), None);
         assert_eq!(read("--link-seed 5 --reorder-late 2ms"), None);
     }
 
     #[test]
-    fn one_word_holds_both_ways_and_the_one_for_down_only_there() {
+    fn an_option_holds_both_ways_and_its_down_form_one_way() {
         let emulation = read("--delay 16ms --loss 1% --delay-down 30ms --rate-down 20mbit").unwrap();
         assert_eq!((emulation.up.delay.ns, emulation.down.delay.ns), (16_000_000, 30_000_000));
         assert_eq!((emulation.up.loss.ppm, emulation.down.loss.ppm), (10_000, 10_000));

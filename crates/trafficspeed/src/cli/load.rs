@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_have_two_sizes_and_a_ping_goes_beside_the_load() {
+    fn requests_have_two_sizes_and_a_ping_runs_with_the_load() {
         let rr = plan("trafficspeed rr -u --size 516/4 -P 3").unwrap();
         let Task::Exchange(work) = &rr.tasks[0].task else { panic!("requests") };
         assert_eq!((work.request, work.response, work.streams), (516, 4, 3));

@@ -21,7 +21,8 @@ const VPND: &str = "vpnd";
 /// Range of a target, in bit/s.
 const RATES: std::ops::RangeInclusive<f64> = 1e6..=1e13;
 
-/// Experiment 3: where the time goes: what each stage costs, and their sum, compared with the real VPN.
+/// Experiment 3: where the time goes: what each stage costs, and their sum, compared with the real
+/// VPN.
 ///
 /// Measures what each stage of a running tunnel costs on this host, those of the kernel included:
 /// CPU time for each call, packet and byte, fitted from streams through whole shards in pieces of
@@ -81,8 +82,8 @@ pub struct ModelArgs {
     /// tunnel, no cipher, and four ciphers. Without a value 100mbit,1gbit.
     #[arg(long, value_name = "RATE", value_delimiter = ',', num_args = 0..=1, default_missing_value = "100mbit,1gbit", conflicts_with = "stages_only")]
     pub original: Vec<Rate>,
-    /// Limit what the gateway's programs use of the CPU for --original, in cores: with 0.15 of one a
-    /// cipher limits 1gbit, and not 100mbit.
+    /// Limit what the gateway's programs use of the CPU for --original, in cores: with 0.15 of one
+    /// a cipher limits 1gbit, and not 100mbit.
     #[arg(long, value_name = "CORES", requires = "original")]
     pub gateway_cpu: Option<CpuLimit>,
     /// Congestion control of the measured connection.
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reference_is_measured_first_even_if_nobody_asks_for_it() {
+    fn the_reference_is_always_measured_first() {
         let asked = plan("trafficspeed model --cipher chacha20-poly1305").unwrap();
         assert_eq!(asked.suites(), [Cipher::None, Cipher::ChaCha20Poly1305]);
         assert_eq!(asked.ciphers, [Cipher::ChaCha20Poly1305]);

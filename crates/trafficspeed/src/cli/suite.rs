@@ -62,8 +62,8 @@ pub struct ScaleArgs {
     /// Ciphers to measure; all of the experiment by default (flows: what each system chooses).
     #[arg(long, value_delimiter = ',', value_enum)]
     pub cipher: Vec<Cipher>,
-    /// Systems to measure besides plain routing, each with those of the ciphers that it has, or with
-    /// its own choice.
+    /// Systems to measure besides plain routing, each with those of the ciphers that it has, or
+    /// with its own choice.
     #[arg(long, value_delimiter = ',', value_enum, default_value = "vpnd")]
     pub vpn: Vec<Kind>,
     /// The CPU priority of the systems: what each takes by itself, or the same for all; by default

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_done_is_said() {
+    fn impossible_agent_requests_are_reported() {
         let agent = host();
         agent.begin(0, 0, 1);
         agent.send(Command::Hello { version: 999 });

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_pair_has_a_probe_unless_nobody_wants_one() {
+    fn the_first_pair_has_a_probe_unless_disabled() {
         let settings = crate::experiment::outcome::samples::campaign().settings;
         let all = tasks(&settings, 3);
         assert_eq!(all.iter().map(Vec::len).collect::<Vec<_>>(), [2, 1, 1]);

@@ -100,8 +100,8 @@ pub fn figures(task: &Task, at: usize, reports: &EndReports) -> Figures {
     let (here, there) = (end(1 - to).cloned().unwrap_or_default(), end(to).cloned().unwrap_or_default());
     let per_second = |count: u64, side: usize| {
         let end = &reports.ends[side];
-        // Messages end with the schedule, and so does the time that they are divided by, however late
-        // the last reading was.
+        // Messages end with the schedule, and so does the time that they are divided by, however
+        // late the last reading was.
         let sending = Some(end.sending_seconds - end.late_ms / 1e3);
         let is_message = matches!(task, Task::Messages(_));
         per(count as f64, sending.filter(|seconds| is_message && *seconds > 0.0).unwrap_or(end.seconds))

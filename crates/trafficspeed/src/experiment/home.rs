@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_control_is_measured_with_everything_at_once_and_nothing_alone_if_nobody_asks() {
+    fn by_default_a_control_is_measured_with_all_loads_at_once() {
         let with = plan(settings());
         let count =
             |plan: &HomePlan| plan.subjects.iter().map(|one| plan.cases(*one).len()).collect::<Vec<_>>();

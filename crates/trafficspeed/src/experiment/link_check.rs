@@ -400,7 +400,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_tally_tells_loss_copies_and_order_apart() {
+    fn the_tally_distinguishes_loss_copies_and_order() {
         let mut tally = Tally::new(10);
         for (number, delay_us) in [(0, 100), (1, 100), (4, 100), (3, 300), (4, 900), (5, 100), (99, 1)] {
             tally.arrival(number, delay_us * 1000);

@@ -4,7 +4,8 @@
 //! The stages of a running tunnel, those of the kernel among them, are measured on this host in
 //! streams through whole shards of pieces of several sizes, and fitted as an amount for each call,
 //! packet and byte. The real VPN then carries each case; their sum over what passed says where the
-//! CPU time of its processes went, and by how much it is off is shown. The stages are measured by `vpnd-stages`, another program: this crate knows nothing of vpnd's inside.
+//! CPU time of its processes went, and by how much it is off is shown. The stages are measured by
+//! `vpnd-stages`, another program: this crate knows nothing of vpnd's inside.
 
 pub mod costs;
 pub mod counts;
@@ -150,8 +151,8 @@ impl Compared {
         self.suite == REFERENCE.name()
     }
 
-    /// The share by which the sum is off from the VPN's CPU seconds for a Gbit: negative if it is too
-    /// low.
+    /// The share by which the sum is off from the VPN's CPU seconds for a Gbit: negative if it is
+    /// too low.
     pub fn off(&self) -> Option<f64> {
         Some(self.sum.as_ref()?.seconds_per_gbit() / self.real.as_ref()?.vpn_seconds_per_gbit() - 1.0)
     }

@@ -1,8 +1,8 @@
 //! The results of experiment 1, as plain data from which every report is made.
 //!
-//! Definitions (TrafficSpeed, 2006): *communication throughput* counts bytes received plus bytes sent of every
-//! measuring host; *goodput* counts bytes received only, once per byte. Both are per second of each host's own
-//! measuring time, in bit/s with decimal prefixes.
+//! Definitions (TrafficSpeed, 2006): *communication throughput* counts bytes received plus bytes
+//! sent of every measuring host; *goodput* counts bytes received only, once per byte. Both are per
+//! second of each host's own measuring time, in bit/s with decimal prefixes.
 
 mod cpu_use;
 pub mod observations;
@@ -385,7 +385,8 @@ impl Run {
         tunnel::bypass(&self.carried)
     }
 
-    /// Gbit of goodput per CPU second of the gateway's VPN processes. Only what went through the tunnel counts.
+    /// Gbit of goodput per CPU second of the gateway's VPN processes. Only what went through the
+    /// tunnel counts.
     pub fn gbit_per_gateway_second(&self) -> Option<f64> {
         let (cpu, gbit) = self.cpu_and_gbit()?;
         Some(gbit / cpu.gateway)
@@ -406,7 +407,8 @@ impl Run {
         self.cpu?.foreign_percent()
     }
 
-    /// CPU seconds per Gbit of goodput through the tunnel: of the gateway's VPN processes, and of all VPN processes.
+    /// CPU seconds per Gbit of goodput through the tunnel: of the gateway's VPN processes, and of
+    /// all VPN processes.
     pub fn seconds_per_gbit(&self) -> Option<(f64, f64)> {
         let (cpu, gbit) = self.cpu_and_gbit()?;
         Some((cpu.gateway / gbit, (cpu.gateway + cpu.clients) / gbit))
@@ -445,7 +447,8 @@ impl Run {
             && self.pairs.iter().flat_map(Pair::outcomes).all(|outcome| !outcome.stopped_early)
     }
 
-    /// Everything that is wrong with the measurement, in words: failures, and what shared the machine.
+    /// Everything that is wrong with the measurement, in words: failures, and what shared the
+    /// machine.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = self.failures();
         problems.extend(self.unfinished());
@@ -609,7 +612,8 @@ mod tests {
 
     #[test]
     fn communication_counts_both_ends_and_goodput_each_byte_once() {
-        // Two streams of 1,000 bytes, one each way, in 2 s: 2,000 bytes arrive, 4,000 are received or sent.
+        // Two streams of 1,000 bytes, one each way, in 2 s: 2,000 bytes arrive, 4,000 are received
+        // or sent.
         let run = samples::run(Kind::Vpnd, 2, 1, 1_000);
         assert!((run.goodput() - 8_000.0).abs() < 1e-9);
         assert!((run.communication() - 16_000.0).abs() < 1e-9);
@@ -663,7 +667,7 @@ mod tests {
     }
 
     #[test]
-    fn what_went_past_the_tunnel_makes_a_run_broken_and_costs_the_gateway_nothing() {
+    fn traffic_outside_the_tunnel_breaks_a_run_at_no_gateway_cost() {
         let mut run = samples::run(Kind::Vpnd, 8, 1, 1_000_000_000);
         run.carried.iter_mut().for_each(|client| client.tunnel.sent.bytes /= 100);
         assert!(!run.is_whole());

@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_problem_is_said_once_with_its_first_place_and_how_often_it_came_again() {
+    fn a_problem_is_listed_once_with_its_first_place_and_count() {
         let problem = |system: &str, place: &str, what: &str| (system.into(), place.into(), what.into());
         let all = [
             problem("vpnd", "run 1", "it died"),

@@ -11,10 +11,10 @@ use rand::seq::SliceRandom;
 /// as the removal of its namespaces, is then not in the next one's figures.
 pub const PAUSE: Duration = Duration::from_millis(500);
 
-/// `all` in the order of round `round`: shuffled, and in the same way whenever this is asked for, so
-/// that a measurement that is resumed goes on in it. A place in the order or a neighbour, such as a
-/// warm machine or what the system before left behind, is then no system's own: equal systems are
-/// told apart no more often where the noise of one measurement goes on in the next.
+/// `all` in the order of round `round`: shuffled, and in the same way whenever this is asked for,
+/// so that a measurement that is resumed goes on in it. A place in the order or a neighbour, such
+/// as a warm machine or what the system before left behind, is then no system's own: equal systems
+/// are told apart no more often where the noise of one measurement goes on in the next.
 pub fn order<T>(all: impl IntoIterator<Item = T>, round: u32) -> Vec<T> {
     let mut all: Vec<T> = all.into_iter().collect();
     all.shuffle(&mut ChaCha8Rng::seed_from_u64(round.into()));

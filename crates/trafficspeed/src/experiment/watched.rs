@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_that_was_killed_is_named_before_anybody_has_waited_for_it() {
+    fn a_killed_process_is_named_before_it_is_reaped() {
         let mut children = [0, 1].map(|_| Command::new("sleep").arg("600").spawn().unwrap());
         let [kept, killed] = children.each_ref().map(std::process::Child::id);
         let watched = Watched::new([kept, killed]);

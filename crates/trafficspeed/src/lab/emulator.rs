@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_asked_for_is_said_loudly_and_only_then() {
+    fn unrequested_drops_of_the_emulator_are_reported() {
         let mut observed = Observed { entered: 5, left: 4, lost: 1, ..Observed::default() };
         observed.lateness.record(12_000);
         let text = observed.figures().to_string();

@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_ends_of_links_are_told_from_the_devices_of_tunnels() {
+    fn link_ends_and_tunnel_devices_are_distinguished() {
         assert!(is_end(CLIENT_LINK) && is_end(&gateway_device(1)) && is_end(&gateway_device(254)));
         for other in ["tun0", "wg0", "ipsec0", "vpn_lab", "tap_lab", "c", "campus0", "c1a"] {
             assert!(!is_end(other), "{other}");

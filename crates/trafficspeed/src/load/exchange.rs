@@ -1,13 +1,12 @@
 //! Requests and responses: one at a time on each stream, the round trip of every one recorded.
 //!
 //! The host that connects asks, the other answers, with sizes of the user's choice (netperf's RR);
-//! or each request leaves when it is due, whatever became of the ones before ([`when_due`]), or each
-//! has a separate connection ([`flows`]). A UDP
-//! question that waits for its turn and is not answered within [`ANSWER_TIMEOUT`] counts as a
-//! timeout, and so does one that is still not answered when the time ends and has waited longer
-//! than any other: a path that stalls and never recovers must not look better for it. The first
-//! bytes of a datagram, as many as both sizes allow up to 8, are the question's number: a late
-//! answer is not taken for the next one's.
+//! or each request leaves when it is due, whatever became of the ones before ([`when_due`]), or
+//! each has a separate connection ([`flows`]). A UDP question that waits for its turn and is not
+//! answered within [`ANSWER_TIMEOUT`] counts as a timeout, and so does one that is still not
+//! answered when the time ends and has waited longer than any other: a path that stalls and never
+//! recovers must not look better for it. The first bytes of a datagram, as many as both sizes allow
+//! up to 8, are the question's number: a late answer is not taken for the next one's.
 
 mod flows;
 mod when_due;

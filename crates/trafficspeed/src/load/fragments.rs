@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_ends_when_the_queue_is_empty_and_a_word_to_stop_is_not_lost() {
+    fn waiting_ends_with_an_empty_queue_or_a_stop() {
         let mut looks = 0;
         let emptied = wait_while(
             || {

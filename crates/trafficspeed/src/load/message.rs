@@ -391,7 +391,8 @@ impl<'a> Accounting<'a> {
         self.missing_reported = missing;
     }
 
-    /// Whether nothing will come any more: what was the slowest until now may be outdone by as much.
+    /// Whether nothing will come any more: what was the slowest until now may be outdone by as
+    /// much.
     fn is_quiet(&self, last_arrival: Instant) -> bool {
         let slowest = Duration::from_nanos(2 * self.slowest_ns.min(u64::MAX / 2));
         self.stage.is_quiet(last_arrival, QUIET.max(slowest))
@@ -503,7 +504,7 @@ mod tests {
     use crate::load::worker_pool::{Schedule, Work, WorkerPool};
 
     #[test]
-    fn only_what_counts_is_accounted_and_what_comes_twice_is_no_goodput() {
+    fn duplicates_and_uncounted_messages_are_no_goodput() {
         let work: Work = Box::new(|stage| {
             let work = work_of(64);
             let (mut accounting, mut batch) = (Accounting::new(stage, &work), Batch::new(&work, 0, 4));
@@ -523,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receiver_waits_after_the_end_for_what_is_slow_however_rarely_messages_come() {
+    fn a_receiver_waits_for_late_messages_at_any_rate() {
         let work: Work = Box::new(|stage| {
             let mut accounting = Accounting::new(stage, &work_of(64));
             let minute = Duration::from_secs(60);

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn order_loss_and_duplicates_are_told_apart() {
+    fn order_loss_and_duplicates_are_distinguished() {
         let whole = account(&[0, 1, 2, 3]);
         assert_eq!((whole.received, whole.missing(), whole.reordered, whole.duplicates), (4, 0, 0, 0));
         let lossy = account(&[0, 3, 4]);

@@ -139,8 +139,8 @@ impl SharedState {
         self.phase.load(Ordering::Relaxed) == ABORT
     }
 
-    /// Whether a receiver that last heard something at `heard` may leave: `silence` ago, and no less
-    /// since senders were told to stop, however rarely they send.
+    /// Whether a receiver that last heard something at `heard` may leave: `silence` ago, and no
+    /// less since senders were told to stop, however rarely they send.
     pub(super) fn is_quiet(&self, heard: Instant, silence: Duration) -> bool {
         let stopped_ns = self.stopped_ns.load(Ordering::Relaxed);
         let stopped = Duration::from_nanos(clock::now_ns().saturating_sub(stopped_ns));

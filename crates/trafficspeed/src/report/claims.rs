@@ -8,8 +8,8 @@ use crate::unit::significant;
 /// The only line about measurements on an emulated processor.
 pub const EMULATED: &str = "This processor is emulated, so nothing is claimed: measure on a real one.";
 
-/// Follows a ratio that is not shown to be a difference: ≈ for none beyond A/A, ? where nothing says
-/// so.
+/// Follows a ratio that is not shown to be a difference: ≈ for none beyond A/A, ? where nothing
+/// says so.
 pub fn mark(differs: Option<bool>) -> &'static str {
     match differs {
         Some(true) => "",
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn comparisons_stand_beside_what_chance_would_claim_of_equals() {
+    fn comparisons_are_reported_with_expected_false_claims() {
         let judged = (0..50).map(|at| (at < 40).then_some(at < 12));
         assert_eq!(
             lines([&table(5, 0)], judged),

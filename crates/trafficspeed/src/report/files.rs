@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_comparison_with_rounds_left_is_shown_as_interrupted_until_it_went_on() {
+    fn an_unfinished_comparison_is_shown_as_interrupted() {
         let Campaign { mut settings, environment, .. } = samples::campaign();
         settings.repeats = 2;
         let traffic = TrafficPlan {

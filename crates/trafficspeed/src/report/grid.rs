@@ -225,7 +225,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn whoever_wants_it_wide_gets_one_table() {
+    fn a_wide_report_has_one_table() {
         let text = grid(13).text(None);
         assert_eq!(text.lines().filter(|line| line.starts_with('┌')).count(), 1);
         assert!(text.lines().any(|line| line.chars().count() > NARROW));

@@ -46,9 +46,10 @@ const CLAIMS: [Claim; 3] = [
     },
 ];
 
-/// A sentence for each number of clients and claim, about the system of interest and the best of the
-/// others; then the same of that system with its other priority and with other shares of the CPU, so
-/// that no claim rests on the best of several settings in silence; then how far all claims go.
+/// A sentence for each number of clients and claim, about the system of interest and the best of
+/// the others; then the same of that system with its other priority and with other shares of the
+/// CPU, so that no claim rests on the best of several settings in silence; then how far all claims
+/// go.
 pub fn sentences(campaign: &Campaign) -> Vec<String> {
     let table = campaign.observations();
     let mut found = campaign.comparisons(&table).concat();
@@ -201,7 +202,8 @@ mod tests {
     use crate::experiment::outcome::samples;
     use crate::system::{Cipher, Priority};
 
-    /// Rounds with 8 clients, five of three: vpnd, itself again, and OpenVPN, in multiples of the same.
+    /// Rounds with 8 clients, five of three: vpnd, itself again, and OpenVPN, in multiples of the
+    /// same.
     fn campaign(rounds: &[[u64; 3]]) -> Campaign {
         let mut campaign = samples::campaign();
         campaign.runs.clear();

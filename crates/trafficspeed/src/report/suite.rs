@@ -325,7 +325,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_went_wrong_in_all_measurements_of_a_system_is_said_once() {
+    fn a_problem_of_all_measurements_is_listed_once() {
         let mut campaign = campaign();
         for row in campaign.rows.iter_mut().filter(|row| row.label == "aes-256-gcm") {
             row.error = Some("no address".into());

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_went_past_the_vpn_shows_its_problem_and_no_figure() {
+    fn a_run_outside_the_vpn_shows_its_problem_and_no_figure() {
         let mut campaign = samples::campaign();
         campaign.runs.truncate(1);
         campaign.runs[0].carried[0].tunnel.sent.bytes = 0;

@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn the_thread_has_what_it_asked_for_or_hears_why_not() {
+    fn a_realtime_request_succeeds_or_reports_its_reason() {
         let granted = std::thread::spawn(|| run_first().map(|()| scheduling()));
         match granted.join().expect("it does not panic") {
             // 2 is SCHED_RR.

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_is_told_from_a_connection_and_from_another_port() {
+    fn a_listener_a_connection_and_another_port_are_distinguished() {
         let line =
             |port: &str, state: &str| format!("   0: 0100007F:{port} 00000000:0000 {state} 00000000:0");
         assert!(has_listener(&line("1451", "0A"), 5201));

@@ -29,8 +29,8 @@ pub fn carries(kind: Kind) -> bool {
 /// Refuses to limit the CPU time of a gateway whose programs do not do the work.
 ///
 /// # Errors
-/// [`SystemError::Missing`], if one of `subjects` is such a system and there is a limit of all or of
-/// its own.
+/// [`SystemError::Missing`], if one of `subjects` is such a system and there is a limit of all or
+/// of its own.
 pub fn check_limit(subjects: &[Subject], limit: Option<CpuLimit>) -> Result<(), SystemError> {
     let is_limited = |subject: &&Subject| limit.is_some() || subject.gateway_cpu.is_some();
     let in_kernel = subjects.iter().find(|subject| carries(subject.kind) && is_limited(subject));

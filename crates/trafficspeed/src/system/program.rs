@@ -228,7 +228,7 @@ mod tests {
     };
 
     #[test]
-    fn what_the_user_names_comes_first_and_must_be_there() {
+    fn a_program_named_by_the_user_has_precedence_and_must_exist() {
         let named = Programs::default().with("sh", "/etc/hostname".into());
         assert_eq!(named.find(&SHELL).unwrap(), Path::new("/etc/hostname"));
         let wrong = Programs::default().with("sh", "/nonexistent/sh".into());
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_comes_with_the_command_that_installs_it() {
+    fn a_missing_program_is_listed_with_its_install_command() {
         let program = Program { name: "no-such-program-here", ..SHELL };
         let said = Programs::default().find(&program).unwrap_err().to_string();
         assert!(

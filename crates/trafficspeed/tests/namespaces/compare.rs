@@ -30,7 +30,7 @@ fn labels(runs: &[Value]) -> Vec<&str> {
 }
 
 #[test]
-fn vpnd_and_plain_routing_take_turns_and_ratios_costs_and_reports_come_out() {
+fn a_comparison_with_plain_routing_gives_ratios_costs_and_reports() {
     if !can_run() {
         return;
     }
@@ -187,7 +187,7 @@ fn a_measurement_beside_a_busy_stranger_is_repeated_and_the_quietest_stands() {
 }
 
 #[test]
-fn events_come_one_per_line_from_start_to_end() {
+fn events_are_printed_one_per_line() {
     if !can_run() {
         return;
     }

@@ -120,7 +120,7 @@ fn a_link_that_cannot_be_is_refused_before_anything_is_made() {
 }
 
 #[test]
-fn what_the_link_reorders_and_what_comes_too_late_shows() {
+fn reordered_and_late_packets_are_reported() {
     if !can_run() {
         return;
     }

@@ -101,7 +101,7 @@ fn a_host_that_drops_out_takes_out_its_pair_only_and_its_partners_figures_stay()
 }
 
 #[test]
-fn a_pair_that_never_came_is_said_beside_the_one_that_did() {
+fn a_missing_pair_is_reported_with_the_result_of_the_other() {
     let hosts = Hosts::start(2);
     let output =
         run(&format!("stream {} --pair 127.0.0.1:1=127.0.0.1:2 --repeat 1 -t 0.5 -O 0 -J", hosts.pairs()));

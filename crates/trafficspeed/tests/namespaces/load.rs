@@ -24,7 +24,7 @@ fn number(value: &Value) -> f64 {
 }
 
 #[test]
-fn streams_go_both_ways_with_a_ping_beside_them() {
+fn streams_run_both_ways_with_a_ping() {
     if !can_run() {
         return;
     }

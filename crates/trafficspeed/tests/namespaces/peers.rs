@@ -1,5 +1,5 @@
-//! The adapters of OpenVPN, SoftEther, strongSwan and Nebula with stand-ins for their programs: none of the
-//! packages is needed.
+//! The adapters of OpenVPN, SoftEther, strongSwan and Nebula with stand-ins for their programs:
+//! none of the packages is needed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ fn report(line: &str) -> Value {
 }
 
 #[test]
-fn each_peer_that_fails_to_start_shows_its_log_and_the_others_go_on() {
+fn a_peer_that_fails_to_start_shows_its_log_and_others_continue() {
     if !can_run() {
         return;
     }

@@ -110,7 +110,7 @@ fn without_a_route_into_the_tunnel_nothing_is_measured() {
 }
 
 #[test]
-fn traffic_that_goes_past_the_tunnel_makes_the_run_broken() {
+fn traffic_outside_the_tunnel_makes_the_run_broken() {
     if !can_run() {
         return;
     }
@@ -172,7 +172,7 @@ fn a_gateway_that_is_killed_while_something_is_measured_makes_the_run_broken() {
 }
 
 #[test]
-fn ctrl_c_while_a_system_comes_up_ends_it_soon() {
+fn ctrl_c_during_the_start_of_a_system_ends_it_soon() {
     if !can_run() {
         return;
     }
@@ -374,7 +374,7 @@ fn the_example_of_a_system_of_ones_own_is_measured_over_both_ip_versions() {
 }
 
 #[test]
-fn a_script_that_fails_or_answers_wrongly_shows_its_log_and_the_others_go_on() {
+fn a_failing_script_shows_its_log_and_others_continue() {
     if !can_run() {
         return;
     }

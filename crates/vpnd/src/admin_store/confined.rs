@@ -1,6 +1,7 @@
 //! A command's end of the process that opens the store, which has shut itself in.
 //!
-//! INVARIANT: the command opens nothing in the state directory, and waits for no answer without limit.
+//! INVARIANT: the command opens nothing in the state directory, and waits for no answer without
+//! limit.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;

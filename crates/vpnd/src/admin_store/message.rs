@@ -46,7 +46,8 @@ pub enum Opening {
     /// The kicks are opened that are on their way to the gateways of a fleet, not the store.
     #[n(6)]
     Kicks,
-    /// It must be there, and is given up soon: if it is a database that does not answer, there is another way.
+    /// It must be there, and is given up soon: if it is a database that does not answer, there is
+    /// another way.
     #[n(7)]
     Promptly,
 }

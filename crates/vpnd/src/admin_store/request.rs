@@ -96,8 +96,8 @@ pub(crate) struct SetEnabled {
     pub(crate) source: Option<String>,
 }
 
-/// The sessions of the user with this name are to end at all gateways of the fleet, and the user may be
-/// disabled.
+/// The sessions of the user with this name are to end at all gateways of the fleet, and the user
+/// may be disabled.
 #[derive(Debug, Encode, Decode)]
 pub(crate) struct LeaveKick {
     #[n(0)]

@@ -97,8 +97,8 @@ pub fn status(args: &StatusArgs) -> Result<(), CommandError> {
 /// Ends sessions, those of a user at all gateways of the fleet, and prints how many there were.
 ///
 /// # Errors
-/// [`CommandError`], also if there was no such session, or a gateway has not confirmed that its own have
-/// ended.
+/// [`CommandError`], also if there was no such session, or a gateway has not confirmed that its own
+/// have ended.
 pub fn kick(args: &KickArgs, stores: &dyn Stores) -> Result<(), CommandError> {
     let mut client = Client::connect(&socket(&args.admin)?)?;
     let status = client.status()?;
@@ -127,8 +127,8 @@ pub fn kick(args: &KickArgs, stores: &dyn Stores) -> Result<(), CommandError> {
     }
 }
 
-/// Has the running gateway end the sessions that a user has at the other gateways of the fleet, which it
-/// does without the database, and waits for their confirmations.
+/// Has the running gateway end the sessions that a user has at the other gateways of the fleet,
+/// which it does without the database, and waits for their confirmations.
 fn kick_elsewhere(args: &AdminArgs, stores: &dyn Stores, user: &str) -> Result<Carried, String> {
     if args.socket.is_some() {
         return Err("give --config in place of --socket, and the state directory is found".to_owned());

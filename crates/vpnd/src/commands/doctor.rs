@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_worst_comes_first_with_its_next_step() {
+    fn the_gravest_finding_is_first_with_its_next_step() {
         let findings = [
             Finding::good("clock", "set by the network"),
             Finding::problem("network.port", "taken\x1b[2J", "stop it"),

@@ -1,7 +1,7 @@
 //! Orders of an administrator to all gateways of a fleet, which need no database.
 //!
-//! A command leaves one in the state directory of the running gateway, which gives it to the others, and
-//! reads there what has become of it.
+//! A command leaves one in the state directory of the running gateway, which gives it to the
+//! others, and reads there what has become of it.
 
 use std::time::{Duration, Instant};
 
@@ -21,8 +21,8 @@ pub(super) struct Carried {
     own: Option<String>,
 }
 
-/// Has the running gateway kick a user at the other gateways of the fleet, or disable them at all, and waits
-/// for the confirmations. It stands once `on_left` is called.
+/// Has the running gateway kick a user at the other gateways of the fleet, or disable them at all,
+/// and waits for the confirmations. It stands once `on_left` is called.
 pub(super) fn give(
     config: &ServerConfig,
     stores: &dyn Stores,
@@ -58,16 +58,16 @@ impl Carried {
         self.progress.stored.is_some()
     }
 
-    /// Whether each gateway has carried it out. There is one or the store has it, or else the gateway may
-    /// not have looked at it.
+    /// Whether each gateway has carried it out. There is one or the store has it, or else the
+    /// gateway may not have looked at it.
     pub(super) fn is_confirmed(&self) -> bool {
         let KickProgress { stored, gateways, .. } = &self.progress;
         let has_looked = stored.is_some() || self.own.is_some() || !gateways.is_empty();
         has_looked && self.gateways().all(|(_, ended)| ended.is_some())
     }
 
-    /// The sessions that have ended, as far as that is known: by the gateways, or by the store, which also
-    /// has those of clients that are away.
+    /// The sessions that have ended, as far as that is known: by the gateways, or by the store,
+    /// which also has those of clients that are away.
     pub(super) fn ended(&self) -> usize {
         let confirmed: u64 = self.gateways().filter_map(|(_, ended)| ended).sum();
         usize::try_from(confirmed.max(self.progress.stored.unwrap_or_default())).unwrap_or(usize::MAX)

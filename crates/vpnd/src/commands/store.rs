@@ -1,8 +1,8 @@
 //! `vpnd store`: a store that moves between a file and a database.
 //!
-//! INVARIANT: nothing is moved while a gateway works on it, by its control socket, of which the lock
-//! is held so that none starts meanwhile, or, where the database is on another machine, by what the
-//! database says.
+//! INVARIANT: nothing is moved while a gateway works on it, by its control socket, of which the
+//! lock is held so that none starts meanwhile, or, where the database is on another machine, by
+//! what the database says.
 
 use std::fs::DirBuilder;
 use std::io::Write;

@@ -469,7 +469,7 @@ fn taken(gateway: &Gateway<'_>, pool: &str) -> Option<u64> {
 }
 
 #[test]
-fn each_profile_has_its_pools_and_a_change_moves_only_whom_it_must() {
+fn each_profile_has_its_pools_and_a_change_moves_affected_clients() {
     let Some(lab) = Lab::new(3) else { return };
     let mut gateway = Gateway::init(&lab);
     let [ann, bob] = ["ann", "bob"].map(|name| gateway.add_user(name));

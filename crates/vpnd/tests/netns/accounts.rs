@@ -44,7 +44,7 @@ fn a_change_of_groups_holds_for_live_sessions() {
 }
 
 #[test]
-fn a_removed_device_is_out_and_the_other_goes_on() {
+fn a_removed_device_is_disconnected_and_the_other_stays() {
     let Some(lab) = Lab::new(2) else { return };
     let mut gateway = Gateway::init(&lab);
     let ann = gateway.add_user("ann");

@@ -156,7 +156,7 @@ fn is_open(lab: &Lab, port: u16) -> bool {
 }
 
 #[test]
-fn a_certificate_is_ordered_presented_and_ordered_anew() {
+fn a_certificate_is_ordered_presented_and_renewed() {
     let Some(lab) = Lab::new(1) else { return };
     let Some(authority) = Authority::start(&lab, true) else { return };
     let mut gateway = Gateway::init(&lab);
@@ -214,7 +214,7 @@ fn a_certificate_is_ordered_presented_and_ordered_anew() {
 }
 
 #[test]
-fn profiles_of_before_and_after_connect_and_a_renewal_goes_back() {
+fn old_and_new_profiles_connect_and_a_renewal_restores_the_own_chain() {
     let Some(lab) = Lab::new(2) else { return };
     let Some(authority) = Authority::start(&lab, false) else { return };
     let mut gateway = Gateway::init(&lab);

@@ -167,7 +167,7 @@ fn an_outer_address_and_port_lead_to_the_client_that_was_heard_from_there() {
 }
 
 #[test]
-fn a_disk_without_room_stops_nobody_and_is_said_at_once() {
+fn a_full_audit_disk_ends_no_session_and_is_reported_at_once() {
     let Some(lab) = Lab::new(2) else { return };
     let (gateway, ann) = Gateway::for_ann(&lab);
     let bob = gateway.add_user("bob");

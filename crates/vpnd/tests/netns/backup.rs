@@ -26,7 +26,7 @@ fn transfer(gateway: &Gateway<'_>, lab: &Lab, words: &[&str]) -> Command {
 }
 
 #[test]
-fn a_running_gateway_is_backed_up_and_comes_back_as_its_clients_know_it() {
+fn a_restored_gateway_is_accepted_by_its_clients() {
     let Some(lab) = Lab::new(1) else { return };
     let (mut gateway, ann) = Gateway::for_ann(&lab);
     let mut client = Client::connect(&lab, 1, &ann);

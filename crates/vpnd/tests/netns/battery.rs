@@ -1,6 +1,6 @@
 //! Behaviour: a client that is connected and idle lets its machine sleep: none of its processes and
-//! threads wakes up but to keep the way to the gateway open. Over UDP with the most lanes and a kill
-//! switch, over TCP, and under the client service.
+//! threads wakes up but to keep the way to the gateway open. Over UDP with the most lanes and a
+//! kill switch, over TCP, and under the client service.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -18,8 +18,8 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// Age of keys at which they are replaced, seconds: after two and a half times that, an idle client
 /// has none.
 const REKEY_S: i64 = 10;
-/// Until what follows a start is over: keys that end, looks at the machine each second, the kernel's
-/// own packets on a new link.
+/// Until what follows a start is over: keys that end, looks at the machine each second, the
+/// kernel's own packets on a new link.
 const SETTLED: Duration = Duration::from_secs(70);
 /// Two pauses between keep-alives and more, unless the environment says otherwise.
 const LOOKS_S: u64 = 60;

@@ -74,7 +74,7 @@ fn a_network_that_drops_udp_is_named_after_five_seconds_and_tried_on() {
 }
 
 #[test]
-fn the_last_word_about_an_outage_that_the_session_outlasts_is_that_it_is_over() {
+fn the_end_of_an_outage_is_the_last_line_about_it() {
     let Some(lab) = Lab::new(1) else { return };
     let (mut gateway, ann) = installation(&lab, &[&format!("{GATEWAY_V4}:{PORT}")]);
     gateway.start();
@@ -168,7 +168,7 @@ fn a_gateway_that_does_not_run_is_not_mistaken_for_a_firewall() {
 /// Client 2 gets a copy of each datagram of client 1 and answers with an error, as anybody can who
 /// forges ICMP; the datagrams themselves arrive.
 #[test]
-fn forged_icmp_keeps_nobody_from_logging_in() {
+fn forged_icmp_prevents_no_login() {
     let Some(lab) = Lab::new(2) else { return };
     let (mut gateway, ann) = installation(&lab, &[&format!("{GATEWAY_V4}:{PORT}")]);
     gateway.start();

@@ -31,8 +31,8 @@ fn address(text: &str) -> IpAddr {
     text.parse().expect("an address")
 }
 
-/// A socket on a port that an earlier one had: a process that another test starts has that one, too,
-/// until it runs its program.
+/// A socket on a port that an earlier one had: a process that another test starts has that one,
+/// too, until it runs its program.
 fn bound<T: Send>(there: &Namespace, bind: impl Fn() -> io::Result<T> + Sync) -> T {
     eventually("the address is there, and free", 5 * SECOND, || there.within(&bind).ok())
 }
@@ -219,7 +219,7 @@ fn a_lost_journal_makes_no_router() {
 }
 
 #[test]
-fn an_interface_that_forwarded_goes_on() {
+fn an_interface_that_forwarded_keeps_forwarding() {
     let Some(lab) = lab_with_attackers() else { return };
     lab.gateway.sysctl("net/ipv4/conf/campus0/forwarding", "1");
     let mut gateway = installed(&lab, "nftables");
@@ -249,7 +249,7 @@ fn into_the_tunnel(lab: &Lab, client: &Client<'_>, expected: bool) -> Vec<(Strin
 }
 
 #[test]
-fn nobody_outside_reaches_addresses_of_the_tunnel() {
+fn tunnel_addresses_are_unreachable_from_outside() {
     for mode in ["nftables", "route"] {
         let Some(lab) = lab_with_attackers() else { return };
         let mut gateway = installed(&lab, mode);

@@ -1,9 +1,9 @@
 //! Behaviour: past a kill switch, and past a full tunnel that is dead, a user opens the network's
-//! login page in a separate browser, and no other user gets out meanwhile or afterwards. So it is for
-//! a client that comes from a good network into one with such a page; its session goes on then.
+//! login page in a separate browser, and no other user gets out meanwhile or afterwards. So it is
+//! for a client that comes from a good network into one with such a page; its session goes on then.
 //!
-//! The name server and the page are at one address of `net`, and the machine's own resolver does not
-//! reach them: the kill switch holds it back.
+//! The name server and the page are at one address of `net`, and the machine's own resolver does
+//! not reach them: the kill switch holds it back.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -233,7 +233,7 @@ fn capture(lab: &Lab) {
 }
 
 #[test]
-fn one_browser_gets_past_a_kill_switch_for_a_while_and_nobody_else_does() {
+fn only_the_portal_browser_passes_a_kill_switch_for_a_while() {
     let Some(lab) = Lab::new(1) else { return };
     let (mut gateway, ann) = kill_switch::gateway(&lab);
     let machine = Machine::new(&lab, BROWSER);
@@ -272,7 +272,8 @@ fn one_browser_gets_past_a_kill_switch_for_a_while_and_nobody_else_does() {
     machine.is_closed();
     machine.refused(ANN, "no login page is in the way");
 
-    // A dead full tunnel is not in the way; a service that is killed leaves no browser, and what it has opened to the next.
+    // A dead full tunnel is not in the way; a service that is killed leaves no browser, and what it
+    // has opened to the next.
     client.kill();
     let mut page = machine.open();
     cafe.is_asked();
@@ -352,7 +353,7 @@ fn roams_to_a_login_page(arguments: &[&str], is_named: bool) {
 }
 
 #[test]
-fn a_live_client_meets_a_login_page_and_goes_on_after_the_login() {
+fn a_client_resumes_after_a_captive_portal_login() {
     for (arguments, is_named) in [(&[][..], true), (&["--kill-switch"], false)] {
         roams_to_a_login_page(arguments, is_named);
     }

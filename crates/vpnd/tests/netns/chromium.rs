@@ -143,8 +143,8 @@ impl Chromium {
         self.value(&format!("document.querySelector({}).click()", json!(selector)));
     }
 
-    /// Shows pages in a window of this size in CSS pixels, each `scale` pixels of the screen wide: at
-    /// 200 % a window has half as many as at 100 %.
+    /// Shows pages in a window of this size in CSS pixels, each `scale` pixels of the screen wide:
+    /// at 200 % a window has half as many as at 100 %.
     pub(crate) fn resize(&mut self, (width, height): (u32, u32), scale: u32) {
         let metrics = json!({"width": width, "height": height, "deviceScaleFactor": scale, "mobile": false});
         self.ask("Emulation.setDeviceMetricsOverride", metrics);

@@ -132,7 +132,7 @@ fn after_kill_9_and_another_start() {
 }
 
 #[test]
-fn the_way_to_the_gateway_does_not_loop() {
+fn the_route_to_the_gateway_does_not_loop() {
     let Some(lab) = Lab::new(1) else { return };
     let mut gateway = Gateway::init(&lab);
     // The gateway's own outer address lies in what it pushes.

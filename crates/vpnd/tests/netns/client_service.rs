@@ -1,5 +1,6 @@
 //! Behaviour: users who are not root connect through the client service, each by profiles that root
-//! has placed on the machine, and none of them can do anything to another's tunnel or to the service.
+//! has placed on the machine, and none of them can do anything to another's tunnel or to the
+//! service.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -223,7 +224,7 @@ fn set_mode(path: &Path, mode: u32) {
 }
 
 #[test]
-fn keys_and_profiles_of_former_users_go_and_those_of_users_stay() {
+fn files_of_former_users_are_removed_and_those_of_users_stay() {
     let Some(lab) = Lab::new(1) else { return };
     let (_gateway, login) = Gateway::for_ann(&lab);
     let users = lab.path("state1/users");
@@ -262,7 +263,8 @@ pub(crate) fn refused(output: &Output, words: &str) {
     assert!(!text.contains('\x1b') && text.lines().count() <= 2, "{text:?}");
 }
 
-/// `vpnd log --notify` in ann's session, once it has begun, and the file of what her desktop has shown.
+/// `vpnd log --notify` in ann's session, once it has begun, and the file of what her desktop has
+/// shown.
 fn notifier(machine: &Machine<'_>) -> (PathBuf, Process) {
     let (shown, programs) = (machine.lab.path("shown"), machine.lab.path("programs"));
     fs::create_dir(&programs).unwrap();
@@ -280,7 +282,7 @@ fn notifier(machine: &Machine<'_>) -> (PathBuf, Process) {
 }
 
 #[test]
-fn a_user_connects_without_root_and_no_other_user_can_do_anything_about_it() {
+fn a_user_connects_without_root_and_others_cannot_interfere() {
     let Some(lab) = Lab::new(1) else { return };
     let (gateway, login) = Gateway::for_ann(&lab);
     let machine = Machine::new(&lab, &login);
@@ -346,7 +348,7 @@ fn a_user_connects_without_root_and_no_other_user_can_do_anything_about_it() {
 }
 
 #[test]
-fn a_user_is_told_that_a_network_passes_only_tcp() {
+fn a_network_that_passes_only_tcp_is_reported_to_the_user() {
     let Some(lab) = Lab::new(1) else { return };
     let (_gateway, login) = over_tcp::installation(&lab);
     over_tcp::drop_udp(&lab, "meta l4proto udp");
@@ -407,7 +409,7 @@ fn a_refused_login_says_why_and_leaves_nothing() {
 }
 
 #[test]
-fn no_profile_but_roots_connects_anybody() {
+fn only_profiles_of_root_connect() {
     let Some(lab) = Lab::new(1) else { return };
     let (_gateway, login) = Gateway::for_ann(&lab);
     let machine = Machine::new(&lab, &login);
@@ -451,7 +453,7 @@ fn until_closed(stream: &mut UnixStream) -> Vec<u8> {
 }
 
 #[test]
-fn nothing_that_a_user_sends_gets_more_than_a_refusal() {
+fn arbitrary_requests_of_a_user_are_refused() {
     let Some(lab) = Lab::new(1) else { return };
     let (_gateway, login) = Gateway::for_ann(&lab);
     let mut machine = Machine::new(&lab, &login);

@@ -184,7 +184,7 @@ fn a_congested_router_on_the_way_is_noticed_by_the_inner_ends() {
 }
 
 #[test]
-fn a_mark_that_nobody_inside_understands_is_a_loss() {
+fn a_congestion_mark_on_a_flow_without_ecn_is_a_loss() {
     let Some(lab) = Lab::new(1) else { return };
     let mut gateway = Gateway::init(&lab);
     let ann = gateway.add_user("ann");

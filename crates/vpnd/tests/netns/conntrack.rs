@@ -124,7 +124,7 @@ fn fill_the_pool(lab: &Lab, user: &Login) {
 }
 
 #[test]
-fn the_next_one_with_an_address_gets_nothing_that_was_for_the_one_before() {
+fn a_reused_address_gets_no_packets_of_its_former_holder() {
     nothing_reaches_the_next_one(|gateway| {
         must(process::run(gateway.user(&["disable", "ann"])));
         eventually("ann is out", TIMEOUT, || session_of(gateway, "ann").is_none().then_some(()));
@@ -132,7 +132,7 @@ fn the_next_one_with_an_address_gets_nothing_that_was_for_the_one_before() {
 }
 
 #[test]
-fn nor_if_that_one_left_while_no_gateway_ran() {
+fn a_reused_address_gets_no_old_packets_after_an_outage() {
     nothing_reaches_the_next_one(|gateway| {
         gateway.terminate();
         must(process::run(gateway.user(&["disable", "ann"])));

@@ -105,7 +105,7 @@ fn downloads_behind_nat_outlive_a_restart_and_a_kill() {
 }
 
 #[test]
-fn without_a_gateway_packets_for_clients_go_nowhere() {
+fn packets_for_clients_are_dropped_while_no_gateway_runs() {
     let Some(lab) = Lab::new(1) else { return };
     let mut gateway = Gateway::init(&lab);
     let ann = gateway.add_user("ann");
@@ -148,7 +148,7 @@ fn without_a_gateway_packets_for_clients_go_nowhere() {
 }
 
 #[test]
-fn ctrl_c_gives_the_machine_back_and_a_running_gateway_is_left_alone() {
+fn ctrl_c_restores_the_machine_and_leaves_a_running_gateway_alone() {
     let Some(lab) = Lab::new(1) else { return };
     let mut gateway = behind_nat(&lab);
     let ann = gateway.add_user("ann");

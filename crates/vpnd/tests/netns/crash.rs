@@ -60,7 +60,7 @@ fn number(name: &str, default: u64) -> u64 {
 }
 
 #[test]
-fn whoever_is_killed_whenever() {
+fn any_process_killed_at_any_time_leaves_a_clean_state() {
     let Some(lab) = Lab::new(1) else { return };
     let points = number("VPND_CRASH_POINTS", DEFAULT_POINTS);
     let seed = number("VPND_CRASH_SEED", u64::from(std::process::id()));

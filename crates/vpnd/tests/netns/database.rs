@@ -62,7 +62,7 @@ fn output(command: Command) -> (bool, String) {
 }
 
 #[test]
-fn sessions_go_on_while_the_database_is_away() {
+fn sessions_continue_while_the_database_is_unreachable() {
     let Some(lab) = Lab::new(2) else { return };
     let Some(mut cluster) = cluster(&lab) else { return };
     let mut gateway = Gateway::init(&lab);

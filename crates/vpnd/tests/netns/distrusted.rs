@@ -1,8 +1,9 @@
-//! Behaviour: a client that can't trust its gateway, because the gateway's certificate has expired or
-//! the machine's clock is wrong, lets nothing out in clear: with a kill switch from its start, and
-//! with a full tunnel once that has been up. It connects when the clock is right.
+//! Behaviour: a client that can't trust its gateway, because the gateway's certificate has expired
+//! or the machine's clock is wrong, lets nothing out in clear: with a kill switch from its start,
+//! and with a full tunnel once that has been up. It connects when the clock is right.
 //!
-//! `net` counts what arrives of client 1 in clear. At the end it must see packets without the tunnel.
+//! `net` counts what arrives of client 1 in clear. At the end it must see packets without the
+//! tunnel.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -100,7 +100,7 @@ fn nothing_is_wrong_with_a_gateway_that_runs_well() {
 }
 
 #[test]
-fn forwarding_that_somebody_switches_off_is_noticed() {
+fn switched_off_forwarding_is_reported() {
     let Some(lab) = Lab::new(0) else { return };
     let (_providers, _pushed, mut gateway) = sound(&lab);
     gateway.start();
@@ -114,7 +114,7 @@ fn forwarding_that_somebody_switches_off_is_noticed() {
 }
 
 #[test]
-fn a_firewall_that_is_gone_or_changed_is_a_problem() {
+fn a_removed_or_changed_firewall_is_a_problem() {
     let Some(lab) = Lab::new(0) else { return };
     let (_providers, _pushed, mut gateway) = sound(&lab);
     gateway.start();

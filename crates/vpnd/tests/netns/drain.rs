@@ -113,7 +113,7 @@ fn a_client_with_a_second_gateway_moves_there_and_nothing_leaves_in_clear() {
 }
 
 #[test]
-fn without_another_gateway_clients_stay_until_the_time_and_come_back_afterwards() {
+fn clients_of_a_single_drained_gateway_stay_until_the_deadline() {
     let Some(lab) = Lab::new(2) else { return };
     let (mut gateway, ann) = Gateway::for_ann(&lab);
     let mut one = Client::connect(&lab, 1, &ann);

@@ -92,7 +92,7 @@ fn a_challenge_is_answered_at_the_terminal_and_not_asked_again() {
 }
 
 #[test]
-fn who_can_show_no_challenge_learns_what_is_missing() {
+fn a_client_without_challenges_gets_the_reason() {
     let Some(lab) = Lab::new(1) else { return };
     let Some((gateway, _radius, local)) = start(&lab, "") else { return };
     let token = login_of(&lab, &local, "token@guests.example", "right");
@@ -142,7 +142,7 @@ fn on_the_pages(lab: &Lab, gateway: &Gateway<'_>, radius: &FreeRadius) {
 }
 
 #[test]
-fn a_login_waits_for_its_approval_and_keeps_nobody_waiting() {
+fn a_pending_approval_delays_no_other_login() {
     let Some(lab) = Lab::new(2) else { return };
     let rest = "push = true\nmax_logins = 1\n";
     let Some((gateway, radius, local)) = start(&lab, rest) else { return };
@@ -183,7 +183,7 @@ fn of_two_sources<'l>(lab: &'l Lab, rest: &str) -> Option<(Gateway<'l>, FreeRadi
 }
 
 #[test]
-fn a_source_whose_logins_wait_for_people_refuses_more_and_takes_nothing_from_others() {
+fn a_source_with_too_many_pending_approvals_refuses_more() {
     let Some(lab) = Lab::new(3) else { return };
     let Some((gateway, _radius, local)) = of_two_sources(&lab, "max_waiting = 1\n") else { return };
     let token = login_of(&lab, &local, "token@guests.example", "right");

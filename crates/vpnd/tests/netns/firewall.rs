@@ -115,7 +115,7 @@ impl Stranger {
 }
 
 #[test]
-fn what_another_program_removes_is_back_and_nobody_gets_through() {
+fn removed_firewall_rules_are_restored_and_nothing_passes() {
     let Some(lab) = lab_with_stranger() else { return };
     let mut gateway = behind_nat(&lab);
     let ann = gateway.add_user("ann");
@@ -214,7 +214,7 @@ fn without_its_table_a_gateway_forwards_nothing() {
 }
 
 #[test]
-fn a_program_that_goes_on_is_named_with_what_to_do() {
+fn a_program_that_keeps_removing_rules_is_named_with_a_remedy() {
     let Some(lab) = Lab::new(0) else { return };
     let mut gateway = behind_nat(&lab);
     gateway.start();
@@ -241,7 +241,7 @@ fn a_gateway_without_a_firewall_leaves_tables_alone() {
 }
 
 #[test]
-fn forwarding_addresses_and_routes_come_back_and_are_taken_back_in_the_end() {
+fn forwarding_addresses_and_routes_are_restored_and_finally_undone() {
     let Some(lab) = Lab::new(1) else { return };
     let mut gateway = behind_nat(&lab);
     let ann = gateway.add_user("ann");

@@ -1,6 +1,6 @@
-//! Behaviour: two gateways with one database are one service. A client whose gateway is gone goes on at
-//! the other one without a login, with its inner addresses and its open connections; a session is
-//! never at both.
+//! Behaviour: two gateways with one database are one service. A client whose gateway is gone goes
+//! on at the other one without a login, with its inner addresses and its open connections; a
+//! session is never at both.
 //!
 //! ```text
 //!                        ┌── gw1 ──10.200.0.0/24──┐
@@ -71,7 +71,8 @@ fn cluster(lab: &Lab) -> Option<Cluster> {
     cluster_by(lab, &[], "")
 }
 
-/// A database server in `net` with more settings, and with programs that are started by these words.
+/// A database server in `net` with more settings, and with programs that are started by these
+/// words.
 fn cluster_by(lab: &Lab, words: &'static [&'static str], settings: &str) -> Option<Cluster> {
     let net = lab.net.name().to_owned();
     let in_net = move |program: &str| {
@@ -150,8 +151,8 @@ fn join(
     settings.iter().for_each(|(key, value)| gateway.configure(key, value.clone()));
 }
 
-/// Links the gateway in the place of client `number` + 1 to the campus, where its interface has this
-/// name.
+/// Links the gateway in the place of client `number` + 1 to the campus, where its interface has
+/// this name.
 fn link_to_campus(lab: &Lab, number: usize, interface: &str) {
     let (place, campus) = (&lab.clients[number], &lab.campus);
     place.ip_batch(&format!(
@@ -183,8 +184,8 @@ fn announced_at(place: &Namespace) -> BTreeMap<String, u64> {
     found
 }
 
-/// The campus's router: sends packets for each client to the gateway with the lowest metric, as BIRD
-/// with the filter of docs/FLEET.md does, until it is stopped.
+/// The campus's router: sends packets for each client to the gateway with the lowest metric, as
+/// BIRD with the filter of docs/FLEET.md does, until it is stopped.
 fn route(lab: &Lab, is_over: &AtomicBool) {
     route_by(lab, &[&lab.gateway, &lab.clients[1]], is_over);
 }
@@ -277,8 +278,8 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Has traffic flow and the campus route by what gateways announce, while `work` runs; the pauses of
-/// the traffic.
+/// Has traffic flow and the campus route by what gateways announce, while `work` runs; the pauses
+/// of the traffic.
 fn with_traffic(lab: &Lab, client: &Client<'_>, work: impl FnOnce()) -> Pauses {
     with_traffic_by(lab, &[&lab.gateway, &lab.clients[1]], client.namespace(), work)
 }
@@ -399,7 +400,7 @@ fn at(gateway: &Gateway<'_>) -> impl FnMut() -> Option<()> {
 }
 
 #[test]
-fn a_client_whose_gateway_is_killed_goes_on_at_the_other_one() {
+fn a_client_of_a_killed_gateway_continues_at_another() {
     let Some(lab) = Lab::new(2) else { return };
     let Some(mut fleet) = Fleet::new(&lab) else { return };
     fleet.start();
@@ -475,7 +476,7 @@ fn a_gateway_that_was_only_paused_drops_the_session_that_has_moved() {
 }
 
 #[test]
-fn a_gateway_cut_off_from_the_database_withdraws_the_route_of_a_client_that_has_left() {
+fn a_gateway_without_the_database_withdraws_the_route_of_a_moved_client() {
     let Some(lab) = Lab::new(2) else { return };
     let Some(mut fleet) = Fleet::new(&lab) else { return };
     fleet.start();
@@ -611,7 +612,7 @@ fn a_kick_at_any_gateway_ends_the_sessions_at_all_and_all_are_shown() {
 }
 
 #[test]
-fn clients_of_a_drained_gateway_go_on_at_another_one_and_lose_nothing() {
+fn clients_of_a_drained_gateway_move_without_loss() {
     let Some(lab) = Lab::new(2) else { return };
     let Some(mut fleet) = Fleet::new(&lab) else { return };
     fleet.first.start();

@@ -60,7 +60,7 @@ impl Form {
 }
 
 #[test]
-fn forged_handshakes_keep_nobody_out() {
+fn forged_handshakes_block_no_login() {
     let Some(lab) = Lab::new(4) else { return };
     let mut gateway = Gateway::init(&lab);
     let users = ["ann", "bob", "carol"].map(|name| gateway.add_user(name));

@@ -39,7 +39,7 @@ fn connects_beside(lab: &Lab, ann: &Login, lines: &str) {
 }
 
 #[test]
-fn routes_of_somebody_else_in_its_table_are_left_alone() {
+fn foreign_routes_in_vpnds_table_are_left_alone() {
     let Some(lab) = Lab::new(1) else { return };
     let (_gateway, ann) = gateway(&lab);
     let lines = NUMBERS.map(|number| {
@@ -50,7 +50,7 @@ fn routes_of_somebody_else_in_its_table_are_left_alone() {
 }
 
 #[test]
-fn rules_of_somebody_else_that_name_its_table_are_left_alone() {
+fn foreign_rules_for_vpnds_table_are_left_alone() {
     let Some(lab) = Lab::new(1) else { return };
     let (_gateway, ann) = gateway(&lab);
     let lines = NUMBERS
@@ -59,7 +59,7 @@ fn rules_of_somebody_else_that_name_its_table_are_left_alone() {
 }
 
 #[test]
-fn leftovers_without_a_journal_are_taken_away() {
+fn leftovers_without_a_journal_are_removed() {
     let Some(lab) = Lab::new(1) else { return };
     let mut gateway = Gateway::init(&lab);
     edit_toml(&gateway.config(), |config| {

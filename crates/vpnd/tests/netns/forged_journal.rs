@@ -160,7 +160,7 @@ fn cleanup_undoes_only_what_its_own_user_has_written() {
 }
 
 #[test]
-fn what_lies_among_the_state_is_not_undone() {
+fn foreign_files_in_the_state_directory_are_not_undone() {
     let Some(lab) = Lab::new(1) else { return };
     let mut gateway = Gateway::init(&lab);
     gateway.configure("nat.mode", "none");

@@ -139,7 +139,7 @@ fn take_lease(lab: &Lab, client: &Namespace) {
 }
 
 #[test]
-fn routes_from_dhcp_lead_nothing_around_it() {
+fn dhcp_routes_do_not_bypass_a_full_tunnel() {
     let Some(lab) = Lab::new(1) else { return };
     let (_providers, _gateway, ann) = ordinary(&lab);
     let _rogue = rogue_dhcp(&lab);
@@ -165,7 +165,7 @@ fn routes_from_dhcp_lead_nothing_around_it() {
 /// Does this for the networks that a gateway names, without a full tunnel; and a client that comes
 /// after the lease.
 #[test]
-fn routes_from_dhcp_lead_no_pushed_network_around_a_tunnel() {
+fn dhcp_routes_do_not_bypass_a_split_tunnel() {
     let Some(lab) = Lab::new(1) else { return };
     let _rogue = rogue_dhcp(&lab);
     take_lease(&lab, &lab.clients[0]);
@@ -246,7 +246,7 @@ fn interface_index(namespace: &Namespace, name: &str) -> u32 {
 }
 
 #[test]
-fn advertised_routers_and_routes_lead_nothing_around_it() {
+fn router_advertisements_do_not_bypass_a_full_tunnel() {
     let Some(lab) = Lab::new(1) else { return };
     let (_providers, _gateway, ann) = ordinary(&lab);
     // Network managers set this.
@@ -316,7 +316,7 @@ fn carries_one_version<'l>(lab: &'l Lab, pool: &str, outer: &str) -> (Gateway<'l
 }
 
 #[test]
-fn ipv6_that_it_does_not_carry_is_refused_at_once() {
+fn ipv6_that_a_full_tunnel_does_not_carry_is_refused() {
     let Some(lab) = Lab::new(1) else { return };
     let before = look_at(&lab, &lab.clients[0]);
     let (_gateway, mut client) = carries_one_version(&lab, "pool_v4", &format!("[{GATEWAY_V6}]"));
@@ -347,7 +347,7 @@ fn ipv6_that_it_does_not_carry_is_refused_at_once() {
 }
 
 #[test]
-fn ipv4_that_it_does_not_carry_is_refused_at_once() {
+fn ipv4_that_a_full_tunnel_does_not_carry_is_refused() {
     let Some(lab) = Lab::new(1) else { return };
     let before = look_at(&lab, &lab.clients[0]);
     let (_gateway, mut client) = carries_one_version(&lab, "pool_v6", &GATEWAY_V4.to_string());

@@ -46,7 +46,7 @@ impl Form {
 }
 
 #[test]
-fn logins_while_three_datagrams_of_ten_are_lost_each_way() {
+fn logins_succeed_with_thirty_percent_loss_each_way() {
     const AT_ONCE: usize = 8;
     let form = Form::of_environment("VPND_HEAL_LOGINS", 4);
     let at_once = AT_ONCE.min(form.times);
@@ -118,7 +118,7 @@ fn new_addresses_under_traffic() {
 }
 
 #[test]
-fn a_network_that_is_gone_for_a_while() {
+fn traffic_resumes_after_a_network_outage() {
     let form = Form::of_environment("VPND_HEAL_OUTAGES", 1);
     let length = if form.long { 60 * SECOND } else { 5 * SECOND };
     // The next outage finds younger or older keys.

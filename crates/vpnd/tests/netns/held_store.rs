@@ -34,7 +34,7 @@ pub(crate) fn next_epochs(gateway: &Gateway<'_>, client: &Client<'_>, count: u64
 }
 
 #[test]
-fn sessions_go_on_while_the_store_is_held() {
+fn sessions_continue_while_the_store_is_held() {
     let Some(lab) = Lab::new(3) else { return };
     let mut gateway = Gateway::init(&lab);
     gateway.configure("timeouts.rekey_after_s", 1);

@@ -2,8 +2,8 @@
 //! addresses that it hands out, nor by prefixes of a router advertisement, nor by what its name
 //! server says of the gateway.
 //!
-//! `net` counts what arrives of client 1 in clear. Each attack is made again without the tunnel, and
-//! must then succeed. Routes that a local network hands out are in [`full`].
+//! `net` counts what arrives of client 1 in clear. Each attack is made again without the tunnel,
+//! and must then succeed. Routes that a local network hands out are in [`full`].
 
 use std::net::Ipv6Addr;
 use std::time::Duration;

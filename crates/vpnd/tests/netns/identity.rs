@@ -100,7 +100,7 @@ fn idp(gateway: u32) -> Option<u32> {
 }
 
 #[test]
-fn a_user_of_a_directory_gets_in_and_is_one_here() {
+fn a_directory_user_logs_in_and_has_a_local_record() {
     let Some(lab) = Lab::new(2) else { return };
     let mut gateway = Gateway::init(&lab);
     let local = gateway.add_user("local");
@@ -180,7 +180,7 @@ fn a_directory_is_found_by_its_name_also_where_the_files_of_names_are_replaced()
 }
 
 #[test]
-fn without_its_directory_a_user_learns_why_and_local_users_get_in() {
+fn an_unreachable_directory_is_named_and_local_users_log_in() {
     let Some(lab) = Lab::new(2) else { return };
     let mut gateway = Gateway::init(&lab);
     let local = gateway.add_user("local");
@@ -209,7 +209,7 @@ fn without_its_directory_a_user_learns_why_and_local_users_get_in() {
 }
 
 #[test]
-fn an_upgrade_takes_the_directory_along() {
+fn directory_logins_work_after_an_upgrade() {
     let Some(lab) = Lab::new(2) else { return };
     let mut gateway = Gateway::init(&lab);
     gateway.install();
@@ -230,7 +230,7 @@ fn an_upgrade_takes_the_directory_along() {
 }
 
 #[test]
-fn a_user_of_a_radius_server_gets_in_and_a_forger_does_not() {
+fn a_radius_user_logs_in_and_forged_replies_are_ignored() {
     let Some(lab) = Lab::new(2) else { return };
     let mut gateway = Gateway::init(&lab);
     gateway.install();
@@ -269,7 +269,7 @@ fn a_user_of_a_radius_server_gets_in_and_a_forger_does_not() {
 }
 
 #[test]
-fn a_user_of_a_radius_server_gets_in_over_tls_and_is_accounted_for() {
+fn a_radius_user_logs_in_over_tls_and_is_accounted_for() {
     let Some(lab) = Lab::new(1) else { return };
     let mut gateway = Gateway::init(&lab);
     let local = gateway.add_user("local");

@@ -174,7 +174,7 @@ fn cleaned_up(lab: &Lab) -> (bool, String) {
 }
 
 #[test]
-fn nothing_leaves_before_a_tunnel_while_it_is_there_or_is_out() {
+fn nothing_leaves_in_clear_before_during_or_after_a_tunnel() {
     let Some(lab) = Lab::new(1) else { return };
     let (mut gateway, ann) = gateway(&lab);
     let machine = &lab.clients[0];
@@ -214,7 +214,7 @@ fn nothing_leaves_before_a_tunnel_while_it_is_there_or_is_out() {
 }
 
 #[test]
-fn it_outlives_each_process_and_is_put_back_after_a_flush() {
+fn a_kill_switch_outlives_each_process_and_a_flush() {
     let Some(lab) = Lab::new(1) else { return };
     let (mut gateway, ann) = gateway(&lab);
     gateway.start();
@@ -265,9 +265,10 @@ fn entries(lab: &Lab, prefix: &str) -> Vec<std::path::PathBuf> {
         .collect()
 }
 
-/// Also without its record, with one that is damaged, and where it can't be read which client keeps it.
+/// Also without its record, with one that is damaged, and where it can't be read which client keeps
+/// it.
 #[test]
-fn cleanup_opens_it_whatever_is_broken() {
+fn cleanup_removes_the_kill_switch_whatever_is_broken() {
     let Some(lab) = Lab::new(1) else { return };
     let (mut gateway, ann) = gateway(&lab);
     gateway.start();
@@ -312,7 +313,7 @@ pub(crate) fn keeper(lab: &Lab) -> Process {
 }
 
 #[test]
-fn sigterm_ends_one_that_is_on_and_leaves_a_persistent_one_to_its_keeper() {
+fn sigterm_ends_a_kill_switch_unless_it_is_persistent() {
     let Some(lab) = Lab::new(1) else { return };
     let (mut gateway, ann) = gateway(&lab);
     gateway.start();
@@ -365,7 +366,7 @@ fn sigterm_ends_one_that_is_on_and_leaves_a_persistent_one_to_its_keeper() {
 
 /// The client's own questions pass, by their sockets; others' don't.
 #[test]
-fn the_gateways_name_is_looked_up_and_no_other_name() {
+fn a_kill_switch_permits_lookups_of_the_gateways_name_only() {
     let Some(lab) = Lab::new(1) else { return };
     let providers = names::name_server(&lab, &lab.net, PROVIDERS, &GATEWAY_V4.to_string());
     let (mut gateway, ann) = names::gateway_with(&lab, "all", |gateway| {
@@ -420,7 +421,7 @@ fn echoes(here: &mut TcpStream, there: &mut TcpStream) -> bool {
 }
 
 #[test]
-fn nobody_is_cut_off_by_mistake() {
+fn a_kill_switch_is_refused_if_it_cut_off_the_users_session() {
     const REMOTE_PORT: u16 = 2_222;
     let Some(lab) = Lab::new(1) else { return };
     let (mut gateway, ann) = gateway(&lab);
@@ -499,7 +500,7 @@ fn the_local_network_passes_only_by_choice_and_only_as_long_as_it_is_there() {
 /// A client that is refused has ended, and not by a person: everybody can see what holds the
 /// machine, and since when.
 #[test]
-fn a_refused_client_leaves_it_closed_and_everybody_can_see_that() {
+fn a_refused_client_leaves_the_kill_switch_closed_and_visible() {
     let Some(lab) = Lab::new(1) else { return };
     let (mut gateway, ann) = gateway(&lab);
     gateway.start();

@@ -1,6 +1,6 @@
 //! Behaviour: only users whom it concerns can end a kill switch; also on a file system that
-//! can't be written, and by a user without root whose client has left it on. What a client leaves is
-//! taken over, by the next client on whatever interface or by the keeper.
+//! can't be written, and by a user without root whose client has left it on. What a client leaves
+//! is taken over, by the next client on whatever interface or by the keeper.
 
 use std::fs;
 use std::path::Path;
@@ -64,7 +64,7 @@ fn keeping(lab: &Lab) -> Process {
 }
 
 #[test]
-fn cleanup_opens_it_where_nothing_can_be_written() {
+fn cleanup_removes_the_kill_switch_on_a_read_only_disk() {
     let Some(lab) = Lab::new(1) else { return };
     let (mut gateway, ann) = gateway(&lab);
     gateway.start();
@@ -111,7 +111,7 @@ fn the_keeper_takes_over_from_a_client_that_is_killed_before_it_has_put_it_back(
 
 /// `VPND_FLUSHES=20` flushes as often; times and packets in clear are printed.
 #[test]
-fn what_a_flush_has_taken_is_back_within_a_second() {
+fn flushed_kill_switch_rules_are_restored_within_a_second() {
     let form = Form::of_environment("VPND_FLUSHES", 3);
     let Some(lab) = Lab::new(1) else { return };
     let (mut gateway, ann) = gateway(&lab);
@@ -140,7 +140,7 @@ fn what_a_flush_has_taken_is_back_within_a_second() {
 }
 
 #[test]
-fn the_next_client_goes_on_with_it_on_another_interface() {
+fn the_next_client_continues_the_kill_switch_on_another_interface() {
     let Some(lab) = Lab::new(1) else { return };
     let (mut gateway, ann) = gateway(&lab);
     gateway.start();
@@ -161,7 +161,7 @@ fn the_next_client_goes_on_with_it_on_another_interface() {
 
 /// One that is on already may let the session pass that the new one would cut off.
 #[test]
-fn a_second_start_cuts_nobody_off_either() {
+fn a_second_start_does_not_cut_off_the_users_session() {
     let Some(lab) = Lab::new(1) else { return };
     let (mut gateway, ann) = gateway(&lab);
     gateway.start();
@@ -214,7 +214,7 @@ fn the_local_networks_name_server_is_not_asked() {
 }
 
 #[test]
-fn a_user_without_root_opens_what_her_client_has_left_and_nobody_elses() {
+fn a_user_removes_only_the_kill_switch_of_her_own_client() {
     let Some(lab) = Lab::new(1) else { return };
     let (_gateway, login) = Gateway::for_ann(&lab);
     let machine = Machine::new(&lab, &login);
@@ -251,7 +251,7 @@ fn a_user_without_root_opens_what_her_client_has_left_and_nobody_elses() {
 
 /// A service that is stopped has its clients end in order; one that is killed can't.
 #[test]
-fn a_service_that_is_stopped_opens_what_is_not_persistent() {
+fn stopping_the_service_ends_kill_switches_unless_persistent() {
     let Some(lab) = Lab::new(1) else { return };
     let (_gateway, login) = Gateway::for_ann(&lab);
     let mut machine = Machine::new(&lab, &login);
@@ -270,7 +270,7 @@ fn a_service_that_is_stopped_opens_what_is_not_persistent() {
 }
 
 #[test]
-fn a_command_that_dies_while_it_connects_ends_no_persistent_one() {
+fn a_connect_that_dies_ends_no_persistent_kill_switch() {
     let Some(lab) = Lab::new(1) else { return };
     let (gateway, login) = Gateway::for_ann(&lab);
     let machine = Machine::new(&lab, &login);
@@ -287,7 +287,7 @@ fn a_command_that_dies_while_it_connects_ends_no_persistent_one() {
 
 /// The user's client goes on with what is not the user's.
 #[test]
-fn a_command_that_dies_while_it_connects_opens_nothing_of_roots() {
+fn a_connect_that_dies_ends_no_kill_switch_of_root() {
     let Some(lab) = Lab::new(1) else { return };
     let (gateway, login) = Gateway::for_ann(&lab);
     let machine = Machine::new(&lab, &login);

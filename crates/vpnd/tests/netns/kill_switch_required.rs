@@ -11,7 +11,7 @@ use crate::lab::Lab;
 use crate::process;
 
 #[test]
-fn what_the_gateway_requires_is_on_from_the_login_unless_the_profile_forbids_it() {
+fn a_required_kill_switch_is_on_unless_the_profile_forbids_it() {
     let Some(lab) = Lab::new(1) else { return };
     let (mut gateway, ann) = gateway(&lab);
     gateway.configure("push.kill_switch", "persistent");

@@ -44,7 +44,7 @@ fn switch_on(lab: &Lab) {
 }
 
 #[test]
-fn a_persistent_one_is_in_force_before_there_is_a_network() {
+fn a_persistent_kill_switch_is_in_force_before_the_network() {
     let Some(lab) = Lab::new(1) else { return };
     let (mut gateway, ann) = gateway(&lab);
     gateway.start();
@@ -85,7 +85,7 @@ fn a_persistent_one_is_in_force_before_there_is_a_network() {
 
 /// One that is on, and not persistent, ends with its boot.
 #[test]
-fn another_one_ends_with_its_boot() {
+fn a_kill_switch_that_is_not_persistent_ends_with_its_boot() {
     let Some(lab) = Lab::new(1) else { return };
     let (mut gateway, ann) = gateway(&lab);
     gateway.start();

@@ -117,8 +117,8 @@ impl Lab {
     }
 }
 
-/// Asks again and again until there is an answer; fails with `what` when the time is up. The longer it
-/// takes, the more rarely: most questions start a process, and the portal limits connections.
+/// Asks again and again until there is an answer; fails with `what` when the time is up. The longer
+/// it takes, the more rarely: most questions start a process, and the portal limits connections.
 pub(crate) fn eventually<T>(what: &str, limit: Duration, mut ask: impl FnMut() -> Option<T>) -> T {
     let (start, limit) = (Instant::now(), extended(limit));
     loop {
@@ -131,8 +131,8 @@ pub(crate) fn eventually<T>(what: &str, limit: Duration, mut ask: impl FnMut() -
     }
 }
 
-/// Extends a limit, which is that of an idle machine, for a slow one that runs other tests meanwhile.
-/// Short limits are promises and stay.
+/// Extends a limit, which is that of an idle machine, for a slow one that runs other tests
+/// meanwhile. Short limits are promises and stay.
 fn extended(limit: Duration) -> Duration {
     if limit < Duration::from_secs(5) { limit } else { limit.max((4 * limit).min(MAX_PATIENCE)) }
 }

@@ -267,13 +267,13 @@ fn the_sessions_of_a_user_share_a_limit_over_reloads_and_upgrades() {
 }
 
 #[test]
-fn tcp_goes_on_at_its_limit() {
+fn tcp_keeps_its_limited_rate() {
     let Some(lab) = Lab::new(1) else { return };
     tcp_gets_its_limit(&lab);
 }
 
 #[test]
-fn tcp_with_a_long_way_goes_on_at_its_limit() {
+fn tcp_with_a_long_round_trip_keeps_its_limited_rate() {
     let Some(lab) = Lab::new(1) else { return };
     let latency = Duration::from_micros(7_500);
     let _relay = Relay::start(&lab, Faults { latency, ..Faults::default() });

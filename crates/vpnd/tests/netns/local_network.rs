@@ -49,7 +49,7 @@ fn way(from: &Namespace, to: &str) -> &'static str {
 }
 
 #[test]
-fn it_stays_reachable_and_the_client_says_so() {
+fn the_local_network_stays_reachable_and_is_reported() {
     let Some(lab) = Lab::new(1) else { return };
     let (_gateway, ann) = at_home(&lab, &["192.168.0.0/16", "fd77::/48"]);
     for routes in ["pushed", "all"] {
@@ -75,7 +75,7 @@ fn it_stays_reachable_and_the_client_says_so() {
 }
 
 #[test]
-fn it_goes_into_the_tunnel_where_the_profile_or_a_pushed_network_says_so() {
+fn the_local_network_is_tunnelled_if_profile_or_route_says_so() {
     let Some(lab) = Lab::new(1) else { return };
     let (gateway, ann) = at_home(&lab, &["192.168.0.0/16"]);
     want(&ann, "local_network", false);
@@ -102,7 +102,7 @@ fn it_goes_into_the_tunnel_where_the_profile_or_a_pushed_network_says_so() {
 }
 
 #[test]
-fn an_implausible_one_goes_into_the_tunnel() {
+fn an_implausible_local_network_is_tunnelled() {
     let Some(lab) = Lab::new(1) else { return };
     let (_gateway, ann) = at_home(&lab, &[]);
     // A hotspot that gives out an address in a network as wide as half of the Internet.

@@ -92,7 +92,7 @@ fn a_gateway_of_another_ca_gets_nothing_and_the_right_one_is_waited_for() {
 }
 
 #[test]
-fn a_gateway_that_wants_a_certificate_says_so() {
+fn a_missing_client_certificate_is_reported() {
     let Some(lab) = Lab::new(1) else { return };
     let mut gateway = Gateway::init(&lab);
     gateway.configure("tls.client_ca", "ca.pem");

@@ -1,6 +1,6 @@
-//! Behaviour: a machine is connected by its certificate alone while no user is; a user's tunnel takes
-//! its place and leaves it again, and a kill switch of the machine lets nothing out between the two.
-//! Logins that come to nothing do not keep it down. A revoked certificate is out.
+//! Behaviour: a machine is connected by its certificate alone while no user is; a user's tunnel
+//! takes its place and leaves it again, and a kill switch of the machine lets nothing out between
+//! the two. Logins that come to nothing do not keep it down. A revoked certificate is out.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -159,7 +159,7 @@ fn a_login_keeps_the_machines_tunnel_down_once_its_password_is_typed_and_half_of
 }
 
 #[test]
-fn a_user_ends_the_kill_switch_with_which_the_machine_goes_on() {
+fn a_user_ends_the_kill_switch_that_the_machine_kept() {
     let Some(lab) = Lab::new(1) else { return };
     let (mut gateway, ann, kiosk) = gateway_and_machine(&lab);
     gateway.start();

@@ -46,7 +46,7 @@ fn allow(process: &Seen, more: Option<u64>) {
 }
 
 #[test]
-fn a_login_that_memory_is_missing_for_comes_again() {
+fn a_login_that_lacks_memory_is_retried() {
     let Some(lab) = Lab::new(2) else { return };
     let mut gateway = Gateway::init(&lab);
     let (ann, bob) = (gateway.add_user("ann"), gateway.add_user("bob"));

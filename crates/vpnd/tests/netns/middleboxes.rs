@@ -1,5 +1,6 @@
-//! Behaviour: middleboxes that people meet beside firewalls and HTTP proxies ([`over_tcp`]): one that
-//! looks into TLS, a login page, and firewalls that end UDP flows after a while without a word.
+//! Behaviour: middleboxes that people meet beside firewalls and HTTP proxies ([`over_tcp`]): one
+//! that looks into TLS, a login page, and firewalls that end UDP flows after a while without a
+//! word.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -115,7 +116,7 @@ fn a_proxy_that_looks_into_tls_is_named_and_gets_nothing() {
 
 /// A page of the network that answers for all names, until a user has logged in there.
 #[test]
-fn a_network_with_a_login_page_is_got_through_once_somebody_has_logged_in() {
+fn a_client_connects_after_the_login_at_a_captive_portal() {
     let Some(lab) = Lab::new(1) else { return };
     let (gateway, ann) = over_tcp::installation(&lab);
     edit_toml(&ann.profile, |profile| {
@@ -160,7 +161,8 @@ fn a_network_with_a_login_page_is_got_through_once_somebody_has_logged_in() {
     drop(client);
 }
 
-/// A firewall of the network that passes each UDP flow of a client for this time, and drops it then.
+/// A firewall of the network that passes each UDP flow of a client for this time, and drops it
+/// then.
 fn end_udp_flows_after(lab: &Lab, lifetime: Duration) {
     let tuple = "type ipv4_addr . inet_service . ipv4_addr . inet_service; flags dynamic,timeout";
     let out = "ip saddr . udp sport . ip daddr . udp dport";
@@ -190,7 +192,7 @@ fn longest_pause(lab: &Lab, is_over: impl Fn() -> bool + Send + Sync) -> Duratio
 }
 
 #[test]
-fn a_firewall_that_ends_long_udp_flows_stops_what_is_open_for_seconds_only() {
+fn a_firewall_that_ends_udp_flows_interrupts_for_seconds_only() {
     let Some(lab) = Lab::new(1) else { return };
     let mut gateway = Gateway::init(&lab);
     let ann = gateway.add_user("ann");

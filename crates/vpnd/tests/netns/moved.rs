@@ -40,7 +40,7 @@ fn kept(lab: &Lab) -> Vec<PathBuf> {
 }
 
 #[test]
-fn a_gateway_that_moves_is_found_by_who_was_connected_before_and_by_nobody_else() {
+fn a_moved_gateway_is_found_by_earlier_clients_only() {
     let Some(lab) = Lab::new(2) else { return };
     let (gateway, ann) = Gateway::for_ann(&lab);
     by_address(&ann);

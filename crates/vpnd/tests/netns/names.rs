@@ -226,8 +226,8 @@ fn a_look_up_that_is_given_up_leaves_the_tunnels_name_servers() {
     println!("name servers of the tunnel {:?} after it carries again", up.elapsed());
 }
 
-/// Name servers of the tunnel that are silent are asked one after the other for seconds, by a process
-/// whose packets leave outside the tunnel once names are looked up there.
+/// Name servers of the tunnel that are silent are asked one after the other for seconds, by a
+/// process whose packets leave outside the tunnel once names are looked up there.
 #[test]
 fn a_trial_of_the_tunnels_names_is_over_before_names_are_looked_up_outside() {
     let Some(lab) = Lab::new(1) else { return };

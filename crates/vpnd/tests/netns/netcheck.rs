@@ -71,7 +71,7 @@ fn forward(lab: &Lab, rules: &str) {
 }
 
 #[test]
-fn an_open_network_and_those_that_block_are_told_apart() {
+fn open_and_blocking_networks_are_distinguished() {
     let Some(lab) = Lab::new(1) else { return };
     let (gateway, ann) = over_tcp::installation(&lab);
     let open = netcheck(&lab, &ann);
@@ -162,7 +162,7 @@ fn translate(lab: &Lab, how: &str) {
 }
 
 #[test]
-fn kinds_of_address_translators_are_told_apart() {
+fn kinds_of_nat_are_distinguished() {
     let Some(lab) = Lab::new(1) else { return };
     let (_gateway, ann) = with_two_addresses(&lab);
     let sees_one = "see one port of this machine";
@@ -201,7 +201,7 @@ fn a_plain_user_checks_the_way_of_a_profile_that_only_root_can_read() {
 }
 
 #[test]
-fn a_network_that_wants_a_login_first_is_recognised() {
+fn a_captive_portal_is_recognised() {
     let Some(lab) = Lab::new(1) else { return };
     let (_gateway, ann) = names::gateway(&lab, "pushed");
     let mut provider = name_server(&lab, &lab.net, PROVIDERS, &GATEWAY_V4.to_string());

@@ -103,7 +103,7 @@ fn docker(lab: &Lab) -> Option<Process> {
 }
 
 #[test]
-fn docker_opens_the_gateway_to_nobody_whichever_starts_first() {
+fn docker_opens_no_way_to_the_gateway_in_either_start_order() {
     let Some(lab) = lab_with_stranger() else { return };
     prepare(&lab);
     let mut gateway = behind_nat(&lab);
@@ -129,7 +129,7 @@ fn docker_opens_the_gateway_to_nobody_whichever_starts_first() {
 }
 
 #[test]
-fn programs_that_manage_firewalls_open_the_gateway_to_nobody() {
+fn firewall_managers_do_not_open_the_gateway() {
     let Some(lab) = lab_with_stranger() else { return };
     prepare(&lab);
     let mut gateway = behind_nat(&lab);

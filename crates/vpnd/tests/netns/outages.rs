@@ -58,7 +58,7 @@ fn a_restart_is_announced() {
 
 /// Without a client, with one, and with one that confirms nothing.
 #[test]
-fn a_stop_waits_for_nobody_who_is_not_there() {
+fn a_stop_does_not_wait_for_absent_clients() {
     let Some(lab) = Lab::new(1) else { return };
     let (mut gateway, one) = Client::alone(&lab);
     let mut one = one.into_process();
@@ -141,7 +141,7 @@ fn a_nat_forgets_its_ports_under_traffic() {
 }
 
 #[test]
-fn a_fifth_is_lost_and_a_fifth_comes_late() {
+fn transfers_survive_a_fifth_of_loss_and_a_fifth_of_delay() {
     let Some(lab) = Lab::new(1) else { return };
     let relay = Relay::start(&lab, Faults { seed: 20, lose: 20, delay: 20, ..Faults::default() });
     let mut gateway = Gateway::init(&lab);
@@ -159,7 +159,7 @@ fn a_fifth_is_lost_and_a_fifth_comes_late() {
 }
 
 #[test]
-fn tcp_over_much_that_comes_late() {
+fn tcp_works_with_heavy_delay_of_packets() {
     let Some(lab) = Lab::new(1) else { return };
     let relay = Relay::start(&lab, Faults { seed: 21, lose: 1, delay: 10, repeat: 5, ..Faults::default() });
     let mut gateway = Gateway::init(&lab);

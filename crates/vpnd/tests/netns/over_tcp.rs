@@ -103,7 +103,7 @@ pub(crate) fn has_logged(client: &mut Client<'_>, words: &str) {
 }
 
 #[test]
-fn a_login_leads_past_a_gateway_that_is_drained() {
+fn a_login_over_tcp_skips_a_drained_gateway() {
     let Some(lab) = Lab::new(2) else { return };
     let (first, ann) = installation(&lab);
     let mut second = second_gateway(&lab, &first);
@@ -126,7 +126,7 @@ fn a_login_leads_past_a_gateway_that_is_drained() {
 }
 
 #[test]
-fn a_network_that_passes_only_tcp_443_is_got_through() {
+fn a_client_connects_through_a_network_with_tcp_443_only() {
     let Some(lab) = Lab::new(1) else { return };
     let (gateway, ann) = installation(&lab);
     lab.net.nft(
@@ -179,7 +179,7 @@ fn a_network_that_passes_udp_443_is_one_with_udp() {
 }
 
 #[test]
-fn what_is_open_inside_survives_udps_end_and_its_return() {
+fn connections_survive_the_loss_and_return_of_udp() {
     let Some(lab) = Lab::new(1) else { return };
     let (gateway, ann) = installation(&lab);
     let mut client = Client::connect(&lab, 1, &ann);
@@ -287,7 +287,7 @@ fn an_http_proxy_is_a_way_with_its_password_or_without() {
 }
 
 #[test]
-fn a_certificate_that_nobody_vouches_for_is_named_and_not_used() {
+fn an_untrusted_certificate_is_named_and_not_used() {
     let Some(lab) = Lab::new(1) else { return };
     let (gateway, ann) = installation(&lab);
     edit_toml(&ann.profile, |profile| {
@@ -306,7 +306,7 @@ fn a_certificate_that_nobody_vouches_for_is_named_and_not_used() {
 
 /// With a full tunnel the route back to the gateway leads into it, where no mark says otherwise.
 #[test]
-fn a_full_tunnel_goes_over_tcp_where_sources_are_checked() {
+fn a_full_tunnel_works_over_tcp_with_source_checks() {
     let Some(lab) = Lab::new(1) else { return };
     let (gateway, ann) = installation(&lab);
     edit_toml(&ann.profile, |profile| profile["tunnel"]["routes"] = "all".into());

@@ -44,7 +44,7 @@ fn nothing_but_the_routes_of_the_profile_leads_into_the_tunnel() {
 }
 
 #[test]
-fn an_inner_address_that_belongs_to_somebody_else_is_refused() {
+fn an_inner_address_that_is_used_elsewhere_is_refused() {
     let Some(lab) = Lab::new(1) else { return };
     let mut gateway = Gateway::init(&lab);
     // Public addresses, as those of a service that the gateway would like to be.

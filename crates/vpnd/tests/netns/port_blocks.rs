@@ -204,7 +204,7 @@ fn each_client_leaves_with_ports_of_its_own() {
 }
 
 #[test]
-fn a_client_that_uses_up_its_ports_disturbs_nobody() {
+fn a_client_without_free_ports_affects_no_other() {
     let Some(lab) = Lab::new(2) else { return };
     let (_gateway, clients) = laboratory(&lab);
     let server = Server::new(&lab.campus);
@@ -232,7 +232,7 @@ fn a_client_that_uses_up_its_ports_disturbs_nobody() {
 }
 
 #[test]
-fn flows_keep_their_ports_through_whatever_becomes_of_the_gateway() {
+fn flows_keep_their_ports_over_restarts_of_the_gateway() {
     let Some(lab) = Lab::new(2) else { return };
     let (mut gateway, clients) = laboratory(&lab);
     let server = Server::new(&lab.campus);

@@ -302,7 +302,7 @@ fn a_visit_ends_with_the_rights_of_its_user_and_with_its_network() {
 }
 
 #[test]
-fn the_second_factor_is_asked_for_whoever_logs_in() {
+fn the_second_factor_is_required_of_every_user() {
     let Some(lab) = Lab::new(1) else { return };
     let mut gateway = Gateway::init(&lab);
     gateway.add_user("bob");
@@ -335,7 +335,7 @@ fn the_second_factor_is_asked_for_whoever_logs_in() {
 }
 
 #[test]
-fn the_tunnel_goes_on_while_the_portal_ends_and_comes_back() {
+fn the_tunnel_survives_a_restart_of_the_portal() {
     let Some(lab) = Lab::new(2) else { return };
     let (mut gateway, client) = with_client(&lab);
     let browser = Browser::new(&lab, &lab.clients[1], &gateway);
@@ -369,7 +369,7 @@ fn the_tunnel_goes_on_while_the_portal_ends_and_comes_back() {
 }
 
 #[test]
-fn a_certificate_that_is_half_renewed_keeps_nothing_else_from_being_reloaded() {
+fn a_half_renewed_certificate_does_not_block_a_reload() {
     let Some(lab) = Lab::new(2) else { return };
     let (gateway, client) = with_client(&lab);
     let browser = Browser::new(&lab, &lab.clients[1], &gateway);

@@ -169,7 +169,7 @@ fn first_bytes_of_no_protocol_are_counted() {
 }
 
 #[test]
-fn an_idle_clients_kernel_says_nothing_in_the_tunnel() {
+fn an_idle_client_sends_nothing_into_the_tunnel() {
     let Some(lab) = Lab::new(1) else { return };
     let (gateway, one) = Client::alone(&lab);
     // Its router solicitations and multicast reports come within the first seconds of a device.

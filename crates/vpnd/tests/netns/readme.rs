@@ -131,7 +131,7 @@ fn client(lab: &Lab, gateway: &Newcomer<'_>, campus: &[std::net::IpAddr]) {
 }
 
 #[test]
-fn its_steps_make_a_vpn() {
+fn the_steps_of_the_readme_make_a_vpn() {
     let Some(lab) = Lab::new(1) else { return };
     let outer = [GATEWAY_V4.to_string(), GATEWAY_V6.to_string()];
     let _providers =
@@ -147,7 +147,7 @@ fn its_steps_make_a_vpn() {
 }
 
 #[test]
-fn its_steps_make_a_vpn_without_ipv6() {
+fn the_steps_of_the_readme_make_a_vpn_without_ipv6() {
     let Some(lab) = Lab::new(1) else { return };
     switch_off(&lab.gateway);
     switch_off(&lab.clients[0]);

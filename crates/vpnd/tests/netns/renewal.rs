@@ -216,7 +216,7 @@ fn until_it_is_put_back_a_full_tunnel_holds_back_everything_else() {
 /// A route of another program in the tunnel's table leads around it, or stands in the place of the
 /// tunnel's.
 #[test]
-fn a_table_that_somebody_writes_into_is_left_to_them() {
+fn a_routing_table_with_foreign_routes_is_left_alone() {
     let Some(lab) = Lab::new(1) else { return };
     let (_providers, _gateway, ann) = ordinary(&lab);
     let mut client = Client::connect(&lab, 1, &ann);

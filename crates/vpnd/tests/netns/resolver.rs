@@ -134,7 +134,7 @@ fn set_ups() -> [SetUp; 7] {
 }
 
 #[test]
-fn names_go_into_the_tunnel_whichever_way_they_take() {
+fn all_name_lookups_are_tunnelled() {
     let Some(lab) = Lab::new(1) else { return };
     let (providers, pushed, _gateway, ann) = tunnel(&lab, "all");
     let Some(mut resolved) = Resolved::start(&lab, &lab.clients[0], &[PROVIDERS]) else { return };
@@ -326,7 +326,7 @@ fn what_other_programs_write_stays_for_the_end() {
 }
 
 #[test]
-fn a_program_that_goes_on_rewriting_is_named_and_another_tunnel_left_alone() {
+fn a_program_that_keeps_rewriting_resolv_conf_is_named() {
     let Some(lab) = Lab::new(1) else { return };
     let (_providers, _pushed, _gateway, ann) = tunnel(&lab, "all");
     let path = resolv_conf(&lab);
@@ -486,7 +486,7 @@ fn a_look_up_that_can_t_begin_leaves_the_tunnels_name_servers() {
 }
 
 #[test]
-fn a_client_whose_names_find_no_answer_says_so() {
+fn a_client_reports_unanswered_name_lookups() {
     let Some(lab) = Lab::new(1) else { return };
     let (_providers, pushed, _gateway, ann) = tunnel(&lab, "all");
     drop(pushed);

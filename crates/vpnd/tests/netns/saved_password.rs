@@ -1,5 +1,5 @@
-//! Behaviour: a user's password is kept for the next login where the user wishes so: in the session's
-//! keyring, here gnome-keyring's, or without one in a file that only the user can read.
+//! Behaviour: a user's password is kept for the next login where the user wishes so: in the
+//! session's keyring, here gnome-keyring's, or without one in a file that only the user can read.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

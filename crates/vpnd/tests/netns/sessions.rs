@@ -107,7 +107,7 @@ fn clients_reach_each_other_only_by_policy() {
 
 /// Ann may use a service of bob's, which opens nothing the other way.
 #[test]
-fn only_replies_come_back_from_whom_one_may_ask() {
+fn only_replies_return_from_reachable_hosts() {
     let Some(lab) = Lab::new(2) else { return };
     let mut gateway = Gateway::init(&lab);
     let (ann, bob) = (gateway.add_user("ann"), gateway.add_user("bob"));

@@ -34,7 +34,7 @@ fn limited(lab: &Lab, gateway: &Gateway<'_>, limit: usize) -> Command {
 }
 
 #[test]
-fn a_priority_that_it_does_not_get_is_said_once() {
+fn a_denied_thread_priority_is_logged_once() {
     let Some(lab) = Lab::new(1) else { return };
     let gateway = Gateway::init(&lab);
     gateway.configure("server.shards", 2);

@@ -162,7 +162,7 @@ fn flows_go_on(outer: IpAddr, mtu: u16, says_so: bool) {
 }
 
 #[test]
-fn a_path_that_says_that_it_has_shrunk() {
+fn a_path_mtu_that_drops_with_icmp() {
     flows_go_on(GATEWAY_V4.into(), 1400, true);
 }
 
@@ -188,7 +188,7 @@ fn forged(victim: SocketAddrV4, peer: SocketAddrV4) -> Vec<u8> {
 
 /// Both kernels believe it, and both ends go on sending what the path carries.
 #[test]
-fn a_path_does_not_shrink_because_somebody_says_so() {
+fn forged_icmp_does_not_lower_the_path_mtu() {
     let Some(lab) = Lab::new(1) else { return };
     let (gateway, client) = Client::alone(&lab);
     let outer = gateway.sessions()[0]["outer"][0].as_str().unwrap().to_owned();
@@ -211,22 +211,22 @@ fn a_path_does_not_shrink_because_somebody_says_so() {
 
 /// Full packets of IPv6 go in halves then.
 #[test]
-fn a_path_that_shrinks_to_the_least() {
+fn a_path_mtu_that_drops_to_the_minimum() {
     flows_go_on(GATEWAY_V4.into(), 1280, false);
 }
 
 #[test]
-fn a_path_of_ipv6_that_shrinks_to_the_least() {
+fn an_ipv6_path_mtu_that_drops_to_the_minimum() {
     flows_go_on(GATEWAY_V6.into(), 1280, false);
 }
 
 #[test]
-fn a_path_of_ipv6_that_says_that_it_has_shrunk_to_the_least() {
+fn an_ipv6_path_mtu_that_drops_to_the_minimum_with_icmp() {
     flows_go_on(GATEWAY_V6.into(), 1280, true);
 }
 
 #[test]
-fn a_path_of_ipv6_that_says_that_it_has_shrunk() {
+fn an_ipv6_path_mtu_that_drops_with_icmp() {
     flows_go_on(GATEWAY_V6.into(), 1400, true);
 }
 

@@ -11,7 +11,7 @@ use crate::traffic::ping_until;
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 #[test]
-fn it_is_three_lines_from_the_start_to_connected() {
+fn the_log_of_a_connect_has_three_lines() {
     let Some(lab) = Lab::new(1) else { return };
     let mut gateway = Gateway::init(&lab);
     let ann = gateway.add_user("ann");
@@ -30,7 +30,7 @@ fn it_is_three_lines_from_the_start_to_connected() {
 }
 
 #[test]
-fn a_person_who_is_refused_reads_why_in_one_sentence() {
+fn a_refusal_is_printed_as_one_sentence() {
     let Some(lab) = Lab::new(1) else { return };
     let mut gateway = Gateway::init(&lab);
     let ann = gateway.add_user("ann");

@@ -1,7 +1,7 @@
 //! Behaviour: an attacker has taken over a network worker and asks its privileged parent for
 //! anything, over the worker's own channel. They get what any worker gets and no more of it, what
-//! no worker asks for ends the daemon, and nothing that they do or leave undone keeps the parent from
-//! its signals.
+//! no worker asks for ends the daemon, and nothing that they do or leave undone keeps the parent
+//! from its signals.
 //!
 //! The real worker is stopped (SIGSTOP), and the test has a copy of its descriptor of the channel.
 
@@ -390,7 +390,7 @@ const KINDS: [Kind; 13] = [
 ];
 
 #[test]
-fn a_clients_worker_gets_so_much_of_everything_and_no_more() {
+fn all_requests_of_a_clients_worker_are_limited() {
     let Some(lab) = Lab::new(1) else { return };
     let rules = || lab.clients[0].ip(&["rule", "show"]);
     let before = rules();
@@ -491,7 +491,7 @@ fn a_clients_worker_sets_nothing_that_the_profile_or_the_machine_forbids() {
 }
 
 #[test]
-fn what_no_clients_worker_says_ends_the_client_and_undoes_it() {
+fn an_impossible_message_of_a_clients_worker_ends_the_client() {
     let Some(lab) = Lab::new(1) else { return };
     let (_gateway, ann) = Gateway::for_ann(&lab);
     let rules = || lab.clients[0].ip(&["rule", "show"]);
@@ -563,7 +563,7 @@ fn a_gateways_worker_gets_few_reloads_and_upgrades() {
 }
 
 #[test]
-fn what_no_gateways_worker_says_ends_the_gateway() {
+fn an_impossible_message_of_a_gateways_worker_ends_the_gateway() {
     let Some(lab) = Lab::new(1) else { return };
     let mut gateway = Gateway::init(&lab);
     let too_long = [u32::MAX.to_le_bytes(), 0_u32.to_le_bytes()].concat();
@@ -599,7 +599,7 @@ fn what_no_gateways_worker_says_ends_the_gateway() {
 }
 
 #[test]
-fn a_worker_that_reads_nothing_keeps_no_parent_from_its_signals() {
+fn a_worker_that_reads_nothing_does_not_block_signals_of_its_parent() {
     let Some(lab) = Lab::new(1) else { return };
     let (mut gateway, ann) = Gateway::for_ann(&lab);
     let rules = || lab.clients[0].ip(&["rule", "show"]);

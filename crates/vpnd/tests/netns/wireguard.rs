@@ -330,50 +330,50 @@ fn is_a_client(program: &Path) {
 }
 
 #[test]
-fn wireguard_go_is_a_client_as_any_other() {
+fn wireguard_go_connects_like_any_client() {
     if let Some(program) = program("wireguard-go") {
         is_a_client(&program);
     }
 }
 
 #[test]
-fn tailscales_wireguard_go_is_a_client_as_any_other() {
+fn tailscales_wireguard_go_connects_like_any_client() {
     if let Some(program) = program("wireguard-go-tailscale") {
         is_a_client(&program);
     }
 }
 
 #[test]
-fn boringtun_is_a_client_as_any_other() {
+fn boringtun_connects_like_any_client() {
     if let Some(program) = program("boringtun-cli") {
         is_a_client(&program);
     }
 }
 
 #[test]
-fn gotatun_is_a_client_as_any_other() {
+fn gotatun_connects_like_any_client() {
     if let Some(program) = program("gotatun") {
         is_a_client(&program);
     }
 }
 
 #[test]
-fn a_gateway_that_comes_back_has_wireguard_go_back() {
+fn wireguard_go_reconnects_after_a_gateway_restart() {
     comes_back_to("wireguard-go");
 }
 
 #[test]
-fn a_gateway_that_comes_back_has_tailscales_wireguard_go_back() {
+fn tailscales_wireguard_go_reconnects_after_a_gateway_restart() {
     comes_back_to("wireguard-go-tailscale");
 }
 
 #[test]
-fn a_gateway_that_comes_back_has_boringtun_back() {
+fn boringtun_reconnects_after_a_gateway_restart() {
     comes_back_to("boringtun-cli");
 }
 
 #[test]
-fn a_gateway_that_comes_back_has_gotatun_back() {
+fn gotatun_reconnects_after_a_gateway_restart() {
     comes_back_to("gotatun");
 }
 
@@ -401,8 +401,9 @@ fn comes_back_to(name: &str) {
     assert_eq!(sessions_of(&gateway, "wireguard").len(), 1);
 }
 
-/// Waits until the store has where this many devices are. No packet waits for that, and a gateway that
-/// is killed before does not begin handshakes with the others: they send nothing by themselves.
+/// Waits until the store has where this many devices are. No packet waits for that, and a gateway
+/// that is killed before does not begin handshakes with the others: they send nothing by
+/// themselves.
 fn devices_are_kept(gateway: &Gateway<'_>, devices: usize) {
     let store = Sqlite::open(&gateway.file("state/vpnd.db")).unwrap();
     eventually("the store has where devices are", PATIENCE, || {
@@ -435,7 +436,7 @@ fn a_device_behind_a_firewall_is_reached_from_the_address_that_it_talks_to() {
 }
 
 #[test]
-fn hundreds_of_devices_are_back_seconds_after_a_gateway_was_killed() {
+fn hundreds_of_devices_reconnect_seconds_after_a_gateway_is_killed() {
     /// Devices of one user, at most.
     const OF_USER: usize = 60;
     let devices = std::env::var("VPND_WIREGUARD_DEVICES").map_or(240, |count| count.parse().unwrap());

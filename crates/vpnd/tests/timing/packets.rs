@@ -1,6 +1,6 @@
 //! Whether sealing, opening or refusing a packet takes longer for some keys and bytes than for
-//! others, with each backend of AES-GCM and ChaCha20-Poly1305: a fixed key and packet against random
-//! ones, and a tag that is wrong in its first byte against one that is wrong in its last.
+//! others, with each backend of AES-GCM and ChaCha20-Poly1305: a fixed key and packet against
+//! random ones, and a tag that is wrong in its first byte against one that is wrong in its last.
 
 use std::cell::RefCell;
 

@@ -55,7 +55,7 @@ fn a_cookie_proves_one_address_and_port() {
 }
 
 #[test]
-fn a_cookie_is_accepted_for_longer_than_it_is_shown_and_not_for_ever() {
+fn a_cookie_is_accepted_for_a_limited_time_after_its_issue() {
     let mut random = random();
     let mut maker = CookieMaker::new(s(0), OWN, &mut random);
     let from = at("192.0.2.1:1000");

@@ -76,7 +76,7 @@ fn forged_addresses_have_everyone_asked_until_the_flood_is_over() {
 }
 
 #[test]
-fn whoever_proves_its_address_passes_at_the_rate_of_one_host() {
+fn a_proven_address_passes_at_the_rate_of_one_host() {
     let mut random = random();
     let mut gate = gate(&mut random);
     assert_eq!(passed(&mut gate, ms(1_000), host(1), 4, &mut random), 4);

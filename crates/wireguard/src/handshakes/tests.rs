@@ -94,7 +94,7 @@ fn a_refused_message_changes_nothing() {
 }
 
 #[test]
-fn own_timestamps_only_grow_whatever_the_clock_says() {
+fn own_timestamps_increase_although_the_clock_is_set_back() {
     let (mut client, mut gateway) = pair();
     for (turn, day_s) in [500, 500, 100, 501].into_iter().enumerate() {
         let message = begin(&mut client, gateway.public(), day_s);

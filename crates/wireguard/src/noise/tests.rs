@@ -36,7 +36,7 @@ fn both_ends_get_the_same_keys_and_each_learns_who_the_other_is() {
 }
 
 #[test]
-fn nobody_else_opens_a_message_and_no_changed_one_is_opened() {
+fn only_the_peer_opens_a_message_and_only_an_unchanged_one() {
     let (client, gateway) = (key(1), key(2));
     let (_, message) = begin(&client, &gateway);
     assert_eq!(prove(&key(3), &message).err(), Some(NotAuthentic));

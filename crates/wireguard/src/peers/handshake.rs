@@ -17,9 +17,9 @@ use crate::message::{Initiation, Message, Response};
 use crate::noise::SessionKeys;
 use crate::transport::{Opener, Sealer};
 
-/// First messages of peers that wait for the process with the static key at once, and responses; more
-/// are dropped, and their peers begin again after 5 s. Handshakes of ours are not among them: each
-/// peer has one at most. Who begins many at once has to leave room for the responses.
+/// First messages of peers that wait for the process with the static key at once, and responses;
+/// more are dropped, and their peers begin again after 5 s. Handshakes of ours are not among them:
+/// each peer has one at most. Who begins many at once has to leave room for the responses.
 pub const MAX_WAITING: usize = 256;
 /// Responses to one message of ours that need not pass the gate: its index is random, and few other
 /// senders can answer it. Without this the devices behind one NAT could not all answer a gateway
@@ -175,8 +175,8 @@ impl Peers {
         }
     }
 
-    /// The request waits for others than the process with the static key, perhaps for long: it takes
-    /// no room from messages of other peers. The caller bounds their number.
+    /// The request waits for others than the process with the static key, perhaps for long: it
+    /// takes no room from messages of other peers. The caller bounds their number.
     pub fn set_aside(&mut self, id: RequestId) {
         let Some(pending) = self.pending.get(&id).copied() else { return };
         if self.aside.insert(id) {

@@ -142,7 +142,7 @@ fn a_responder_sends_nothing_before_the_initiator_has_shown_its_keys() {
 }
 
 #[test]
-fn keys_before_the_last_go_on_opening_and_older_ones_are_gone() {
+fn the_previous_keys_still_open_and_older_ones_are_erased() {
     let (mut client, mut gateway) = pair(1);
     shake(&mut client, &mut gateway, s(2));
     let [oldest, late] = [b"a", b"b"].map(|text| client.seal(s(2), text));
@@ -154,7 +154,7 @@ fn keys_before_the_last_go_on_opening_and_older_ones_are_gone() {
 }
 
 #[test]
-fn indexes_name_their_shard_and_tell_nothing_else() {
+fn indexes_disclose_only_their_shard() {
     for shards in [1, 2, 3, 64] {
         let (mut client, mut gateway) = pair(shards);
         let mut own = BTreeSet::new();
@@ -217,7 +217,7 @@ fn forged_responses_have_to_pass_the_gate_after_a_few() {
 }
 
 #[test]
-fn a_peer_is_where_its_newest_authentic_message_came_from() {
+fn a_peers_endpoint_is_that_of_its_newest_authentic_message() {
     let (mut client, mut gateway) = pair(1);
     shake(&mut client, &mut gateway, s(2));
     assert_eq!(gateway.peers.endpoint(gateway.peer), Some(at(1)));
@@ -239,7 +239,7 @@ fn a_peer_is_where_its_newest_authentic_message_came_from() {
 }
 
 #[test]
-fn a_cookie_reply_moves_nobody_and_is_shown_with_the_next_message() {
+fn a_cookie_reply_moves_no_peer_and_is_used_for_the_next_message() {
     let (mut client, mut gateway) = pair(1);
     let first = client.begin(s(2));
     // More than one host may begin.
@@ -361,7 +361,7 @@ fn two_handshakes_at_once_leave_both_ends_a_session() {
 }
 
 #[test]
-fn a_reply_that_comes_too_late_begins_nothing() {
+fn a_late_handshake_response_starts_no_session() {
     let (mut client, mut gateway) = pair(1);
     shake(&mut client, &mut gateway, s(2));
     gateway.peers.on_no_session(s(20), gateway.peer);

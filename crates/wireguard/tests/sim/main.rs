@@ -72,7 +72,7 @@ fn a_device_that_moves_is_followed_by_the_first_packet_it_sends() {
 }
 
 #[test]
-fn a_cookie_reply_moves_nobody() {
+fn a_cookie_reply_moves_no_peer() {
     each_seed(|seed| {
         let mut world = World::new(seed, 1, Network::FLOODED);
         world.talk(secs(600), ms(900));

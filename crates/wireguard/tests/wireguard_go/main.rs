@@ -1,5 +1,6 @@
 //! Stock WireGuard clients at the other end: the original in Go; Tailscale's fork, which does not
-//! learn a peer's address from its handshake; boringtun, whose replay window is smaller; and gotatun.
+//! learn a peer's address from its handshake; boringtun, whose replay window is smaller; and
+//! gotatun.
 //!
 //! ```text
 //!  application --- tun device --- wireguard-go --- UDP over loopback --- our end, which sends every packet back
@@ -84,8 +85,8 @@ fn in_namespaces(test: &str, name: &str) {
 }
 
 /// The program, as `./x setup` builds it. `None`, and a loud word, if this process may not make
-/// namespaces, or it is not there; a failure instead where `CI` is set, but for Tailscale's fork, which
-/// needs a newer Go than Debian 12 has, and gotatun, which takes minutes to build.
+/// namespaces, or it is not there; a failure instead where `CI` is set, but for Tailscale's fork,
+/// which needs a newer Go than Debian 12 has, and gotatun, which takes minutes to build.
 fn program(name: &str) -> Option<PathBuf> {
     let missing = |word: &str, may_be: bool| {
         assert!(may_be || std::env::var_os("CI").is_none(), "{word}");

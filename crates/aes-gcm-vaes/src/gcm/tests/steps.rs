@@ -61,8 +61,8 @@ pub(crate) struct Differ {
 }
 
 /// Runs the test `name` again in a second process, with `work` in the environment's `variable`: it
-/// has to [`begin`], and to work between two stops ([`stop`]), once to warm up and then once for each
-/// of as many `secrets`.
+/// has to [`begin`], and to work between two stops ([`stop`]), once to warm up and then once for
+/// each of as many `secrets`.
 pub(crate) fn traced(name: &str, variable: &str, work: &str, secrets: u8) -> Differ {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", name, "--test-threads=1", "--nocapture"])

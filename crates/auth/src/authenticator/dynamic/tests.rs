@@ -156,7 +156,7 @@ fn at(device: u8) -> SessionAttributes {
 }
 
 #[test]
-fn a_request_ends_what_all_of_its_attributes_name() {
+fn a_disconnect_request_ends_sessions_that_match_all_attributes() {
     let bench = bench();
     let missing = Some(ErrorCause::SessionNotFound);
     assert_eq!(bench.disconnect("guests", SessionAttributes { user: of_user("bob").user, ..at(1) }), missing);
@@ -237,7 +237,7 @@ fn sessions_of_other_sources_are_out_of_reach() {
 }
 
 #[test]
-fn other_groups_are_a_change_of_the_user_whose_sessions_go_on() {
+fn changed_groups_update_the_user_and_keep_the_sessions() {
     let bench = bench();
     let groups = |names: &[&str]| {
         DynamicAction::Regroup(List::new(names.iter().map(|name| Text::cut(name)).collect()).unwrap())

@@ -321,7 +321,7 @@ impl Bench {
 }
 
 #[tokio::test]
-async fn whichever_name_of_an_entry_is_typed_the_record_is_one_and_has_the_entrys_name() {
+async fn every_name_of_a_directory_entry_leads_to_one_record() {
     let entry = || accepted_as("ann@uni.example", "id-ann", &["staff"]);
     let bench = Bench::new(&[("ann", entry()), ("ann.lee", entry())]);
     bench.store.refresh_external(&ExternalUser::expected("staff", "ann@uni.example"), NOW).unwrap();
@@ -343,7 +343,7 @@ async fn whichever_name_of_an_entry_is_typed_the_record_is_one_and_has_the_entry
 }
 
 #[tokio::test]
-async fn an_entrys_name_that_another_source_has_does_not_count() {
+async fn an_entry_name_that_belongs_to_another_source_is_ignored() {
     let bench = Bench::new(&[("ann", accepted_as("g-ann", "id-ann", &[]))]);
     bench.through_code("ann@uni.example", "right").await;
     assert!(bench.store.user("g-ann").unwrap().is_none());
@@ -429,7 +429,7 @@ async fn a_source_can_challenge_five_times() {
 }
 
 #[tokio::test]
-async fn logins_that_wait_for_a_person_are_few_and_count_as_guesses() {
+async fn pending_approvals_are_limited_and_count_as_guesses() {
     let bench = Bench::new(&[("token-ann", challenge()), ("token-ann=123456", accepted("id-1", &[]))]);
     let first = bench.challenged("token-ann").await;
     bench.challenged("token-ann").await;
@@ -477,7 +477,7 @@ async fn a_wrong_password_is_asked_for_a_code_like_a_right_one() {
 }
 
 #[tokio::test]
-async fn an_approval_is_waited_for_without_a_turn_and_over_when_the_client_leaves() {
+async fn a_pending_approval_holds_no_turn_and_ends_with_its_connection() {
     // Silent about `phone-ann`, whose person has not approved it.
     let bench = Bench::new(&[("phone-bob", accepted("id-2", &[]))]);
     let outcome = bench.log_in("phone-ann", "right").await;
@@ -502,7 +502,7 @@ async fn an_approval_is_waited_for_without_a_turn_and_over_when_the_client_leave
 }
 
 #[tokio::test]
-async fn a_user_of_a_source_has_a_record_here_which_can_be_disabled() {
+async fn a_user_of_a_source_has_a_local_record_that_can_be_disabled() {
     let bench = Bench::new(&[("ann", accepted("id-1", &["staff", "vpn"]))]);
     let outcome = bench.log_in("Ann@Uni.Example", "right").await;
     let LoginOutcome::Granted(user) = outcome else { panic!("{outcome:?}") };
@@ -519,7 +519,7 @@ async fn a_user_of_a_source_has_a_record_here_which_can_be_disabled() {
 }
 
 #[tokio::test]
-async fn a_login_is_tried_at_one_source_and_a_refusal_takes_its_time() {
+async fn a_login_queries_one_source_and_refusals_take_constant_time() {
     let wrong = Ok(Verdict::Refused(SourceRefusal::WrongPassword));
     let bench = Bench::new(&[("ann", wrong), ("g-bob", accepted("2", &[]))]);
     let since = Instant::now();
@@ -545,7 +545,7 @@ async fn an_empty_password_reaches_no_source() {
 }
 
 #[tokio::test]
-async fn without_an_answer_nobody_is_let_in_and_nobody_is_locked_out() {
+async fn an_unreachable_source_refuses_logins_and_counts_no_guess() {
     let bench = Bench::new(&[("ann", Err(Text::cut("down")))]);
     for _ in 0..8 {
         let outcome = bench.log_in("ann@uni.example", "right").await;
@@ -577,7 +577,7 @@ async fn reach(bench: &Arc<Bench>, logins: impl Iterator<Item = Login>) -> usize
 }
 
 #[tokio::test]
-async fn guesses_that_come_at_once_reach_a_source_no_oftener_than_others() {
+async fn concurrent_guesses_reach_a_source_no_more_often_than_serial_ones() {
     let wrong = || Ok(Verdict::Refused(SourceRefusal::WrongPassword));
     let bench = Arc::new(Bench::new(&[("token-eve", wrong()), ("token-bob", wrong())]));
     let of_host = (0..60).map(|_| login("token-eve", "guess"));
@@ -621,7 +621,7 @@ async fn guesses_by_all_names_of_an_entry_count_together() {
 }
 
 #[tokio::test]
-async fn how_a_source_answers_is_counted() {
+async fn answers_of_a_source_are_counted_by_outcome() {
     let refused = Ok(Verdict::Refused(SourceRefusal::WrongPassword));
     let bench =
         Bench::new(&[("ann", accepted("id-1", &[])), ("bob", refused), ("down", Err(Text::cut("down")))]);
@@ -643,7 +643,7 @@ async fn how_a_source_answers_is_counted() {
 }
 
 #[tokio::test]
-async fn a_slow_source_keeps_no_others_waiting() {
+async fn a_slow_source_does_not_delay_logins_of_others() {
     let bench = Arc::new(Bench::new(&[("g-bob", accepted("2", &[]))]));
     let waiting = Arc::clone(&bench);
     // No server answers, and the source's one turn is taken.
@@ -662,7 +662,7 @@ async fn a_slow_source_keeps_no_others_waiting() {
 }
 
 #[tokio::test]
-async fn a_name_that_is_somebody_elses_gets_no_record() {
+async fn a_name_of_another_user_gets_no_record() {
     let bench = Bench::new(&[("g-bob", accepted("2", &[]))]);
     let hash = Hasher::with_cost(64, 1).hash(&Password::new("x".to_owned())).unwrap();
     bench.store.add_user(&NewUser::new("g-bob", hash), NOW).unwrap();
@@ -674,7 +674,7 @@ async fn a_name_that_is_somebody_elses_gets_no_record() {
 }
 
 #[tokio::test]
-async fn a_recheck_believes_a_source_about_its_own_user_alone() {
+async fn a_recheck_accepts_a_source_for_its_own_users_only() {
     use crate::authenticator::recheck::Outcome;
     let replies = [
         ("ann", accepted("id-1", &["staff"])),
@@ -732,7 +732,7 @@ async fn crowd(about: impl Fn(usize) -> Reply) -> (Bench, HashMap<UserId, Turn>)
 }
 
 #[tokio::test]
-async fn many_users_who_are_not_there_at_once_keep_their_sessions_until_that_is_confirmed() {
+async fn many_absent_users_keep_their_sessions_until_confirmed() {
     let recheck = Recheck { every: Duration::from_secs(3_600), grace: Duration::from_secs(3_600) };
     // One of them is disabled: that the directory says, so nothing keeps it.
     let about = |number| match number {
@@ -759,7 +759,7 @@ async fn many_users_who_are_not_there_at_once_keep_their_sessions_until_that_is_
 }
 
 #[tokio::test]
-async fn one_user_who_is_not_there_has_left() {
+async fn a_single_absent_user_counts_as_removed() {
     let recheck = Recheck { every: Duration::from_secs(3_600), grace: Duration::from_secs(3_600) };
     let about = |number: usize| match number {
         0 => Ok(Verdict::Refused(SourceRefusal::UnknownUser)),
@@ -812,7 +812,7 @@ impl Bench {
 }
 
 #[tokio::test]
-async fn whoever_is_disabled_while_the_source_is_asked_stays_out() {
+async fn a_user_disabled_during_the_query_is_refused() {
     use crate::authenticator::recheck::Outcome;
     let replies = [("held", accepted("id-1", &["staff"])), ("held?", accepted("id-1", &["vpn"]))];
     let bench = Arc::new(Bench::new(&replies));
@@ -856,7 +856,7 @@ async fn whoever_is_disabled_while_the_source_is_asked_stays_out() {
 }
 
 #[tokio::test]
-async fn a_user_of_a_provider_is_whom_the_provider_shows() {
+async fn a_provider_login_is_of_the_user_in_the_providers_answer() {
     let bench = Bench::new(&[
         ("ann's", accepted_as("ann@sso.example", "1", &["staff"])),
         ("eve's", accepted_as("eve@uni.example", "2", &["staff"])),
@@ -906,7 +906,7 @@ async fn a_user_of_a_provider_is_whom_the_provider_shows() {
 }
 
 #[tokio::test]
-async fn whoever_has_left_is_out_of_the_pages_without_a_session() {
+async fn a_removed_user_without_a_session_loses_portal_visits() {
     let replies =
         [("ann", accepted("id-1", &["staff"])), ("ann?", Ok(Verdict::Refused(SourceRefusal::Disabled)))];
     let bench = Bench::new(&replies);

@@ -1,10 +1,11 @@
-//! Guesses that the gateways of a fleet let one another know, so that an attacker gets no more of them
-//! by spreading over gateways.
+//! Guesses that the gateways of a fleet let one another know, so that an attacker gets no more of
+//! them by spreading over gateways.
 //!
 //! A gateway admits a guess by itself only if there is room even if each other one has admitted as
-//! many unknown to the rest; else it first learns what others have counted ([`Throttle::is_tight`]).
-//! A person who has not failed before is admitted in any case: at the same moment each gateway may let such a
-//! person guess once. What was admitted too much in a moment counts, so that later waits are longer.
+//! many unknown to the rest; else it first learns what others have counted
+//! ([`Throttle::is_tight`]). A person who has not failed before is admitted in any case: at the
+//! same moment each gateway may let such a person guess once. What was admitted too much in a
+//! moment counts, so that later waits are longer.
 
 use std::net::IpAddr;
 
@@ -14,7 +15,8 @@ use vpnd_proto::admission::Source;
 
 use super::{Guess, MAX_ENTRIES, Person, Throttle};
 
-/// Time after which a guess is known at all gateways, seconds: they send and read several times a second.
+/// Time after which a guess is known at all gateways, seconds: they send and read several times a
+/// second.
 const KNOWN_AFTER_S: u64 = 2;
 
 /// A change of what is counted.
@@ -114,8 +116,8 @@ impl Throttle {
         self.shared.get_or_insert(new).gateways = gateways;
     }
 
-    /// Whether a guess that would be admitted may be one too many for all gateways together, so that
-    /// this one has to learn first what others have counted.
+    /// Whether a guess that would be admitted may be one too many for all gateways together, so
+    /// that this one has to learn first what others have counted.
     pub(in super::super) fn is_tight(
         &mut self,
         person: Person,

@@ -1,8 +1,8 @@
-//! Logins in a browser at all gateways of a fleet: the client, the browser and the client that comes
-//! back may each be at another one.
+//! Logins in a browser at all gateways of a fleet: the client, the browser and the client that
+//! comes back may each be at another one.
 //!
-//! INVARIANT: a login is answered once and a grant is redeemed once, over all gateways: both are done
-//! in the order of notices.
+//! INVARIANT: a login is answered once and a grant is redeemed once, over all gateways: both are
+//! done in the order of notices.
 
 use std::net::IpAddr;
 use std::time::Duration;

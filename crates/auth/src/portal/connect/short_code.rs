@@ -2,8 +2,8 @@
 //! often the client asks.
 //!
 //! INVARIANT: a code is worth nothing without a login on the pages, and codes are typed at a pace
-//! for each person and each host, the right ones included: of 20^8 codes a guesser tries some dozens
-//! in the ten minutes that one lives (RFC 8628 section 5.1).
+//! for each person and each host, the right ones included: of 20^8 codes a guesser tries some
+//! dozens in the ten minutes that one lives (RFC 8628 section 5.1).
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -38,7 +38,8 @@ impl Code {
         Self(std::array::from_fn(|_| LETTERS[rand::random_range(..LETTERS.len())]))
     }
 
-    /// Reads a code as people type it: in either case, with or without anything between its letters.
+    /// Reads a code as people type it: in either case, with or without anything between its
+    /// letters.
     pub(super) fn read(typed: &str) -> Option<Self> {
         let letters = typed.bytes().map(|byte| byte.to_ascii_uppercase());
         let letters: Vec<u8> = letters.filter(|byte| LETTERS.contains(byte)).collect();
@@ -93,8 +94,8 @@ impl ByCode {
         self.code == code
     }
 
-    /// Gives this ticket to a user who has typed the code, in place of an earlier one, unless another
-    /// user was first.
+    /// Gives this ticket to a user who has typed the code, in place of an earlier one, unless
+    /// another user was first.
     pub(super) fn typed_by(&mut self, user: UserId, ticket: Hash) -> bool {
         let is_free = self.typed.as_ref().is_none_or(|typed| typed.user == user);
         if is_free {
@@ -111,8 +112,8 @@ impl ByCode {
         self.typed.as_ref().is_some_and(|typed| typed.user == user)
     }
 
-    /// The client asks whether the person has answered. The time until it may ask again, which grows
-    /// if it has not waited (`slow_down`).
+    /// The client asks whether the person has answered. The time until it may ask again, which
+    /// grows if it has not waited (`slow_down`).
     pub(super) fn ask(&mut self, now: Time) -> Duration {
         if self.asked.is_some_and(|before| now.since(before) < self.interval) {
             self.interval += INTERVAL;
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_are_typed_at_a_pace_by_a_person_and_by_a_host() {
+    fn short_code_attempts_are_limited_per_user_and_host() {
         let from = |last: u8| IpAddr::from([192, 0, 2, last]);
         let person = |number: u8| UserId([number; 16]);
         let mut guesses = Guesses::default();
@@ -207,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_that_were_typed_at_another_gateway_count() {
+    fn short_code_attempts_at_another_gateway_count() {
         let (user, from, now) = (UserId([1; 16]), IpAddr::from([192, 0, 2, 1]), Time::ZERO);
         let [mut here, mut there] = [0, 1].map(|_| Guesses::default());
         for _ in 0..OF_PERSON.0 {

@@ -104,7 +104,7 @@ fn a_ticket_is_answered_once_in_time_and_is_no_grant() {
 }
 
 #[test]
-fn a_crowd_keeps_nobody_out() {
+fn waiting_logins_of_a_crowd_do_not_block_other_networks() {
     let mut connects = connects();
     for _ in 0..2 * LIMIT {
         let _ = connects.begin(begun("192.0.2.1"), Time::ZERO);
@@ -116,7 +116,7 @@ fn a_crowd_keeps_nobody_out() {
 }
 
 #[test]
-fn a_crowd_with_codes_keeps_nobody_out() {
+fn waiting_short_codes_of_a_crowd_do_not_block_other_networks() {
     let mut connects = with_codes();
     let mut codes = std::collections::HashSet::new();
     for _ in 0..2 * LIMIT {
@@ -148,7 +148,7 @@ const BOB: UserId = UserId([9; 16]);
 const BOBS_VISIT: VisitNumber = [6; 16];
 
 #[test]
-fn a_code_leads_its_first_user_to_one_answer() {
+fn a_short_code_is_answered_once_by_its_first_user() {
     let (mut connects, zero) = (with_codes(), Time::ZERO);
     let (grant, code) = begun_by_code(&mut connects);
     let ask = |connects: &mut Connects, grant, at| connects.redeem(&shown(grant, VERIFIER), DEVICE, at);
@@ -212,7 +212,7 @@ fn a_code_is_good_in_time_and_its_grant_for_the_client_that_began() {
 }
 
 #[test]
-fn addresses_of_one_family_tell_whether_a_device_is_elsewhere() {
+fn a_device_is_elsewhere_if_addresses_of_one_family_differ() {
     let is_elsewhere = |one: &str, other: &str| is_elsewhere(one.parse().unwrap(), other.parse().unwrap());
     assert!(is_elsewhere("192.0.2.1", "192.0.2.2") && is_elsewhere("2001:db8::1", "2001:db8:0:1::1"));
     assert!(!is_elsewhere("192.0.2.1", "::ffff:192.0.2.1") && !is_elsewhere("2001:db8::1", "2001:db8::2"));
@@ -232,7 +232,7 @@ fn login() -> Login {
 }
 
 #[tokio::test]
-async fn a_device_gets_in_once_a_user_who_has_just_logged_in_has_compared_it() {
+async fn a_device_is_approved_after_a_fresh_login_and_a_comparison() {
     let bench = Bench::new();
     let portal = &bench.portal;
     portal.switch(true);

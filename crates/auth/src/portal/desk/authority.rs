@@ -66,8 +66,8 @@ pub(super) fn is_near(rules: &Desk, address: IpAddr) -> bool {
 }
 
 /// Whether people may do this to that user, whatever their role. INVARIANT: nothing here makes an
-/// administrator or gives an account of one, or a portal that was taken over would keep the rights of
-/// the person whose browser it sends for.
+/// administrator or gives an account of one, or a portal that was taken over would keep the rights
+/// of the person whose browser it sends for.
 pub(super) fn is_for_people(rules: &Desk, deed: &Deed, user: Option<&User>) -> bool {
     match deed {
         Deed::Add(account) => {
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_role_may_do_so_much() {
+    fn each_role_has_its_permissions() {
         let rules = rules();
         let may = |group: &str, act| admit(&rules, &user(1, group), inside(), true, act);
         for act in [Act::Look, Act::Ask, Act::Change] {
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_comes_from_elsewhere_or_changes_long_after_the_login() {
+    fn the_desk_needs_its_networks_and_a_recent_login() {
         let (rules, admin) = (rules(), user(1, "admins"));
         let from = |address: &str| admit(&rules, &admin, address.parse().unwrap(), true, Act::Look);
         for outside in ["10.87.0.1", "198.18.1.2", "fd00:0:0:1::1", "::1", "::ffff:192.0.2.1"] {
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_help_desk_changes_nobody_with_a_role_and_nobody_changes_themselves() {
+    fn the_help_desk_changes_neither_staff_nor_itself() {
         let rules = rules();
         let (admin, other, desk, guest) =
             (user(1, "admins"), user(2, "viewers"), user(3, "desk"), user(4, "guests"));
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn people_add_and_invite_nobody_with_a_role_and_remove_nothing() {
+    fn browsers_neither_add_nor_invite_staff_nor_remove_users() {
         let (rules, invites) = (rules(), |user: &User| is_for_people(&rules(), &Deed::Invite, Some(user)));
         assert!(invites(&user(1, "guests")) && invites(&user(1, "")));
         assert!(!["admins", "desk", "viewers"].into_iter().any(|group| invites(&user(1, group))));
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_person_does_so_much_in_a_time() {
+    fn desk_actions_of_a_person_are_rate_limited() {
         let (mut rates, ann, bob) = (Rates::default(), UserId([1; 16]), UserId([2; 16]));
         let done = |rates: &mut Rates, who, act, at| (0..500).filter(|_| rates.take(who, act, at)).count();
         assert_eq!(done(&mut rates, ann, Act::Change, Time::ZERO), 20);

@@ -114,8 +114,8 @@ impl Portal {
         })
     }
 
-    /// Disables a user; in a fleet by an order to all gateways while the store can't be written, which it
-    /// reaches later.
+    /// Disables a user; in a fleet by an order to all gateways while the store can't be written,
+    /// which it reaches later.
     fn disable(&self, name: &str, source: Option<&str>) -> Result<(), StoreError> {
         let now_s = (self.clocks.wall)();
         let expected = source.map(|source| ExternalUser::expected(source, name));

@@ -1,5 +1,5 @@
-//! Questions to the audit file at the desk: who had an address, and all that is recorded between two
-//! times.
+//! Questions to the audit file at the desk: who had an address, and all that is recorded between
+//! two times.
 //!
 //! INVARIANT: a question is on the disk, with its reason and with who asks, before any part of the
 //! answer is read. Only programs of administrators read everything: no page needs it.
@@ -125,8 +125,8 @@ struct Said {
 }
 
 impl Said {
-    /// Adds what the fleet's other gateways say. That one of them knows no client does not matter if
-    /// another one does.
+    /// Adds what the fleet's other gateways say. That one of them knows no client does not matter
+    /// if another one does.
     fn join(&mut self, others: Result<Vec<OfGateway>, StoreError>) {
         let others = others.unwrap_or_else(|error| {
             self.notes.push(format!("{UNCERTAIN}the fleet's other gateways can't be asked: {error}"));

@@ -1,8 +1,8 @@
 //! Live sessions at the desk, with their throughput.
 //!
-//! Invariants: who has which session is what the store says; what the worker reports is shown beside
-//! it. A list has the networks of clients, not their addresses: who has an address is a question,
-//! which is recorded.
+//! Invariants: who has which session is what the store says; what the worker reports is shown
+//! beside it. A list has the networks of clients, not their addresses: who has an address is a
+//! question, which is recorded.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

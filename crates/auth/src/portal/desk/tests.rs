@@ -131,7 +131,7 @@ impl Bench {
 }
 
 #[tokio::test]
-async fn each_role_does_what_it_may_and_says_why() {
+async fn each_role_does_what_it_may_with_a_reason() {
     let bench = Bench::new();
     let [ann, dora, vic, gus] = [
         bench.browser("ann", INSIDE).await,
@@ -192,7 +192,7 @@ async fn a_reload_gives_a_person_no_more_requests() {
 }
 
 #[tokio::test]
-async fn codes_stay_where_nobody_is_let_in_without_one() {
+async fn required_codes_can_not_be_reset_at_the_desk() {
     for required in ["otp", "mfa"] {
         let profiles = format!(
             "[[profile]]\nname = 'strict'\ngroups = ['guests']\nrequire = ['{required}']\n\
@@ -210,7 +210,7 @@ async fn codes_stay_where_nobody_is_let_in_without_one() {
 }
 
 #[tokio::test]
-async fn who_was_never_here_is_kept_out_by_any_form_of_the_name() {
+async fn an_unknown_user_is_disabled_by_any_spelling_of_the_name() {
     let bench = Bench::new();
     let dora = bench.browser("dora", INSIDE).await;
     let change = |user: &'static str, deed| bench.change(&dora, user, deed, "call 4711");
@@ -440,7 +440,7 @@ async fn nothing_is_done_or_shown_that_cannot_be_recorded() {
 }
 
 #[tokio::test]
-async fn a_browser_of_an_administrator_makes_none_and_takes_over_none() {
+async fn an_administrators_browser_neither_makes_nor_takes_over_staff() {
     let bench = Bench::new();
     let ann = bench.browser("ann", INSIDE).await;
     let groups = || vpnd_proto::control::List::new(vec![Text::cut("admins")]).unwrap();

@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_come_from_two_reports_and_nothing_is_wanted_for_long() {
+    fn rates_need_two_reports_and_requests_for_them_expire() {
         let watch = Watch::default();
         let at = |millis| Time::ZERO + Duration::from_millis(millis);
         assert!(!watch.wanted(at(0)));

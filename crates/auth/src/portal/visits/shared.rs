@@ -1,7 +1,7 @@
 //! Visits at all gateways of a fleet.
 //!
-//! INVARIANT: a visit that was ended is over at all of them. One that was not used at a gateway for long
-//! is over at that one alone: it may be in use at another.
+//! INVARIANT: a visit that was ended is over at all of them. One that was not used at a gateway for
+//! long is over at that one alone: it may be in use at another.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -60,7 +60,8 @@ pub(super) struct VisitFacts {
 }
 
 impl VisitFacts {
-    /// `before` has where the browser was seen; that it was seen elsewhere in its network is no news.
+    /// `before` has where the browser was seen; that it was seen elsewhere in its network is no
+    /// news.
     fn of(kept: &Kept<Visit>, before: Option<&Self>) -> Self {
         let Visit { user, generation, factors, login } = kept.content;
         let [ipv4, ipv6] = kept.networks.map(|host| host.map(IpAddr::from));
@@ -207,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_visit_that_is_unused_at_one_gateway_goes_on_where_it_is_used_and_ends_in_time() {
+    fn a_visit_used_at_another_gateway_does_not_time_out_as_idle() {
         let [mut first, mut second] = [Visits::default(), Visits::default()];
         let token = first.begin(visit(1), HOST, NOW);
         exchange(&mut first, &mut second, NOW, 1_000);

@@ -112,7 +112,7 @@ async fn a_session_moves_for_its_own_device_and_token_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_claim_whose_client_was_told_to_go_elsewhere_moves_nothing() {
+async fn a_claim_after_its_deadline_moves_no_session() {
     let Some(pair) = pair() else { return };
     let [first, second] = &pair.services;
     let session = granted(first, 1).await;
@@ -125,7 +125,7 @@ async fn a_claim_whose_client_was_told_to_go_elsewhere_moves_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_damaged_session_keeps_no_other_from_moving() {
+async fn a_damaged_session_does_not_block_the_moves_of_others() {
     let Some(pair) = pair() else { return };
     let [first, second] = &pair.services;
     let mut claims = Vec::new();
@@ -373,7 +373,7 @@ async fn a_login_in_a_browser_may_be_at_any_gateway_and_counts_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kick_ends_visits_while_the_database_is_silent_and_the_removal_of_a_device_ends_none() {
+async fn without_the_database_a_kick_ends_visits_and_a_device_removal_does_not() {
     let Some(pair) = pair() else { return };
     let [first, _] = &pair.services;
     let mut sessions = Vec::new();
@@ -410,7 +410,7 @@ async fn a_kick_ends_visits_while_the_database_is_silent_and_the_removal_of_a_de
 const DESK: &str = "[portal]\nenabled = true\ncertificate = 'p'\nkey = 'k'\nhelp_desk_groups = 'staff'\n";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_desk_finds_who_had_an_address_at_any_gateway() {
+async fn the_desk_finds_the_holder_of_an_address_at_any_gateway() {
     let Some(pair) = pair() else { return };
     let [first, second] = &pair.services;
     let config = |number: usize| {

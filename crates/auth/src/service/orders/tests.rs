@@ -155,7 +155,7 @@ fn a_kick_stays_until_the_store_and_each_gateway_have_it() {
 }
 
 #[test]
-fn notices_are_made_while_the_disk_keeps_a_turn_waiting() {
+fn notices_are_sent_while_the_disk_blocks_a_turn() {
     let fleet = fleet(2, Clocks { wall: || 5_000, steady: || 5_000 });
     let first = &fleet[0];
     first.kick(1, 5_000);
@@ -177,7 +177,7 @@ fn notices_are_made_while_the_disk_keeps_a_turn_waiting() {
 }
 
 #[test]
-fn a_gateway_that_is_off_for_good_pins_no_kick() {
+fn a_decommissioned_gateway_retains_no_kicks() {
     let mut fleet = fleet(2, Clocks { wall: || 5_000, steady: || 5_000 });
     let kicks = Kicks::of_state_dir(fleet[0].directory.path());
     fleet[0].kick(1, 5_000);
@@ -193,7 +193,7 @@ fn a_gateway_that_is_off_for_good_pins_no_kick() {
 }
 
 #[test]
-fn the_newest_kicks_are_sent_however_many_wait_for_a_gateway_that_is_off() {
+fn the_newest_kicks_are_sent_despite_a_backlog() {
     let fleet = fleet(2, Clocks { wall: || 5_000, steady: || 5_000 });
     let seen = |number: usize| {
         let mut id = [0; 16];
@@ -214,7 +214,7 @@ fn the_newest_kicks_are_sent_however_many_wait_for_a_gateway_that_is_off() {
 }
 
 #[test]
-fn a_worker_that_withholds_kicks_keeps_none_from_the_store() {
+fn kicks_reach_the_store_although_the_worker_withholds_them() {
     let mut fleet = fleet(2, Clocks { wall: || 5_000, steady: || 5_000 });
     let kicks = Kicks::of_state_dir(fleet[0].directory.path());
     fleet[0].kick(1, 5_000);
@@ -262,7 +262,7 @@ fn order_in(receiver: &Courier, sent: &[FleetDatagram]) -> OrderedEnd {
 
 /// The worker goes by that time (`core::accounting` of the gateway).
 #[test]
-fn an_order_that_is_replayed_after_a_restart_is_about_sessions_of_its_time() {
+fn an_order_replayed_after_a_restart_affects_sessions_of_its_time() {
     let fleet = fleet(2, Clocks { wall: || 5_000, steady: || 5_000 });
     fleet[0].kick(1, 5_000);
     let sent = fleet[0].turn(Vec::new(), &[]).to_send;
@@ -285,7 +285,7 @@ fn a_gateway_that_has_left_the_fleet_gives_no_orders() {
 }
 
 #[test]
-fn a_key_stays_and_a_damaged_one_is_replaced() {
+fn the_fleet_key_is_kept_and_a_damaged_one_is_replaced() {
     let directory = tempfile::tempdir().unwrap();
     let key = || {
         let kicks = Kicks::of_state_dir(directory.path());
@@ -338,13 +338,13 @@ fn passed_on(reads_after: Option<Duration>) -> (Duration, bool) {
 const TURN: Duration = Duration::from_millis(100);
 
 #[test]
-fn what_one_gateway_reads_is_carried_out_by_another_that_can_not() {
+fn a_revocation_is_passed_on_to_gateways_without_the_database() {
     assert_eq!(passed_on(None), (5 * TURN, true));
     assert_eq!(passed_on(Some(2 * TURN)), (2 * TURN, false), "it reads it by itself");
 }
 
 #[test]
-fn only_what_was_revoked_a_moment_ago_is_passed_on() {
+fn only_recent_revocations_are_passed_on() {
     let fleet = fleet(2, Clocks::default());
     let sent =
         |now| fleet[0].courier.turn(OrdersTurn { received: Vec::new(), done: Vec::new() }, now).to_send;
@@ -384,8 +384,8 @@ fn may_come(gateway: &Gateway) -> bool {
     gateway.store.user("ann").unwrap().unwrap().enabled
 }
 
-/// Two gateways, of which the first one disables a user and the second one has it done; and the order's
-/// datagrams.
+/// Two gateways, of which the first one disables a user and the second one has it done; and the
+/// order's datagrams.
 fn with_disabled_user() -> (Vec<Gateway>, Vec<FleetDatagram>) {
     let mut fleet = fleet(2, Clocks { wall: || 5_000, steady: || 5_000 });
     fleet.iter().for_each(add_ann);
@@ -414,7 +414,7 @@ fn with_disabled_user() -> (Vec<Gateway>, Vec<FleetDatagram>) {
 }
 
 #[test]
-fn a_user_who_is_disabled_without_the_store_is_out_everywhere_until_it_has_that() {
+fn a_user_disabled_without_the_store_is_refused_at_all_gateways() {
     let (fleet, _) = with_disabled_user();
     write(&fleet[1]);
     write(&fleet[0]);

@@ -153,7 +153,7 @@ async fn live(step: (Point, bool)) {
 }
 
 #[tokio::test]
-async fn a_clock_that_is_set_by_two_days_at_any_point_ends_nothing_and_gives_no_address_twice() {
+async fn clock_steps_of_two_days_end_no_session_and_share_no_address() {
     for point in POINTS {
         for forward in [true, false] {
             live((point, forward)).await;

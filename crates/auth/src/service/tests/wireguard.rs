@@ -201,7 +201,7 @@ async fn a_handshake_that_another_gateway_has_answered_is_a_replay() {
 }
 
 #[tokio::test]
-async fn the_devices_that_talk_to_an_address_are_found_wherever_they_were_heard() {
+async fn devices_are_found_by_the_local_address_that_heard_them() {
     let bench = Bench::new("");
     let key = vpnd_pki::wireguard_key::open_or_create(bench.directory.path(), 1).unwrap();
     let other = WireGuard::start(Arc::clone(&bench.service.store), access(profiles("")), key).unwrap();
@@ -218,7 +218,7 @@ async fn the_devices_that_talk_to_an_address_are_found_wherever_they_were_heard(
 }
 
 #[tokio::test]
-async fn the_worker_has_devices_read_and_no_commit_does() {
+async fn devices_are_read_for_the_worker_and_not_by_a_commit() {
     let bench = Bench::new("");
     let ann = bench.service.store.user("ann").unwrap().unwrap().id;
     let knows = || bench.service.wireguard.as_ref().unwrap().has_device(ann, PHONE);
@@ -296,7 +296,7 @@ fn live(bench: &Bench) -> Vec<ByteArray<16>> {
 }
 
 #[tokio::test]
-async fn a_device_goes_on_with_its_session_after_a_restart() {
+async fn a_device_keeps_its_session_after_a_restart() {
     for extra in ["", "[timeouts]\nsession_lifetime_s = 3600\n"] {
         let mut bench = Bench::new(extra);
         let before = bench.granted().await.grant;
@@ -318,7 +318,7 @@ async fn a_device_goes_on_with_its_session_after_a_restart() {
 }
 
 #[tokio::test]
-async fn a_session_of_before_makes_room_for_the_next_of_a_renewed_device() {
+async fn an_earlier_session_is_replaced_when_its_device_is_renewed() {
     let extra = "[timeouts]\nsession_lifetime_s = 3600\n";
     let mut bench = Bench::new(extra);
     let renew = |bench: &Bench, ago_s: u64| {
@@ -338,7 +338,7 @@ async fn a_session_of_before_makes_room_for_the_next_of_a_renewed_device() {
 }
 
 #[tokio::test]
-async fn a_session_of_before_that_was_not_by_the_devices_key_goes_on_for_no_device() {
+async fn an_earlier_session_without_the_device_key_is_not_resumed() {
     let mut bench = Bench::new("");
     let login = LoginRequest { device: PHONE.0.into(), ..login("right", 1) };
     let LoginReply::Granted(by_password) = ask(&bench.service, login).await else { panic!() };
@@ -348,7 +348,7 @@ async fn a_session_of_before_that_was_not_by_the_devices_key_goes_on_for_no_devi
 }
 
 #[tokio::test]
-async fn sessions_of_before_end_whose_wireguard_devices_do_not_come_back() {
+async fn earlier_sessions_of_absent_wireguard_devices_end() {
     let mut bench = Bench::new("");
     let of_phone = bench.granted().await.grant.session;
     assert_eq!(failed(&bench.service, keep(of_phone)).await, 0);
@@ -361,7 +361,7 @@ async fn sessions_of_before_end_whose_wireguard_devices_do_not_come_back() {
 }
 
 #[tokio::test]
-async fn a_device_that_goes_on_is_no_further_login_of_its_user() {
+async fn a_device_that_resumes_counts_as_no_new_login() {
     let mut bench = Bench::new("");
     // More often than a user may log in.
     for _ in 0..40 {
@@ -396,7 +396,7 @@ async fn one_configuration_on_two_devices_is_in_the_audit() {
 }
 
 #[tokio::test]
-async fn who_may_not_log_in_has_no_device_either() {
+async fn devices_of_users_who_may_not_log_in_are_refused() {
     let mut bench = Bench::new("");
     assert_eq!(bench.peers().await, 1);
     bench.service.store.set_enabled("ann", false, 2).unwrap();
@@ -418,7 +418,7 @@ async fn who_may_not_log_in_has_no_device_either() {
 }
 
 #[tokio::test]
-async fn who_gets_into_a_group_that_permits_wireguard_may_use_it_at_once() {
+async fn a_new_group_that_permits_wireguard_takes_effect_at_once() {
     let extra = "[[profile]]\nname = 'guests'\ngroups = ['guests']\n\
                  [[profile]]\nname = 'others'\nwireguard = false\n";
     let mut bench = Bench::new(extra);
@@ -486,7 +486,7 @@ async fn with_a_lost_kick() -> Bench {
 }
 
 #[tokio::test]
-async fn a_kick_that_the_store_does_not_keep_holds_and_is_tried_again() {
+async fn a_kick_that_the_store_rejects_holds_and_is_retried() {
     let mut bench = with_a_lost_kick().await;
     assert!(matches!(bench.admit().await, Admission::Walled));
     bench.restart("");
@@ -499,7 +499,7 @@ async fn a_kick_that_the_store_does_not_keep_holds_and_is_tried_again() {
 }
 
 #[tokio::test]
-async fn a_device_that_was_renewed_after_a_kick_is_not_kicked_by_another_try() {
+async fn a_retried_kick_does_not_affect_a_renewed_device() {
     let mut bench = with_a_lost_kick().await;
     let later_s = (bench.service.clocks.wall)() + 1;
     bench.service.store.renew_wireguard_device("ann", PHONE, later_s).unwrap();
@@ -511,7 +511,7 @@ async fn a_device_that_was_renewed_after_a_kick_is_not_kicked_by_another_try() {
 }
 
 #[tokio::test]
-async fn a_kick_that_the_store_does_not_keep_has_failed() {
+async fn a_kick_that_is_not_stored_is_reported_as_failed() {
     let mut bench = Bench::new("");
     let session = bench.granted().await.grant.session;
     assert_eq!(failed(&bench.service, keep(session)).await, 0);
@@ -526,7 +526,7 @@ async fn a_kick_that_the_store_does_not_keep_has_failed() {
 }
 
 #[tokio::test]
-async fn a_device_whose_session_is_over_is_let_in_to_the_portal_alone() {
+async fn an_expired_device_reaches_the_portal_only() {
     let lifetime = 3_600 * 24;
     let mut bench = Bench::new(&format!("[timeouts]\nsession_lifetime_s = {lifetime}\n"));
     bench.service.portal().switch(true);

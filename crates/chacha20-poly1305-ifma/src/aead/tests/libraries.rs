@@ -1,6 +1,6 @@
 //! ChaCha20-Poly1305 by others, to compare with: `ring` (assembly from BoringSSL) and
-//! `chacha20poly1305` (portable Rust). Both must make the same of a packet. The fuzz target has this
-//! module too.
+//! `chacha20poly1305` (portable Rust). Both must make the same of a packet. The fuzz target has
+//! this module too.
 
 use chacha20_poly1305_ifma::{KEY_LEN, NONCE_LEN, TAG_LEN};
 use chacha20poly1305::ChaCha20Poly1305;

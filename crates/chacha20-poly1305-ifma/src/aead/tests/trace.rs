@@ -1,9 +1,9 @@
 //! No branch depends on a secret, in the machine code for this processor: a second process computes
-//! with one secret after another, this one has it stop after each instruction (ptrace), and compares.
-//! The instructions must be the same ones, whatever key, text and tag are.
+//! with one secret after another, this one has it stop after each instruction (ptrace), and
+//! compares. The instructions must be the same ones, whatever key, text and tag are.
 //!
-//! General registers are compared for the key stream alone: Poly1305 moves its key, and what it adds
-//! up at the end, through them. The addresses there are what `constant_time` looks after.
+//! General registers are compared for the key stream alone: Poly1305 moves its key, and what it
+//! adds up at the end, through them. The addresses there are what `constant_time` looks after.
 //!
 //! Random secrets, unlike valgrind's undefined ones, prove nothing about those that weren't tried;
 //! but this is the code that runs, which valgrind does not know.

@@ -11,8 +11,8 @@ use std::arch::x86_64::{
 use super::Avx512;
 use crate::machine::Lanes;
 
-/// For a shuffle of two vectors' quarters, two bits for each quarter of the result, of which two are
-/// from either: the first two, the last two, the even and the odd ones.
+/// For a shuffle of two vectors' quarters, two bits for each quarter of the result, of which two
+/// are from either: the first two, the last two, the even and the odd ones.
 const FIRST_HALVES: i32 = 0b01_00_01_00;
 const SECOND_HALVES: i32 = 0b11_10_11_10;
 const EVEN: i32 = 0b10_00_10_00;
@@ -26,8 +26,8 @@ pub(crate) struct Sixteen(pub(super) Avx512);
 #[derive(Clone, Copy)]
 pub(crate) struct Eight(pub(super) Avx512);
 
-/// Twenty-four blocks: both at once, in all 32 registers. Neither waits for its own last instruction
-/// then.
+/// Twenty-four blocks: both at once, in all 32 registers. Neither waits for its own last
+/// instruction then.
 #[derive(Clone, Copy)]
 pub(crate) struct TwentyFour(pub(super) Avx512);
 
@@ -213,8 +213,8 @@ impl Lanes for TwentyFour {
 }
 
 impl Avx512 {
-    /// Four words that stand in the same place of four vectors, in a row: of the first place of each
-    /// quarter, of the second, of the third, of the fourth.
+    /// Four words that stand in the same place of four vectors, in a row: of the first place of
+    /// each quarter, of the second, of the third, of the fourth.
     #[inline(always)]
     fn rows(self, [a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
         // SAFETY: the proof.

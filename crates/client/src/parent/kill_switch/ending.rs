@@ -1,9 +1,9 @@
 //! The end of a kill switch that a person asks for, while no client keeps it.
 //!
-//! INVARIANT: whatever else is broken, the rules go: a file system that is full or can't be written,
-//! a damaged record, no way to know which client keeps it, another process that never releases
-//! the lock. A record that can't be removed is
-//! marked as ended until the machine restarts, so the keeper does not put it in force again.
+//! INVARIANT: whatever else is broken, the rules go: a file system that is full or can't be
+//! written, a damaged record, no way to know which client keeps it, another process that never
+//! releases the lock. A record that can't be removed is marked as ended until the machine restarts,
+//! so the keeper does not put it in force again.
 
 use anyhow::Context as _;
 

@@ -111,7 +111,7 @@ mod tests {
     use vpnd_sys::testing::in_namespace_async;
 
     #[test]
-    fn what_others_have_opened_is_found_and_what_this_machine_has_opened_is_not() {
+    fn inbound_connections_are_found_and_outbound_ones_are_not() {
         in_namespace_async(async || {
             let commands = ["address add 192.0.2.1/32 dev lo", "address add 2001:db8::1/128 dev lo"];
             for words in commands {
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_no_connection_are_none() {
+    fn malformed_connection_lines_are_ignored() {
         for text in
             ["", "sl local_address", "0: 0100007F 0:1 01", "0: 0100007F:xx 0100007F:1 01", "0: é:1 é:1 01"]
         {

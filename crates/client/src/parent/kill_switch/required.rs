@@ -1,8 +1,8 @@
 //! A kill switch that the gateway requires.
 //!
 //! INVARIANT: what this machine's profile or arguments say of a kill switch counts, whatever the
-//! gateway requires. It switches one on and ends none, and who may end one, is as with a profile that
-//! asks for it: no gateway holds a machine that its user can't open again.
+//! gateway requires. It switches one on and ends none, and who may end one, is as with a profile
+//! that asks for it: no gateway holds a machine that its user can't open again.
 
 use vpnd_config::profile::KillSwitchMode;
 use vpnd_proto::control::KILL_SWITCH_PERSISTENT;

@@ -51,8 +51,8 @@ impl Wanted {
         self.mode.filter(|mode| *mode != KillSwitchMode::Off || !self.is_machines)
     }
 
-    /// Whether this client may put another switch in the place of that one. The machine's may not take
-    /// a user's, though it is root's: no person starts it.
+    /// Whether this client may put another switch in the place of that one. The machine's may not
+    /// take a user's, though it is root's: no person starts it.
     pub(super) fn may_change(&self, before: &KillSwitchRecord) -> bool {
         if self.is_machines { before.user == self.user } else { before.is_of(self.user) }
     }

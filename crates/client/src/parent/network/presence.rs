@@ -71,7 +71,7 @@ mod tests {
     use vpnd_sys::testing::{in_namespace_async, run};
 
     #[test]
-    fn what_is_gone_or_gives_another_source_is_missing() {
+    fn removed_routes_and_those_with_another_source_are_missing() {
         in_namespace_async(async || {
             run("ip", &["tuntap", "add", "vp0", "mode", "tun"]);
             let netlink = Netlink::open().unwrap();

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_somebody_uses_is_left_to_them() {
+    fn a_routing_table_in_use_is_not_taken() {
         let usual_tables = Some([usual(), table(1)]);
         assert_eq!(pick(INDEX, None, &[], &[]), usual_tables);
         let route = TableRoute { place: place(usual()), source: None, made_by_vpnd: false, ours: None };
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_vpnd_made_for_this_number_is_left_over() {
+    fn only_vpnds_routes_and_rules_of_this_table_are_leftovers() {
         let spec = |table| RouteSpec {
             destination: "::/0".parse().unwrap(),
             target: RouteTarget::Unreachable,

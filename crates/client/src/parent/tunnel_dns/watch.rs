@@ -1,6 +1,6 @@
-//! When the machine's name servers are to be looked at: soon after `resolv.conf` was written, or what
-//! systemd-resolved remembers of the tunnel; and now and then ([`Pace`]), or each second where a file
-//! can't be watched.
+//! When the machine's name servers are to be looked at: soon after `resolv.conf` was written, or
+//! what systemd-resolved remembers of the tunnel; and now and then ([`Pace`]), or each second where
+//! a file can't be watched.
 
 use std::fs;
 use std::io::ErrorKind;

@@ -1,5 +1,5 @@
-//! The addresses at which gateways may be: those of the profile and of the gateway's messages, and those
-//! of their names.
+//! The addresses at which gateways may be: those of the profile and of the gateway's messages, and
+//! those of their names.
 
 use std::net::SocketAddr;
 use std::sync::{MutexGuard, PoisonError};

@@ -1,5 +1,5 @@
-//! The order in which the gateways' addresses are tried: by weights (PROTOCOL §5.3), and as far as gateways
-//! that are being drained matter (§5.2).
+//! The order in which the gateways' addresses are tried: by weights (PROTOCOL §5.3), and as far as
+//! gateways that are being drained matter (§5.2).
 //!
 //! Has neither sockets nor a clock.
 
@@ -48,15 +48,16 @@ impl Weights {
         self.given.iter().find(|(server, _)| is_it(server)).map(|(_, weight)| *weight)
     }
 
-    /// Draws their order by weight; `draw` gives numbers from 0 to 1. Each host is tried at one port
-    /// before any is tried at another. Those without weights come next, as they stand, and those of
-    /// weight 0 last.
+    /// Draws their order by weight; `draw` gives numbers from 0 to 1. Each host is tried at one
+    /// port before any is tried at another. Those without weights come next, as they stand, and
+    /// those of weight 0 last.
     pub(super) fn order(&self, addresses: Vec<SocketAddr>, mut draw: impl FnMut() -> f64) -> Vec<SocketAddr> {
         let mut hosts: HashMap<IpAddr, (u32, f64)> = HashMap::new();
         let mut place = |address: &SocketAddr| match self.of(address) {
             Some(0) => (2, 0, 0.0),
             Some(weight) => {
-                // The first of several waits of exponential lengths is each one with its share of the rates.
+                // The first of several waits of exponential lengths is each one with its share of
+                // the rates.
                 let mut wait = || -(1.0 - draw()).max(f64::MIN_POSITIVE).ln();
                 let (ports, wait) = hosts.entry(address.ip()).or_insert_with(|| (0, wait()));
                 *ports += 1;
@@ -92,8 +93,8 @@ impl Drained {
         self.0.get(address).is_some_and(|since| now - *since < DRAINED_FOR)
     }
 
-    /// The addresses to try of `known`, of which the first has answered last, in order. `current` is the
-    /// one of the connection that there is.
+    /// The addresses to try of `known`, of which the first has answered last, in order. `current`
+    /// is the one of the connection that there is.
     pub(super) fn order(
         &self,
         known: &[SocketAddr],
@@ -103,7 +104,8 @@ impl Drained {
         by_weight: impl FnOnce(Vec<SocketAddr>) -> Vec<SocketAddr>,
     ) -> Vec<SocketAddr> {
         let is_drained = |address: &SocketAddr| self.contains(address, now);
-        // The gateway that has the session goes on with it at once; another one of its fleet moves it.
+        // The gateway that has the session goes on with it at once; another one of its fleet moves
+        // it.
         let first = match purpose {
             Purpose::Attach { .. } => {
                 current.or_else(|| known.first().copied().filter(|first| !is_drained(first)))
@@ -137,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn drained_gateways_come_last_and_a_move_leads_elsewhere() {
+    fn drained_gateways_are_tried_last_and_a_move_excludes_its_own() {
         let ([a, b, c], now) = (addresses(), Instant::now());
         let known = [a, b, c];
         let mut drained = Drained::default();
@@ -181,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn each_gateway_comes_first_as_often_as_its_weight_says() {
+    fn gateways_are_tried_first_in_proportion_to_their_weights() {
         let [a, b, c] = addresses();
         let given = weights(&[("192.0.2.1:4433", 90), ("192.0.2.2", 30), ("192.0.2.3:4433", 0)]);
         let counts = firsts(&given, &[a, b, c], 4_000);
@@ -207,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_without_weights_stay_as_they_are_and_those_without_room_come_last() {
+    fn full_gateways_are_tried_last_and_unweighted_order_is_kept() {
         let [a, b, c] = addresses();
         for extreme in [0.0, 0.5, 1.0 - f64::EPSILON, 1.0, f64::NAN, 7.0] {
             let order = |weights: &Weights, list: &[SocketAddr]| weights.order(list.to_vec(), || extreme);
@@ -235,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_login_goes_by_weight_and_an_attach_first_where_the_session_is() {
+    fn a_login_follows_weights_and_an_attach_its_session() {
         let ([a, b, c], now) = (addresses(), Instant::now());
         let (known, drained) = ([a, b, c], Drained::default());
         let given = weights(&[("192.0.2.1", 0), ("192.0.2.2", 0), ("192.0.2.3", 5)]);

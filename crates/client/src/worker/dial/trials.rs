@@ -111,20 +111,20 @@ impl Trials {
         news.then(|| format!("{address}: {}; trying on", Reported(error)))
     }
 
-    /// The gateway has answered. That ends no outage of the log's yet: what was asked of it may still
-    /// fail.
+    /// The gateway has answered. That ends no outage of the log's yet: what was asked of it may
+    /// still fail.
     pub(super) fn answered(&mut self) {
         *self = Self { logged_at: self.logged_at, ..Self::default() };
     }
 
-    /// Whether a login page of the network may be in the way, and the log has not said yet what to do
-    /// about it.
+    /// Whether a login page of the network may be in the way, and the log has not said yet what to
+    /// do about it.
     pub(super) fn is_advice_due(&self) -> bool {
         !self.has_advised && self.describe(true).is_some() && self.may_be_login_page()
     }
 
-    /// All of it, unless the log has it already or there is nothing. What to do about a login page is
-    /// left out unless the tunnel `is_lost`: a person can't do it before.
+    /// All of it, unless the log has it already or there is nothing. What to do about a login page
+    /// is left out unless the tunnel `is_lost`: a person can't do it before.
     pub(super) fn report(&mut self, now: Time, is_lost: bool) -> Option<String> {
         let text = self.describe(is_lost)?;
         let advises = is_lost && self.is_advice_due();
@@ -144,8 +144,8 @@ impl Trials {
         true
     }
 
-    /// Whether the outage that the log has named is over: the gateway `is_heard_since` the last line
-    /// about it. What comes next is another outage.
+    /// Whether the outage that the log has named is over: the gateway `is_heard_since` the last
+    /// line about it. What comes next is another outage.
     pub(super) fn ends_outage(&mut self, is_heard_since: impl FnOnce(Time) -> bool) -> bool {
         let ends = self.logged_at.is_some_and(is_heard_since);
         if ends {
@@ -309,14 +309,15 @@ mod tests {
     }
 
     #[test]
-    fn the_log_has_the_end_of_an_outage_whichever_is_heard_first() {
+    fn the_end_of_an_outage_is_logged_once() {
         let gateway = address("192.0.2.1:4433");
         for is_answered_first in [false, true] {
             let mut trials = Trials::default();
             assert!(!trials.ends_outage(|_| true), "there was none");
             trials.begin(gateway);
             assert!(trials.report(NOW, true).is_some());
-            // The attempt that is under way, or the next one, may reach the gateway before data does.
+            // The attempt that is under way, or the next one, may reach the gateway before data
+            // does.
             if is_answered_first {
                 trials.answered();
             }
@@ -327,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_word_about_an_outage_is_not_that_of_an_attempt_that_began_in_it() {
+    fn an_attempt_begun_in_an_outage_logs_nothing_after_its_end() {
         let mut trials = Trials::default();
         let gateway = address("192.0.2.1:4433");
         trials.begin(gateway);
@@ -343,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn icmp_is_news_once_and_says_who_refuses() {
+    fn an_icmp_refusal_is_logged_once_with_its_sender() {
         let mut trials = Trials::default();
         let gateway = address("192.0.2.1:4433");
         trials.begin(gateway);
@@ -377,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_login_page_is_thought_of_once_the_tunnel_is_lost() {
+    fn a_captive_portal_is_suspected_once_the_tunnel_is_lost() {
         let mut trials = Trials::default();
         assert!(!trials.is_advice_due(), "nothing was tried");
         trials.begin(address("192.0.2.1:4433"));

@@ -1,8 +1,8 @@
 //! Connections whose request was given up before its answer came.
 //!
 //! INVARIANT: the gateway is told. Otherwise it keeps such a login for as long as a silent
-//! connection lasts, and an approval that comes meanwhile lets in a client that is gone, in the place
-//! of the one that has logged in since.
+//! connection lasts, and an approval that comes meanwhile lets in a client that is gone, in the
+//! place of the one that has logged in since.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;

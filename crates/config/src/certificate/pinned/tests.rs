@@ -96,7 +96,7 @@ fn what_is_replaced_is_kept() {
 }
 
 #[test]
-fn who_would_be_cut_off_is_said_before() {
+fn clients_that_would_lose_access_are_reported_in_advance() {
     let bench = Bench::new();
     let path = |name: &str| bench.dir.path().join(name);
     assert_eq!(bench.fault(25), "", "the gateway has one that everybody takes");

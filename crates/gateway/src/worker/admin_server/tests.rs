@@ -124,7 +124,7 @@ fn the_json_has_the_promised_names() {
 }
 
 #[test]
-fn kicking_tells_how_many_there_were() {
+fn a_kick_returns_the_number_of_sessions() {
     let gateway = Gateway::start();
     let mut client = gateway.client();
     let kept = |sessions| Kicked { sessions, is_kept: true };
@@ -171,7 +171,7 @@ fn an_oversize_request_is_refused_at_the_limit() {
 }
 
 #[test]
-fn a_silent_peer_is_hung_up_on() {
+fn a_silent_admin_peer_is_disconnected() {
     let short = Duration::from_millis(50);
     let gateway = Gateway::start_with(Fake::new(), |socket| {
         socket.timeouts = Timeouts { request: short, ..Timeouts::default() };
@@ -320,7 +320,7 @@ fn without_a_gateway_the_error_says_what_to_do() {
 }
 
 #[test]
-fn an_answer_that_makes_no_sense_is_told() {
+fn a_malformed_admin_reply_is_reported() {
     for answer in
         ["{}\n", "HTTP/1.1 200 OK\r\n", "", "{\"ended\":1}", "{\"ended\":1}\n", "{\"\\u001b[2J\":1}\n"]
     {

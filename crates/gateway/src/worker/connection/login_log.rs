@@ -105,8 +105,8 @@ impl LoginLog {
 mod tests {
     use super::*;
 
-    /// Codes that end sessions or refuse an attach, those for which auth writes the line, by a name of
-    /// its own, and the one that waits.
+    /// Codes that end sessions or refuse an attach, those for which auth writes the line, by a name
+    /// of its own, and the one that waits.
     const NO_REASONS: [Code; 11] = [
         Code::Bye,
         Code::Credentials,

@@ -1,9 +1,10 @@
-//! Clients that attach. A claim of a session that is not known here is looked up in the store, while
-//! the control plane goes on.
+//! Clients that attach. A claim of a session that is not known here is looked up in the store,
+//! while the control plane goes on.
 //!
-//! Invariants: what was found counts only if nothing has changed for sessions meanwhile: a revocation
-//! that is carried out finds no session that is on its way here. A session moves here only until its
-//! client is refused, and goes elsewhere; one that has moved here stays, with its client or not.
+//! Invariants: what was found counts only if nothing has changed for sessions meanwhile: a
+//! revocation that is carried out finds no session that is on its way here. A session moves here
+//! only until its client is refused, and goes elsewhere; one that has moved here stays, with its
+//! client or not.
 
 use tokio::sync::mpsc;
 use vpnd_crypto::EpochSecret;
@@ -257,7 +258,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_session_that_moves_here_after_its_client_was_told_to_go_elsewhere_is_here() {
+    async fn a_session_may_move_back_after_its_client_was_redirected() {
         let (core, auth) = testing::core();
         let mut outbox = attach(&core).await;
         let (number, claim) = claimed(&auth).await;

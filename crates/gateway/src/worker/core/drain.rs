@@ -129,8 +129,8 @@ impl CoreTask {
         }
     }
 
-    /// Ends the sessions of WireGuard devices, which attach to none: they get new ones elsewhere, or
-    /// here if the drain is cancelled.
+    /// Ends the sessions of WireGuard devices, which attach to none: they get new ones elsewhere,
+    /// or here if the drain is cancelled.
     fn end_peers(&mut self) {
         let Some(wireguard) = &self.wireguard else { return };
         let sessions: Vec<SessionId> = wireguard.sessions().collect();

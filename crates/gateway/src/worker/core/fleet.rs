@@ -104,8 +104,8 @@ impl CoreTask {
         }
     }
 
-    /// Withdraws the addresses of silent clients while the database is away, and announces them again
-    /// once they are heard, or the database is.
+    /// Withdraws the addresses of silent clients while the database is away, and announces them
+    /// again once they are heard, or the database is.
     pub(super) fn announce_heard(&mut self) {
         let (hosts, now) = (self.registry.hosts().cloned(), now());
         let Some(hosts) = hosts else { return };
@@ -127,8 +127,9 @@ fn host(address: &str) -> Option<String> {
     address.parse::<ServerAddress>().ok().map(|server| server.host)
 }
 
-/// The weights of these addresses, by the reports of the gateways that clients reach there; `None` if there
-/// is nothing to choose. An address of which no gateway says that it has it counts as the mean of the others.
+/// The weights of these addresses, by the reports of the gateways that clients reach there; `None`
+/// if there is nothing to choose. An address of which no gateway says that it has it counts as the
+/// mean of the others.
 fn weights(addresses: &[Text<259>], gateways: &[GatewayState]) -> Option<List<u32, MAX_GATEWAY_ADDRESSES>> {
     if gateways.len() < 2 {
         return None;

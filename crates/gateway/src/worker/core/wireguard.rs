@@ -1,5 +1,5 @@
-//! Sessions of stock WireGuard clients: begun when the auth process admits a peer that has shown its
-//! key, ended when it is silent.
+//! Sessions of stock WireGuard clients: begun when the auth process admits a peer that has shown
+//! its key, ended when it is silent.
 //!
 //! INVARIANT: a peer is answered only once its session is in force: shards know it, the store has
 //! it, and the kernel has nothing left of the last holder of its addresses.

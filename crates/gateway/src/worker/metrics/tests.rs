@@ -96,7 +96,7 @@ fn a_gateway_that_has_no_status_is_unavailable() {
 }
 
 #[test]
-fn silent_and_slow_peers_keep_nobody_out() {
+fn silent_and_slow_scrapers_do_not_block_others() {
     // They would have their places until the test is over.
     let server = Server::start(Fake::new(), Duration::from_secs(3_600));
     let mut slow: Vec<TcpStream> = (0..2 * MAX_CONNECTIONS).map(|_| server.connect()).collect();
@@ -114,7 +114,7 @@ fn silent_and_slow_peers_keep_nobody_out() {
 }
 
 #[test]
-fn a_slow_peer_is_hung_up_on() {
+fn a_slow_scraper_is_disconnected() {
     let server = Server::start(Fake::new(), Duration::from_millis(200));
     let mut slow = server.connect();
     slow.write_all(b"GET /metrics HTTP/1.1\r\n").unwrap();

@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_named_unless_asked_for() {
+    fn metrics_name_no_user_unless_configured() {
         let text = encode(status(), false).unwrap();
         let named =
             |line: &&str| ["ann", "bob", "session=", "192.0.2"].iter().any(|word| line.contains(word));

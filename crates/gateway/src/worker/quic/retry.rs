@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_are_told_apart() {
+    fn quic_header_forms_are_distinguished() {
         let ids = [2, 0xAA, 0xAB, 1, 0xBB];
         let with_token = |token: &[u8]| datagram(0xC3, 1, &[&ids, token].concat());
         let initial = |token| Kind::Initial(Initial { destination: &[0xAA, 0xAB], source: &[0xBB], token });

@@ -101,7 +101,7 @@ async fn let_in(
 }
 
 #[tokio::test]
-async fn addresses_prove_themselves_and_get_in() {
+async fn a_retry_proves_the_address_and_admits_the_client() {
     let (trusted, state) = (Trusted::new(), tempfile::tempdir().unwrap());
     let admission = admission(256);
     let endpoint = trusted.listen_behind(&admission, LOCAL, state.path());
@@ -135,7 +135,7 @@ async fn a_client_refuses_a_gateway_of_another_authority_or_another_name() {
 }
 
 #[tokio::test]
-async fn the_gate_itself_lets_nobody_in_without_a_proof() {
+async fn no_connection_is_accepted_without_a_retry_token() {
     let (trusted, state) = (Trusted::new(), tempfile::tempdir().unwrap());
     let tls = tls::server(trusted.presented(), &ClientCertificates::Ignored).unwrap();
     let keys = Keys::load_or_create(state.path()).unwrap();
@@ -251,7 +251,7 @@ async fn other_versions_and_forgotten_connections_get_less_than_they_sent() {
 }
 
 #[tokio::test]
-async fn many_forgotten_clients_are_told_in_a_second() {
+async fn stateless_resets_reach_many_clients_within_a_second() {
     let (trusted, state) = (Trusted::new(), tempfile::tempdir().unwrap());
     let endpoint = trusted.listen(LOCAL, state.path());
     let keys = Keys::load_or_create(state.path()).unwrap();
@@ -311,7 +311,7 @@ async fn addresses_with_sessions_have_places_of_their_own() {
 }
 
 #[tokio::test]
-async fn whoever_has_been_there_for_long_makes_room() {
+async fn a_connection_older_than_its_guaranteed_time_is_displaced() {
     let (trusted, state) = (Trusted::new(), tempfile::tempdir().unwrap());
     let admission = admission(1);
     let endpoint = trusted.listen_behind(&admission, LOCAL, state.path());
@@ -364,14 +364,14 @@ fn end_after_restart(before: &Path, after: &Path) -> Option<ConnectionError> {
 }
 
 #[test]
-fn a_restarted_gateway_says_at_once_that_it_has_forgotten_a_connection() {
+fn a_restarted_gateway_sends_a_stateless_reset_at_once() {
     let state = tempfile::tempdir().unwrap();
     let end = end_after_restart(state.path(), state.path());
     assert!(matches!(end, Some(ConnectionError::Reset)), "{end:?}");
 }
 
 #[test]
-fn another_gateway_cannot_say_so() {
+fn another_gateway_cannot_forge_a_stateless_reset() {
     let (mine, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let end = end_after_restart(mine.path(), other.path());
     assert!(end.is_none(), "{end:?}");

@@ -205,7 +205,7 @@ fn live(step: (Point, i64), idle: bool) {
 }
 
 #[tokio::test]
-async fn a_clock_that_is_set_by_two_days_at_any_point_moves_no_end_of_a_session() {
+async fn clock_steps_of_two_days_move_no_end_of_a_session() {
     for point in POINTS {
         for step_s in [STEP_S, -STEP_S] {
             for idle in [true, false] {

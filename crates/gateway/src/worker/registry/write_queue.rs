@@ -45,8 +45,9 @@ impl WriteQueue {
         Self { auth, writes: Vec::new(), outer: OuterAddresses::default() }
     }
 
-    /// The session, as the store has it; in a fleet it moves here `until` then if it is another gateway's
-    /// and the claim is good. `late` is done when that takes longer than its client waits.
+    /// The session, as the store has it; in a fleet it moves here `until` then if it is another
+    /// gateway's and the claim is good. `late` is done when that takes longer than its client
+    /// waits.
     pub(super) fn look_up<L: Future<Output = ()> + Send>(
         &self,
         claim: Claim,
@@ -154,7 +155,7 @@ mod tests {
     use crate::worker::testing::{auth, logged};
 
     #[test]
-    fn a_commit_without_an_answer_says_who_has_not_answered_and_for_how_many_sessions() {
+    fn an_unanswered_commit_is_logged_with_its_number_of_sessions() {
         let text = logged(async {
             let (auth, _silent) = auth();
             let mut queue = WriteQueue::new(auth);

@@ -1,7 +1,7 @@
 //! Questions to the auth process, and what its answers lead to.
 //!
-//! INVARIANT: a peer without a session gets no answer to its handshake before it has one. One that was
-//! renewed is answered in any case: if it gets no other session, in the one that it has.
+//! INVARIANT: a peer without a session gets no answer to its handshake before it has one. One that
+//! was renewed is answered in any case: if it gets no other session, in the one that it has.
 
 use vpnd_ipc::gateway::wireguard::{Admission, AdmitDevice, Handshake, HandshakeReply};
 use vpnd_proto::control;
@@ -69,7 +69,8 @@ impl WireGuard {
             },
             Reply::Initiated(..) | Reply::Refused(_) => return self.peers.on_reply(now(), request, reply),
         };
-        // A session that has begun may not be in force yet: then the peer's last reply waits for it.
+        // A session that has begun may not be in force yet: then the peer's last reply waits for
+        // it.
         let is_in_force = self.has_session(&key) && !self.waiting.contains_key(&key);
         let is_answered = is_in_force && !(self.admits && self.is_renewed(&key));
         let outer = self.peers.source(request);

@@ -15,16 +15,16 @@ impl WireGuard {
         known.into_iter().for_each(|id| self.peers.on_no_session(now(), id));
     }
 
-    /// Begins a handshake with a peer that was renewed while it has a session, so that one that lasts
-    /// longer takes its place before it ends.
+    /// Begins a handshake with a peer that was renewed while it has a session, so that one that
+    /// lasts longer takes its place before it ends.
     pub(super) fn begin_renewed(&mut self, key: &PublicKey, id: PeerId) {
         if self.is_renewed(key) {
             self.peers.begin_at_once(now(), id);
         }
     }
 
-    /// Whether the peer was renewed after its session had been admitted, which ends too early by that:
-    /// another one takes its place at the next handshake.
+    /// Whether the peer was renewed after its session had been admitted, which ends too early by
+    /// that: another one takes its place at the next handshake.
     pub(super) fn is_renewed(&self, key: &PublicKey) -> bool {
         let joined = self.peers.by_key(key).and_then(|peer| self.sessions.get(&peer));
         let Some(joined) = joined.filter(|joined| !joined.is_walled) else { return false };

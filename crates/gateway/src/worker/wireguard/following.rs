@@ -72,8 +72,9 @@ pub(crate) async fn follow(core: Core, auth: AuthClient, mut seen: u64) {
     }
 }
 
-/// Has handshakes begun with the devices that have talked to these addresses, which are this machine's
-/// now: their sessions were another gateway's of the fleet. Tries until the database has answered.
+/// Has handshakes begun with the devices that have talked to these addresses, which are this
+/// machine's now: their sessions were another gateway's of the fleet. Tries until the database has
+/// answered.
 pub(crate) async fn take_over(core: Core, auth: AuthClient, addresses: Vec<IpAddr>) {
     let mut after = None;
     loop {

@@ -1,5 +1,5 @@
-//! A device that is renewed while it is connected: the control plane between a phone with its own half of
-//! the protocol and an auth process of the test.
+//! A device that is renewed while it is connected: the control plane between a phone with its own
+//! half of the protocol and an auth process of the test.
 
 use std::sync::Mutex;
 

@@ -4,8 +4,8 @@
 //! of handshakes and refuses what does not fit; a device that is refused waits for seconds. So the
 //! questions wait here, and each answer makes room for the next one.
 //!
-//! Devices answer within moments, and what waits of theirs is bounded too: an answer that is dropped
-//! costs its device 5 s. So no more handshakes are begun than answers can be taken.
+//! Devices answer within moments, and what waits of theirs is bounded too: an answer that is
+//! dropped costs its device 5 s. So no more handshakes are begun than answers can be taken.
 //!
 //! Invariants: no more are under way than the auth process has room for, and logins have turns
 //! separate from these. What peers have sent first and the gateway's own handshakes take turns: a
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_that_are_not_there_make_room_for_others() {
+    fn absent_devices_free_their_place_for_others() {
         let (mut worker, mut auth, mut turns) = started(1_000);
         let (mut now, mut sent) = (START, 0);
         while sent < 1_000 {
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_whose_turn_has_not_come_is_asked_for_once() {
+    fn a_peer_that_waits_for_its_turn_is_queued_once() {
         let (mut worker, _, mut turns) = started(1);
         settle(&mut worker, &mut turns);
         for second in 0..30 {
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_peers_send_and_what_is_begun_take_turns() {
+    fn incoming_and_own_handshakes_alternate() {
         let (mut worker, mut auth, mut turns) = started(40);
         settle(&mut worker, &mut turns);
         let Reply::Initiated(message, _) =
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn admissions_wait_for_their_turn_too() {
+    fn admissions_are_queued_too() {
         let mut turns = Turns::default();
         let from = Endpoint { remote: ([192, 0, 2, 1], 1).into(), local: None };
         for number in 0..100 {

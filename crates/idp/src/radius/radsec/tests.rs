@@ -438,7 +438,7 @@ async fn a_server_that_waits_for_a_person_may_be_silent_and_no_other() {
 }
 
 #[tokio::test]
-async fn a_request_without_a_reply_brings_the_question_forward_and_its_number_is_not_given_again() {
+async fn an_unanswered_request_triggers_a_probe_and_its_id_is_not_reused() {
     let (connection, seen) = watched([HOUR, HOUR], false, |packet, _| match packet[1] {
         watchdog::NUMBER => Act::Send(accept(packet)),
         _ => Act::Nothing,
@@ -459,7 +459,7 @@ async fn a_request_without_a_reply_brings_the_question_forward_and_its_number_is
 }
 
 #[tokio::test]
-async fn a_late_reply_goes_to_nobody() {
+async fn a_late_radsec_reply_is_dropped() {
     // The first is answered behind the second.
     let first = Mutex::new(None);
     let (connection, _) = watched([HOUR, HOUR], true, move |packet, _| {

@@ -21,8 +21,8 @@ pub struct FleetGateway {
     pub name: String,
     /// Whether it is the one that was asked.
     pub here: bool,
-    /// Whether it was heard of lately. A gateway that was not may be gone, stand still, or be cut off
-    /// from the database.
+    /// Whether it was heard of lately. A gateway that was not may be gone, stand still, or be cut
+    /// off from the database.
     pub alive: bool,
     /// Seconds since it was heard of; `None` if it never was.
     pub heard_s: Option<u64>,

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_weakest_shard_speaks_for_all() {
+    fn the_status_shows_the_weakest_offload_of_all_shards() {
         let strong = UdpOffloads {
             gso_segments: 64,
             gso_gave_up: false,

@@ -73,6 +73,7 @@ pub struct GatewayState {
     pub addresses: Vec<IpAddr>,
 }
 
-/// This gateway is to be drained if another one is alive that is not; the reply is whether there is.
+/// This gateway is to be drained if another one is alive that is not; the reply is whether there
+/// is.
 #[derive(Debug, Encode, Decode)]
 pub struct DrainHere;

@@ -9,8 +9,8 @@ use vpnd_proto::control::Text;
 /// Sessions of one part of a report, at most.
 pub const MAX_SESSION_USES: usize = 1_024;
 
-/// A part of a report for the pages of the help desk, if the last reply to this has asked for one. The
-/// reply is whether these pages are looked at.
+/// A part of a report for the pages of the help desk, if the last reply to this has asked for one.
+/// The reply is whether these pages are looked at.
 #[derive(Debug, Encode, Decode)]
 pub struct Observed(#[n(0)] pub Option<WorkerState>);
 

@@ -1,5 +1,5 @@
-//! Orders between the gateways of a fleet: auth seals and opens them, the worker sends and receives, and
-//! ends sessions.
+//! Orders between the gateways of a fleet: auth seals and opens them, the worker sends and
+//! receives, and ends sessions.
 
 use std::net::SocketAddr;
 
@@ -11,8 +11,8 @@ use super::Revoked;
 /// Datagrams and orders of one turn, at most.
 pub const MAX_FLEET_DATAGRAMS: usize = 128;
 
-/// Datagrams that have come from other gateways, as far as their filter's MAC shows, and what has become
-/// of orders.
+/// Datagrams that have come from other gateways, as far as their filter's MAC shows, and what has
+/// become of orders.
 #[derive(Debug, Encode, Decode)]
 pub struct OrdersTurn {
     #[n(0)]

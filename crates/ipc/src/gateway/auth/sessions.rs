@@ -1,5 +1,5 @@
-//! Sessions of the store, to which clients attach that this worker does not know; and those that move
-//! between the gateways of a fleet.
+//! Sessions of the store, to which clients attach that this worker does not know; and those that
+//! move between the gateways of a fleet.
 
 use minicbor::bytes::ByteArray;
 use minicbor::{Decode, Encode};

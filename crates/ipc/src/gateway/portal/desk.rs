@@ -319,7 +319,8 @@ pub struct ShownUser {
     pub profile: Option<Text<64>>,
     #[n(2)]
     pub groups: List<Text<128>, MAX_GROUPS>,
-    /// Whether the user has one-time codes of this gateway; `None` if that is another source's business.
+    /// Whether the user has one-time codes of this gateway; `None` if that is another source's
+    /// business.
     #[n(3)]
     pub codes: Option<bool>,
     #[n(4)]

@@ -9,7 +9,8 @@ use vpnd_proto::control::UserName;
 use super::Browser;
 use crate::gateway::auth::SourceName;
 
-/// Logins and logouts at each source at the same time; the auth process answers all of them at once.
+/// Logins and logouts at each source at the same time; the auth process answers all of them at
+/// once.
 pub const LOGINS_AT_ONCE: usize = 40;
 pub const LOGOUTS_AT_ONCE: usize = 8;
 

@@ -1,6 +1,6 @@
-//! Each page, as Chromium shows it, passes axe-core's rules for WCAG 2.1 AA, light and dark, without
-//! our script and as that leaves it, and fits into 320 CSS pixels and into 1280 with text of twice
-//! the size (WCAG 1.4.10, 1.4.4). `netns/portal/keyboard` has the rest, by real keys.
+//! Each page, as Chromium shows it, passes axe-core's rules for WCAG 2.1 AA, light and dark,
+//! without our script and as that leaves it, and fits into 320 CSS pixels and into 1280 with text
+//! of twice the size (WCAG 1.4.10, 1.4.4). `netns/portal/keyboard` has the rest, by real keys.
 
 use std::fs;
 use std::path::{Path, PathBuf};

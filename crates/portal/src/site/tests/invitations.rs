@@ -19,7 +19,7 @@ async fn answer_invited(channel: Channel) {
 }
 
 #[tokio::test]
-async fn who_has_no_login_is_not_offered_to_log_out() {
+async fn no_logout_is_offered_without_a_login() {
     let (ours, theirs) = channel::pair().unwrap();
     let (auth, replies) = AuthClient::start(Channel::new(ours, MAX_FRAME).unwrap());
     tokio::spawn(replies);

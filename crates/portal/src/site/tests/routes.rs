@@ -46,8 +46,8 @@ pub(super) fn watched_site() -> (Router, Received) {
     (router(Arc::new(Site::new(auth, "VPN".to_owned(), None, providers))), received)
 }
 
-/// Whether a page that is looked at may ask the auth process for this: it changes nothing of anybody
-/// but where this browser's own login stands.
+/// Whether a page that is looked at may ask the auth process for this: it changes nothing of
+/// anybody but where this browser's own login stands.
 fn only_looks(request: &PortalRequest) -> bool {
     use PortalRequest as R;
     match request {
@@ -311,7 +311,7 @@ async fn what_is_sent_is_decoded_once() {
 }
 
 #[tokio::test]
-async fn there_is_no_file_no_directory_and_no_page_for_makers() {
+async fn no_files_directories_or_debug_pages_are_served() {
     let (mut site, received) = watched_site();
     for path in [
         "/.git/config",

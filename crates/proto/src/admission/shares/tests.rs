@@ -75,7 +75,7 @@ fn a_newcomer_takes_from_the_widest_network_that_holds_more_and_there_the_oldest
 }
 
 #[test]
-fn neighbours_of_a_crowd_get_in_where_it_is_not() {
+fn networks_beside_a_crowded_one_are_admitted() {
     let mut shares = shares(24);
     for _ in 0..9 {
         enter(&mut shares, source("2001:db8:0:101::1"), Stranger);
@@ -110,7 +110,7 @@ fn a_quarter_is_kept_for_each_standing() {
 }
 
 #[test]
-fn turns_go_round_among_providers_then_sites_then_hosts() {
+fn turns_rotate_among_providers_then_sites_then_hosts() {
     let mut queue = queue(64);
     let addresses = [
         [10, 0, 0, 1], // 0: five of one host
@@ -131,7 +131,7 @@ fn turns_go_round_among_providers_then_sites_then_hosts() {
 }
 
 #[test]
-fn whoever_comes_again_and_again_does_not_pass_those_that_wait() {
+fn repeated_requests_do_not_overtake_waiting_ones() {
     let mut queue = queue(64);
     for _ in 0..3 {
         enter(&mut queue, v4([10, 0, 0, 1]), Stranger).unwrap();
@@ -144,7 +144,7 @@ fn whoever_comes_again_and_again_does_not_pass_those_that_wait() {
 }
 
 #[test]
-fn better_standings_have_more_turns_and_none_waits_for_ever() {
+fn better_standings_have_more_turns_and_none_starves() {
     let mut queue = queue(400);
     for number in 0..50 {
         for standing in [Stranger, Known, Returning] {
@@ -248,7 +248,7 @@ proptest! {
 
     /// Each provider of strangers gets its turn in each round, however many wait for another.
     #[test]
-    fn nobody_waits_for_more_turns_than_there_are_networks(crowd in 1usize..120, providers in 1u8..10) {
+    fn the_wait_is_at_most_one_turn_per_network(crowd in 1usize..120, providers in 1u8..10) {
         let mut queue = queue(512);
         for number in 0..crowd {
             enter(&mut queue, v4([1, 0, (number / 16) as u8, (number % 16) as u8]), Stranger);

@@ -34,7 +34,7 @@ fn while_others_receive(
 }
 
 #[test]
-fn a_lane_on_which_nothing_comes_while_others_receive_is_probed_and_opened_less_and_less() {
+fn a_silent_lane_is_probed_and_reopened_with_backoff() {
     let (mut client, _) = up();
     // Nothing has come on lane 1, ever.
     let done = while_others_receive(&mut client, 250..=24_000);
@@ -77,7 +77,8 @@ fn a_lane_that_answers_keeps_its_port() {
     }
 }
 
-/// The times at which lanes are opened again, up to `until`; and whether UDP is given up at its end.
+/// The times at which lanes are opened again, up to `until`; and whether UDP is given up at its
+/// end.
 fn reopened(client: &mut Client, until: u64) -> (Vec<(u64, u16)>, bool) {
     let (mut opened, mut blocked) = (Vec::new(), false);
     while let Some((at, _)) = client.poll_timeout().filter(|(at, _)| *at <= millis(until)) {
@@ -108,7 +109,7 @@ fn lanes_are_opened_again_when_the_gateway_grants_an_epoch_and_answers_on_none()
 }
 
 #[test]
-fn lanes_that_other_ports_do_not_help_have_the_session_go_another_way() {
+fn lanes_that_new_ports_do_not_help_make_the_session_change_path() {
     let mut client = silent();
     client.handle_timeout(millis(1_600));
     let (connection, _) = connect(&mut client).unwrap();
@@ -141,7 +142,7 @@ fn the_end_of_traffic_is_asked_about_once() {
 }
 
 #[test]
-fn an_outage_says_nothing_of_ports() {
+fn an_outage_reopens_no_lanes() {
     let mut client = silent();
     client.handle_timeout(millis(1_600));
     for at in (1_600..120_000).step_by(250) {
@@ -158,7 +159,7 @@ fn an_outage_says_nothing_of_ports() {
 }
 
 #[test]
-fn an_epoch_that_is_slow_to_be_confirmed_moves_no_lane_on_which_something_comes() {
+fn a_slow_confirmation_reopens_no_receiving_lane() {
     let (mut client, connection) = up();
     client.handle_message(millis(10_000), connection, Message::Wake);
     let (connection, _) = connect(&mut client).unwrap();

@@ -22,7 +22,7 @@ fn notice(is_shared: bool) -> Message {
 }
 
 #[test]
-fn the_session_goes_on_until_another_gateway_has_granted_one() {
+fn a_session_continues_until_another_gateway_grants_one() {
     let (mut client, old) = up();
     client.handle_message(START, old, notice(false));
     let connection = moves(&mut client);
@@ -65,7 +65,7 @@ fn a_move_that_fails_changes_nothing() {
 }
 
 #[test]
-fn other_gateways_that_are_drained_too_are_passed_over_a_few_times() {
+fn drained_targets_of_a_move_are_skipped_a_few_times() {
     let (mut client, old) = up();
     client.handle_message(START, old, notice(false));
     let mut tries = 0;
@@ -79,7 +79,7 @@ fn other_gateways_that_are_drained_too_are_passed_over_a_few_times() {
 }
 
 #[test]
-fn a_refusal_elsewhere_does_not_end_a_client_whose_gateway_has_gone_meanwhile() {
+fn a_refusal_during_a_move_does_not_end_the_client() {
     let (mut client, old) = up();
     client.handle_message(START, old, notice(false));
     let connection = moves(&mut client);

@@ -22,7 +22,7 @@ fn stored(gateway: &mut Gateway, device: u8) -> (SessionRecord, Established) {
 }
 
 #[test]
-fn nobody_gets_in_and_sessions_in_use_go_on() {
+fn a_drained_gateway_refuses_logins_and_keeps_sessions_in_use() {
     let mut gateway = gateway(config(1));
     let session = login(&mut gateway, 1, "ann", 1);
     gateway.drain(false);
@@ -46,7 +46,7 @@ fn nobody_gets_in_and_sessions_in_use_go_on() {
 }
 
 #[test]
-fn a_session_that_is_away_stays_away() {
+fn a_drained_gateway_refuses_detached_sessions() {
     let mut before = gateway(config(1));
     let (record, answer) = stored(&mut before, 1);
     let mut gateway = gateway(config(1));

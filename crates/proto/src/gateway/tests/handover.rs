@@ -36,7 +36,7 @@ fn handed(gateway: &Gateway, progress: Vec<Vec<Progress>>) -> HandedSession {
 }
 
 #[test]
-fn a_session_of_a_wireguard_device_that_does_not_come_back_ends_soon() {
+fn a_session_of_an_absent_wireguard_device_ends_soon() {
     let mut old = gateway(config(SHARDS));
     old.admit_wireguard(NOW, who("ann", 1), 1_280).unwrap();
     let (session, mut next) = (handed(&old, Vec::new()), gateway(config(SHARDS)));
@@ -48,7 +48,7 @@ fn a_session_of_a_wireguard_device_that_does_not_come_back_ends_soon() {
 }
 
 #[test]
-fn a_limit_of_a_session_goes_along() {
+fn the_limit_of_a_session_is_handed_over() {
     let mut old = gateway(config(SHARDS));
     let idle_timeout = Some(Duration::from_millis(1_500));
     let who = Authenticated { idle_timeout, ..who("ann", 1) };
@@ -68,7 +68,7 @@ fn take(session: HandedSession) -> Result<Gateway, NotTaken> {
 }
 
 #[test]
-fn a_session_goes_on_in_another_process() {
+fn a_session_continues_in_another_process() {
     let (old, token, progress) = running();
     let before = old.sessions().next().unwrap();
     let mut next = take(handed(&old, progress.clone())).unwrap();
@@ -169,7 +169,7 @@ fn an_epoch_that_is_not_whole_is_refused() {
 }
 
 #[test]
-fn what_comes_twice_is_refused() {
+fn a_session_handed_over_twice_is_refused() {
     let (old, _, progress) = running();
     let mut next = take(handed(&old, progress.clone())).unwrap();
     let again = handed(&old, progress.clone());

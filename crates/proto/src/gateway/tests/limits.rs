@@ -86,7 +86,7 @@ fn the_sessions_of_a_user_share_buckets_as_long_as_there_is_one() {
 }
 
 #[test]
-fn groups_keep_their_buckets_and_one_that_is_gone_has_no_limit() {
+fn groups_keep_their_buckets_and_a_removed_group_has_no_limit() {
     let mut gateway = gateway(config(1));
     let mut set = |downs: &[u64]| {
         let groups: Vec<Rates> = downs.iter().map(|down| Rates { down: *down, up: 0 }).collect();

@@ -202,8 +202,8 @@ impl Sender<'_> {
         admitted
     }
 
-    /// Whether an error may be sent now about a packet that is too large for the path of this session,
-    /// or that this session has sent and that goes nowhere; counted against its rate.
+    /// Whether an error may be sent now about a packet that is too large for the path of this
+    /// session, or that this session has sent and that goes nowhere; counted against its rate.
     pub fn may_send_error(&mut self) -> bool {
         self.path.may_answer(self.now)
     }

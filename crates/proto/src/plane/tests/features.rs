@@ -79,7 +79,7 @@ fn a_gateway_answers_by_a_batch_at_most_twice_a_second() {
 }
 
 #[test]
-fn only_a_gateway_is_told_where_batches_are_lost() {
+fn only_a_gateway_receives_batch_loss_reports() {
     let mut net = net(FEATURES, FEATURES);
     let report = net.client_sends(ALICE, &[0x12, 1]);
     let address = endpoint(HOME).remote;

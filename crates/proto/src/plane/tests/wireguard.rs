@@ -85,7 +85,7 @@ fn odd(from: u8, to: u8) -> Vec<u8> {
 }
 
 #[test]
-fn packets_of_a_stock_client_come_and_go_without_their_padding() {
+fn the_padding_of_stock_clients_is_removed() {
     let mut wire = Wire::new(true);
     let sent = odd(15, 200);
     let mut message = wire.phone_sends(&sent);

@@ -94,7 +94,7 @@ fn between_clients_both_profiles_have_to_allow() {
 }
 
 #[test]
-fn hosts_that_others_are_given_do_not_reach_a_client_unasked() {
+fn hosts_of_other_profiles_open_no_connection_to_a_client() {
     let mut names = Names::new();
     let rules = [allow(&[Selector::Clients], &[net("203.0.113.0/24")])];
     let set = RuleSet::compile(&rules, false, &mut names).unwrap();

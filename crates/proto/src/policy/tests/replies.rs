@@ -49,7 +49,7 @@ fn no_answer_passes_without_its_connection() {
 }
 
 #[test]
-fn who_answers_keeps_no_flow() {
+fn a_responder_keeps_no_flow() {
     let mut world = one_way(Protocol::Udp, &[]);
     assert!(world.passes(&udp(ALICE, 5000, BOB, 53)));
     for _ in 0..10 {
@@ -127,7 +127,7 @@ fn nothing_is_remembered_where_both_directions_pass() {
 }
 
 #[test]
-fn what_a_host_opens_displaces_nothing_that_the_client_has_opened() {
+fn inbound_flows_do_not_displace_outbound_ones() {
     let rules = [
         rule(Verdict::Allow, &[user("alice")], &[net("10.1.0.0/24")], Protocol::Udp, &[53..=53]),
         rule(Verdict::Allow, &[net("10.1.0.0/24")], &[user("alice")], Protocol::Udp, &[]),
@@ -146,7 +146,7 @@ fn what_a_host_opens_displaces_nothing_that_the_client_has_opened() {
 }
 
 #[test]
-fn flows_go_on_in_another_process() {
+fn flows_continue_in_another_process() {
     let mut world = one_way(Protocol::Any, &[]);
     for port in 1..=20 {
         assert!(world.passes(&udp(ALICE, port, BOB, 53)));

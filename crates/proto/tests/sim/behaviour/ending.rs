@@ -113,7 +113,7 @@ fn disabling_a_user_ends_all_sessions_of_that_user_detached_ones_too() {
 }
 
 #[test]
-fn a_user_who_leaves_takes_the_tokens_along() {
+fn a_client_that_disconnects_leaves_no_token() {
     with_seeds(3, |seed| {
         let mut world = world(seed, 1, Path::CLEAN, false);
         let id = world.hub.core.sessions().next().expect("one client").id;

@@ -37,7 +37,7 @@ fn a_packet_for_the_client_wakes_it() {
 }
 
 #[test]
-fn keepalives_go_out_while_there_are_keys_and_stop_with_them() {
+fn keepalives_are_sent_only_while_there_are_keys() {
     with_seeds(2, |seed| {
         let mut world = world(seed, 1, Path::CLEAN, false);
         // The path is found, and stated to the gateway.

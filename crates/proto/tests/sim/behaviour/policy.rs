@@ -60,7 +60,7 @@ fn one_way(world: &World) -> Policy {
 }
 
 #[test]
-fn replies_pass_once_they_are_replies_and_go_on_over_an_upgrade() {
+fn replies_pass_for_known_flows_and_over_an_upgrade() {
     with_seeds(3, |seed| {
         let mut world = world(seed, 2, Path::CLEAN, false);
         world.hub.policy = Arc::new(one_way(&world));

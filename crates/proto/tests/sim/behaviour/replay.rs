@@ -94,7 +94,7 @@ fn altered_datagrams_are_dropped() {
 }
 
 #[test]
-fn lost_datagrams_that_come_late_from_elsewhere_move_no_endpoint() {
+fn delayed_datagrams_from_another_address_move_no_endpoint() {
     with_seeds(4, |seed| {
         let mut world = world(seed, 2, Path::lossy(0.2), false);
         world.captured = Some(Vec::new());

@@ -57,7 +57,7 @@ fn a_restarted_client_replaces_its_session() {
 }
 
 #[test]
-fn a_shutdown_is_told_and_survived() {
+fn clients_survive_an_announced_shutdown() {
     with_seeds(3, |seed| {
         let mut world = world(seed, 3, Path::CLEAN, false);
         world.hub.core.shutdown();

@@ -87,7 +87,7 @@ fn a_network_that_eats_the_probes_makes_the_client_attach() {
 }
 
 #[test]
-fn a_move_during_an_attach_starts_it_anew() {
+fn a_network_change_during_an_attach_restarts_it() {
     with_seeds(4, |seed| {
         let mut world = world(seed, 1, Path::CLEAN, false);
         world.run(secs(200));

@@ -29,7 +29,7 @@ fn goes_on(world: &mut World, before: &[Option<SessionId>]) {
 }
 
 #[test]
-fn who_slept_for_a_night_is_reachable_at_once_and_did_not_log_in() {
+fn a_client_is_reachable_after_a_nights_suspend_without_a_login() {
     with_seeds(8, |seed| {
         let (mut world, before) = awake(seed);
         talk(&mut world, ms(100), secs(5));
@@ -40,7 +40,7 @@ fn who_slept_for_a_night_is_reachable_at_once_and_did_not_log_in() {
 }
 
 #[test]
-fn a_nap_costs_no_more_than_a_look() {
+fn a_short_suspend_costs_one_probe() {
     with_seeds(8, |seed| {
         let (mut world, before) = awake(seed);
         world.run(ms(2_000 + 17 * seed));
@@ -50,7 +50,7 @@ fn a_nap_costs_no_more_than_a_look() {
 }
 
 #[test]
-fn who_wakes_in_another_network_goes_on_there() {
+fn a_session_continues_after_a_resume_in_another_network() {
     with_seeds(8, |seed| {
         let (mut world, before) = awake(seed);
         let slept = if seed % 2 == 0 { NIGHT } else { NAP };
@@ -62,7 +62,7 @@ fn who_wakes_in_another_network_goes_on_there() {
 
 /// A machine that is suspended while a connection is being made does not wait for it afterwards.
 #[test]
-fn who_falls_asleep_during_an_attach_starts_it_anew() {
+fn a_suspend_during_an_attach_restarts_it() {
     with_seeds(8, |seed| {
         let (mut world, before) = awake(seed);
         world.run(secs(600));
@@ -76,7 +76,7 @@ fn who_falls_asleep_during_an_attach_starts_it_anew() {
 }
 
 #[test]
-fn a_gateway_that_did_not_run_for_a_night_gets_its_clients_back() {
+fn clients_attach_again_after_a_nights_outage_of_the_gateway() {
     with_seeds(4, |seed| {
         let mut world = world(seed, 3, Path { jitter: ms(20), ..Path::CLEAN }, false);
         let before = sessions(&world);
@@ -96,7 +96,7 @@ fn a_gateway_that_did_not_run_for_a_night_gets_its_clients_back() {
 }
 
 #[test]
-fn who_sleeps_longer_than_the_session_lives_logs_in() {
+fn a_suspend_beyond_the_session_lifetime_ends_in_a_login() {
     with_seeds(4, |seed| {
         let mut world = World::new(seed, |random| {
             let mut hub = Hub::new(hub::config(2), false, random);

@@ -99,7 +99,7 @@ fn tokens_of_others_and_guesses_are_void() {
 }
 
 #[test]
-fn a_stolen_token_is_worth_nothing_to_another_device_and_its_owner_goes_on() {
+fn a_stolen_token_is_refused_and_its_owner_continues() {
     with_seeds(6, |seed| {
         let mut world = world(seed, 2, Path::CLEAN, false);
         let victim = world.devices[0].session().expect("it is up");
@@ -124,7 +124,7 @@ fn a_stolen_token_is_worth_nothing_to_another_device_and_its_owner_goes_on() {
 }
 
 #[test]
-fn two_machines_with_one_device_name_do_not_fight_for_ever() {
+fn two_machines_with_one_device_name_do_not_alternate_endlessly() {
     with_seeds(4, |seed| {
         let mut world = world(seed, 1, Path::CLEAN, false);
         let second = world.add_device(2, Path::CLEAN);

@@ -334,7 +334,7 @@ fn of_a_super_packet_only_the_slices_in_excess_are_dropped() {
 }
 
 #[test]
-fn what_goes_from_client_to_client_is_limited_like_the_rest() {
+fn traffic_between_clients_is_limited_like_the_rest() {
     let (mut client, mut gateway) = (host(Role::Client, &[]), host(Role::Gateway, &[]));
     limit(&mut gateway);
     // To itself, by the gateway: that is a client, too.

@@ -336,7 +336,7 @@ fn a_client_with_many_downloads_gets_no_more_than_the_others() {
 }
 
 #[test]
-fn one_slice_of_a_super_packet_tells_its_sender_of_congestion() {
+fn one_slice_of_a_super_packet_is_marked_congested() {
     let world = World::new(2, greedy());
     world.load.set(0);
     let mut gateway = world.gateway();
@@ -407,7 +407,7 @@ fn a_device_that_is_drained_again_and_again_is_never_behind() {
 }
 
 #[test]
-fn a_client_that_can_not_keep_up_sends_its_packets_as_they_come() {
+fn a_slow_client_sends_its_packets_in_their_order() {
     let world = World::new(1, vec![0]);
     let mut client = world.host(Role::Client);
     for command in commands(0, slot(0), Role::Client) {
@@ -438,7 +438,7 @@ fn what_waits_is_sent_before_another_process_takes_the_device() {
 }
 
 #[test]
-fn what_is_for_nobody_is_dropped_at_once_and_for_the_usual_reason() {
+fn packets_without_a_receiver_are_dropped_for_the_usual_reason() {
     let world = World::new(5, greedy());
     let mut gateway = world.gateway();
     world.overload(&mut gateway);
@@ -461,7 +461,7 @@ fn what_is_for_nobody_is_dropped_at_once_and_for_the_usual_reason() {
 }
 
 #[test]
-fn packets_that_wait_for_an_epoch_come_before_those_of_the_backlog() {
+fn packets_that_wait_for_an_epoch_precede_the_backlog() {
     let world = World::new(6, with_a_modest_one());
     let mut gateway = world.gateway();
     // A session that is opened again has no keys.

@@ -315,7 +315,7 @@ fn packets_of_a_session_that_waits_for_long_get_marks_if_they_can_have_them() {
 }
 
 #[test]
-fn one_packet_of_a_run_tells_its_sender_of_congestion() {
+fn one_packet_of_a_run_is_marked_congested() {
     // The first peer's packets are ECN-capable, the second one's are not.
     for (peer, marked, lost) in [(0, 1, 0), (1, 0, 1)] {
         let world = World::new(2, greedy(), 0);

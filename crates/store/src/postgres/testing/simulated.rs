@@ -1,9 +1,10 @@
-//! The database of a fleet, as a model for simulations: one transaction after another, in virtual time.
+//! The database of a fleet, as a model for simulations: one transaction after another, in virtual
+//! time.
 //!
 //! It carries out the statements of [`crate::sql`] on SQLite in memory, with the tables that only a
-//! fleet has. What a gateway puts off and what it concludes from a loss is the code of the real store.
-//! A gateway may be cut off from it, a change may end without a word, and the newest changes may be
-//! lost.
+//! fleet has. What a gateway puts off and what it concludes from a loss is the code of the real
+//! store. A gateway may be cut off from it, a change may end without a word, and the newest changes
+//! may be lost.
 
 use std::path::Path;
 use std::sync::Arc;

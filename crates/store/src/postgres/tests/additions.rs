@@ -46,7 +46,7 @@ mod behaviour {
 }
 
 #[test]
-fn a_gateway_brings_the_tables_up_while_those_of_the_earlier_vpnd_go_on() {
+fn tables_are_upgraded_while_an_earlier_vpnd_continues() {
     let database = some!(InDatabase::new());
     let earlier = database.open_as(member(1, "campus")).unwrap();
     database.sql("ALTER TABLE vpnd.format DROP COLUMN step");
@@ -65,7 +65,7 @@ fn a_gateway_brings_the_tables_up_while_those_of_the_earlier_vpnd_go_on() {
 }
 
 #[test]
-fn steps_are_taken_once_by_whoever_comes_first_and_all_or_none() {
+fn migration_steps_are_applied_once_and_atomically() {
     const LATER: &[&str] = &[STEPS[0], STEPS[1], STEPS[2], "CREATE TABLE added (id BIGINT)"];
     const BROKEN: &[&str] =
         &[LATER[0], LATER[1], LATER[2], LATER[3], "ALTER TABLE added ADD COLUMN more BIGINT", "nonsense"];

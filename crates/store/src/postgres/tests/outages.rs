@@ -45,7 +45,7 @@ fn epoch_of(store: &Postgres, session: &SessionRecord) -> Option<u32> {
 }
 
 #[test]
-fn a_server_that_says_nothing_keeps_nobody_waiting() {
+fn a_silent_database_server_delays_no_session() {
     let cluster = some!(own_cluster());
     let database = InDatabase::on(&cluster);
     let (store, session) = with_session(&database);
@@ -157,7 +157,7 @@ fn a_kick_by_a_command_is_in_the_database_though_an_outage_has_left_a_file() {
 }
 
 #[test]
-fn a_gateway_that_stands_still_in_a_change_holds_the_others_up_for_moments() {
+fn a_gateway_paused_in_a_change_delays_others_only_briefly() {
     let database = some!(InDatabase::new());
     let [first, second] = [1, 2].map(|number| database.open_as(member(number, "campus")).unwrap());
     let (sender, begun) = std::sync::mpsc::channel();

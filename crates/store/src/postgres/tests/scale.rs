@@ -8,8 +8,8 @@ use crate::{
 };
 use vpnd_proto::session::DeviceId;
 
-/// Statements of a transaction besides its own: its begin and its end, and for a change the row that is
-/// locked and who may change.
+/// Statements of a transaction besides its own: its begin and its end, and for a change the row
+/// that is locked and who may change.
 const OF_A_QUERY: u64 = 2;
 const OF_A_CHANGE: u64 = 5;
 
@@ -53,7 +53,7 @@ impl Counting {
 }
 
 #[test]
-fn a_fleet_asks_a_database_for_this_much() {
+fn the_number_of_statements_of_a_fleet_is_fixed() {
     let counting = some!(Counting::new());
     let [first, second] = [1, 2].map(|number| counting.open(number));
     let ann = first.add_user(&ann(), 1).unwrap();
@@ -95,7 +95,7 @@ fn a_fleet_asks_a_database_for_this_much() {
 }
 
 #[test]
-fn many_sessions_are_as_many_statements_as_one() {
+fn many_sessions_need_as_many_statements_as_one() {
     let counting = some!(Counting::new());
     let first = counting.open(1);
     let user = first.add_user(&ann(), 1).unwrap();

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_read_the_coordinators_lines_but_not_the_token_writes_nothing() {
+    fn blocks_are_not_written_without_the_token() {
         let target = host(b"one", place());
         let blocks = blocks(PLACE_BYTES);
         let port = listening(&target, &blocks);
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_that_waits_and_a_writer_at_work_end_when_told() {
+    fn targets_and_writers_end_on_request() {
         let (target, writer) = (host(b"one", place()), host(b"one", None));
         let blocks = blocks(PLACE_BYTES);
         listening(&target, &blocks);

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn with_the_originals_parameters_its_predictions_come_out() {
+    fn the_originals_parameters_reproduce_its_predictions() {
         let parameters = Parameters {
             lower: LOWER * 1e6,
             encrypt: ENCRYPT * 1e6,

@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_cut_at_any_place_loses_at_most_its_last_line_and_goes_on() {
+    fn a_truncated_journal_loses_at_most_its_last_line() {
         let (directory, runs) = journal();
         let path = directory.path().join(FILE);
         let bytes = fs::read(&path).unwrap();

@@ -1,5 +1,5 @@
-//! A straight line through a stage's costs over sizes: an amount for each call and an amount for each
-//! byte.
+//! A straight line through a stage's costs over sizes: an amount for each call and an amount for
+//! each byte.
 
 use anyhow::ensure;
 use serde::{Deserialize, Serialize};

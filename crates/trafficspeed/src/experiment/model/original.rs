@@ -1,10 +1,10 @@
-//! The original's own table: six rows on links of two rates, with packets of 1,280 bytes; null against
-//! no tunnel, and one algorithm against itself.
+//! The original's own table: six rows on links of two rates, with packets of 1,280 bytes; null
+//! against no tunnel, and one algorithm against itself.
 //!
-//! The original had 3DES with SHA-1, 3DES, DES with SHA-1, DES, no algorithm, and no IPsec. In their
-//! places: the suite with a separate MAC, the cipher without instructions of the CPU, those with
-//! longer and shorter keys, none, and no tunnel. Its point is that a cipher which fills the slow link
-//! is the limit of the fast one; today's need a gateway with little of a CPU for that.
+//! The original had 3DES with SHA-1, 3DES, DES with SHA-1, DES, no algorithm, and no IPsec. In
+//! their places: the suite with a separate MAC, the cipher without instructions of the CPU, those
+//! with longer and shorter keys, none, and no tunnel. Its point is that a cipher which fills the
+//! slow link is the limit of the fast one; today's need a gateway with little of a CPU for that.
 
 use std::time::Duration;
 

@@ -98,9 +98,9 @@ struct Round {
 /// One suite's cases, each measured or why it could not be.
 pub type Cases = Vec<anyhow::Result<Real>>;
 
-/// Measures every suite with every case. The suites take turns in shuffled order, so that a machine that becomes slower or faster meanwhile does so for all of them. After
-/// a suite's failure its other turns are left out. Before each turn but the first `between` is
-/// called.
+/// Measures every suite with every case. The suites take turns in shuffled order, so that a machine
+/// that becomes slower or faster meanwhile does so for all of them. After a suite's failure its
+/// other turns are left out. Before each turn but the first `between` is called.
 ///
 /// # Errors
 /// Those of `between`.
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn what_passes_comes_from_the_devices_counters() {
+    fn carried_traffic_is_read_from_device_counters() {
         // Super-packets of 10,052 bytes at the client.
         let reading = |packets: u64| Reading {
             client: HashMap::from([

@@ -26,7 +26,8 @@ pub struct CpuUse {
     pub seconds: f64,
 }
 
-/// A measurement that lost more of the machine than this to the hypervisor, in percent, was disturbed …
+/// A measurement that lost more of the machine than this to the hypervisor, in percent, was
+/// disturbed …
 pub const MOST_STEAL_PERCENT: f64 = 5.0;
 /// … and one that lost more than this to processes without a part in it.
 pub const MOST_FOREIGN_PERCENT: f64 = 10.0;
@@ -62,7 +63,8 @@ impl CpuUse {
         self.percent(self.host.steal)
     }
 
-    /// The share of the machine's CPU time that processes without a part in the measurement used, in percent.
+    /// The share of the machine's CPU time that processes without a part in the measurement used,
+    /// in percent.
     pub fn foreign_percent(&self) -> Option<f64> {
         self.percent(self.foreign)
     }

@@ -61,8 +61,8 @@ impl Campaign {
         Some(&run.label)
     }
 
-    /// The system that the others are compared with besides plain routing: the one that the user has
-    /// chosen, or, where no plain routing was measured with other systems, the first vpnd.
+    /// The system that the others are compared with besides plain routing: the one that the user
+    /// has chosen, or, where no plain routing was measured with other systems, the first vpnd.
     pub fn baseline(&self) -> Option<&str> {
         let chosen = self.baseline.as_deref();
         let is_own = |subject: Subject| subject.kind == Kind::Vpnd && !subject.again;

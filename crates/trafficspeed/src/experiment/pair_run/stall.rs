@@ -9,8 +9,8 @@ use crate::stats::median;
 /// seconds, on a link that loses packets, some percent.
 const SHARE: f64 = 0.01;
 /// This number of silent seconds in a row is a standstill. A connection is silent for two seconds
-/// only where it lost the same packet four times, since its pauses double: of equal losses of one in
-/// ten packets that is one loss in ten thousand, of several connections all at once it is none.
+/// only where it lost the same packet four times, since its pauses double: of equal losses of one
+/// in ten packets that is one loss in ten thousand, of several connections all at once it is none.
 const SILENT_SECONDS: usize = 2;
 /// In fewer seconds than this, one silent second is a standstill: it would decide the figure.
 const LEAST_SECONDS: usize = 5;
@@ -19,8 +19,8 @@ const STEADY_MESSAGES: f64 = 20.0;
 /// Intervals are put together until they are as long as this, in seconds.
 const SECOND: f64 = 0.95;
 
-/// The first second in which the pair stood still, from 1, and the bits that it received in its best
-/// second. Slow seconds are none: on a link that loses packets they are what was measured.
+/// The first second in which the pair stood still, from 1, and the bits that it received in its
+/// best second. Slow seconds are none: on a link that loses packets they are what was measured.
 pub(super) fn standstill(samples: &[IntervalSamples]) -> Option<(usize, f64)> {
     let seconds = seconds(samples);
     let best = seconds.iter().copied().reduce(f64::max)?;

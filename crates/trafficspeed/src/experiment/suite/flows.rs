@@ -26,7 +26,8 @@ const REQUEST_BYTES: u32 = 400;
 const SIZES: [u32; 3] = [10_000, 100_000, 1_000_000];
 /// Bytes of the mixed objects of RFC 9411, all of the same weight.
 const MIXED_OBJECTS: [u32; 10] = [200, 6_000, 8_000, 9_000, 10_000, 25_000, 26_000, 35_000, 59_000, 347_000];
-/// Bytes of a flow that shows what a connection costs: the smallest object of RFC 9411, section 7.2.
+/// Bytes of a flow that shows what a connection costs: the smallest object of RFC 9411, section
+/// 7.2.
 const SMALL: u32 = 1_000;
 /// Flows at a time, where there are many.
 const AT_ONCE: u32 = 32;

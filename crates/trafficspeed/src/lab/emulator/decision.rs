@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn the_share_asked_for_comes_twice() {
+    fn the_configured_share_is_duplicated() {
         let decisions = run(Impairment { duplicate: percent(20), ..Impairment::default() }, 4, PACKETS);
         let twice = decisions
             .iter()

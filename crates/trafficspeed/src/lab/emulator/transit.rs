@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packets_leave_when_due_and_equals_in_the_order_they_came() {
+    fn packets_leave_when_due_and_ties_in_order_of_arrival() {
         let mut transit = Transit::new(1000);
         for (at_ns, packet) in [(30, 'c'), (10, 'a'), (30, 'd'), (20, 'b'), (30, 'e')] {
             transit.put(at_ns, 1, packet).unwrap();
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_held_are_bounded_and_room_comes_back() {
+    fn held_bytes_are_bounded_and_released() {
         let mut transit = Transit::new(100);
         assert!(transit.put(1, 60, 'a').is_ok());
         assert_eq!(transit.put(2, 41, 'b'), Err('b'));

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_our_own_goes_away() {
+    fn a_temporary_block_file_is_removed() {
         let directory = tempfile::tempdir().unwrap();
         for (wanted, parent) in
             [(None, std::env::temp_dir()), (Some(directory.path().to_owned()), directory.path().to_owned())]

@@ -151,7 +151,7 @@ fn where_the_target_asks_first_data_wait_for_it() {
 }
 
 #[test]
-fn readiness_for_a_block_out_of_turn_and_data_that_nobody_asked_for_end_the_connection() {
+fn unexpected_readiness_and_unrequested_data_end_the_connection() {
     let blocks = Blocks { ready_first: true, ..blocks(Protection::Plain, 512, 4) };
     for word in [READY | 1, READY | u64::MAX, 1] {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -183,7 +183,7 @@ fn readiness_for_a_block_out_of_turn_and_data_that_nobody_asked_for_end_the_conn
 
 /// A writer by hand that checks at each answer that the disk had synced what it covers.
 #[test]
-fn an_answer_comes_only_once_the_blocks_are_safe() {
+fn blocks_are_acknowledged_only_after_the_sync() {
     let blocks = blocks(Protection::Plain, 512, 64);
     let disk = Memory::new(&blocks);
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();

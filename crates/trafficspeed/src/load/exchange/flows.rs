@@ -1,8 +1,9 @@
-//! Flows: each asks for some bytes over a separate connection, and takes from the first packet of the
-//! handshake to the last byte (flow completion time; netperf's CRR).
+//! Flows: each asks for some bytes over a separate connection, and takes from the first packet of
+//! the handshake to the last byte (flow completion time; netperf's CRR).
 //!
 //! The connection that both ends keep names the port for these connections, and its end is theirs.
-//! A request begins with the length of the answer and the run's id, so that no stranger is answered.
+//! A request begins with the length of the answer and the run's id, so that no stranger is
+//! answered.
 
 use std::io::{ErrorKind, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -117,7 +117,7 @@ fn datagrams_of_three_sizes_arrive_whole_and_have_the_mean_that_a_rate_counts_wi
 }
 
 #[test]
-fn messages_without_a_rate_go_faster_than_with_one() {
+fn messages_without_a_rate_are_sent_faster_than_with_one() {
     for protocol in [Protocol::Tcp, Protocol::Udp] {
         let task = Task::Messages(messages(protocol, 1, 1_000, None));
         // One stream with the rate above has 300 in this time.
@@ -161,7 +161,7 @@ fn questions_that_are_due_all_leave_and_all_count() {
 }
 
 #[test]
-fn bulk_data_go_the_way_they_are_told_with_the_segments_they_are_told() {
+fn bulk_data_follow_the_set_direction_and_segment_size() {
     for way in [Way::Forward, Way::Backward] {
         let job = tcp::Job {
             streams: 2,
@@ -217,7 +217,7 @@ fn what_cannot_be_done_is_refused_in_words() {
 }
 
 #[test]
-fn messages_of_a_call_all_leave_and_those_that_come_too_late_are_counted() {
+fn late_messages_of_a_call_are_counted() {
     let call = |burst, late_after_us| {
         let open_loop = Some(OpenLoop { burst, late_after_us });
         Messages { open_loop, ..messages(Protocol::Udp, 1, 100, Some(800_000)) }
@@ -254,7 +254,7 @@ fn all_received(count: u64, mut window: impl FnMut() -> [Findings; 2]) -> [Findi
 }
 
 #[test]
-fn a_sender_that_was_held_up_sends_what_was_due_meanwhile_and_its_delay_tells() {
+fn a_delayed_sender_catches_up_and_its_delay_is_counted() {
     let open_loop = Some(OpenLoop { burst: 1, late_after_us: 150_000 });
     let task = Task::Messages(Messages { open_loop, ..messages(Protocol::Udp, 1, 100, Some(80_000)) });
     let window = || {
@@ -289,7 +289,7 @@ fn pages(every_ms: u32) -> Pages {
 }
 
 #[test]
-fn pages_come_whole_each_with_its_time() {
+fn pages_are_complete_each_with_its_time() {
     // One every 20 ms for 300 ms, after 100 ms of warm-up.
     let [answers, asks] = run(&Task::Pages(pages(20)));
     assert_eq!(asks.0.received_messages, 20, "{asks:?}");
@@ -316,7 +316,7 @@ fn pages_that_wait_for_others_count_from_when_they_were_due() {
 }
 
 #[test]
-fn pages_that_never_come_count_with_the_time_until_they_were_given_up() {
+fn unfinished_pages_count_with_the_time_until_given_up() {
     let [listener, connector] = connect(&Task::Pages(pages(100)));
     let start_ns = clock::now_ns();
     let schedule =

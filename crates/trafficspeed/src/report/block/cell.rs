@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_tells_how_many_rounds_its_figures_have() {
+    fn a_row_shows_its_number_of_rounds() {
         assert_eq!(rounds([spread(&[1.0; 3]), None, spread(&[1.0; 3])]), "3");
         assert_eq!(rounds([spread(&[1.0; 3]), spread(&[1.0; 2])]), "2–3");
         assert_eq!(rounds([None]), "0");

@@ -28,7 +28,7 @@ fn everything_that_was_measured_has_its_place_among_the_tables() {
 }
 
 #[test]
-fn drops_at_generators_are_told_apart_from_the_vpns() {
+fn drops_at_generators_and_at_the_vpn_are_distinguished() {
     let campaign = samples::campaign();
     let sections = sections(&campaign.observations());
     let grid = &sections.iter().find(|section| section.name == "CPU and link").expect("a section").grid;

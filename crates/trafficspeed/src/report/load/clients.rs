@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn one_client_is_told_as_before() {
+    fn one_client_is_reported_without_a_table_of_clients() {
         let campaign = samples::campaign(4e9);
         assert_eq!((title(&campaign), shares(&campaign, &campaign.runs[0])), (None, Vec::new()));
         let text = document(&campaign, None).text(true, true);

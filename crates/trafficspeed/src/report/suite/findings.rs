@@ -1,6 +1,6 @@
-//! The findings of the IPsec and the cipher experiment beside ours: reproduced, the same direction but smaller or
-//! larger, turned round, no difference beyond A/A, each with the reason, or not to be reproduced
-//! here and why.
+//! The findings of the IPsec and the cipher experiment beside ours: reproduced, the same direction
+//! but smaller or larger, turned round, no difference beyond A/A, each with the reason, or not to
+//! be reproduced here and why.
 
 use super::{Section, SectionRow};
 use crate::experiment::suite::Quantity;
@@ -11,8 +11,8 @@ use crate::stats::{CLAIM_ROUNDS, Spread};
 use crate::system::{Cipher, Kind, Subject};
 use crate::unit::significant;
 
-/// The ciphers of vpnd that stand for the original's systems; without IPsec it was plain IP, which is
-/// plain routing here.
+/// The ciphers of vpnd that stand for the original's systems; without IPsec it was plain IP, which
+/// is plain routing here.
 const AUTHENTICATION: Cipher = Cipher::AuthOnly;
 const ENCRYPTION: Cipher = Cipher::Aes256Gcm;
 const NOTHING: Cipher = Cipher::None;

@@ -1,5 +1,5 @@
-//! The original's figures 6 to 11: streams, datagrams, transactions and flows of every system side by
-//! side, a picture for each IP version and quantity, with every single run.
+//! The original's figures 6 to 11: streams, datagrams, transactions and flows of every system side
+//! by side, a picture for each IP version and quantity, with every single run.
 
 use super::pictures::{scaled, style};
 use super::{Section, SectionRow, SuiteCampaign};

@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn without_protection_is_told_from_without_encryption() {
+    fn no_protection_and_no_encryption_are_distinguished() {
         let (nothing, auth_only) =
             (CipherNames { cipher: "none", auth: "none" }, CipherNames { cipher: "none", auth: "SHA256" });
         let bare = channel("Data Channel: cipher '[null-cipher]', auth '[null-digest]', peer-id: 1").unwrap();

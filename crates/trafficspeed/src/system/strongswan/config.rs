@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn user_space_esp_comes_before_the_kernels() {
+    fn user_space_esp_precedes_the_kernels() {
         let text = daemon(Path::new("/run/x/vici"));
         assert!(text.find("kernel-libipsec").unwrap() < text.find("kernel-netlink").unwrap());
         assert!(text.contains("socket = unix:///run/x/vici"));

@@ -1,5 +1,5 @@
-//! vpnd with its users and sessions in PostgreSQL: a server in the lab, which the gateway reaches by a
-//! Unix socket.
+//! vpnd with its users and sessions in PostgreSQL: a server in the lab, which the gateway reaches
+//! by a Unix socket.
 //!
 //! The server's processes count as the gateway's own, for without them it takes no logins.
 

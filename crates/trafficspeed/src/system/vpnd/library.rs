@@ -21,7 +21,8 @@ pub fn use_library(programs: &Programs, cipher: &str) {
     }
 }
 
-/// Has a system go on with the suite and the library that it used before, if it is vpnd and chose them.
+/// Has a system go on with the suite and the library that it used before, if it is vpnd and chose
+/// them.
 pub fn keep_choice(programs: &Programs, subject: Subject, cipher: &str) {
     let Some((suite, _)) = named_library(cipher).filter(|_| subject.kind.family() == Kind::Vpnd) else {
         return;
@@ -122,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_comparison_that_goes_on_has_the_suite_and_the_library_of_its_first_part() {
+    fn a_resumed_comparison_keeps_its_suite_and_library() {
         let programs = Programs::default();
         let subject = |kind| Subject::new(kind, Cipher::Auto);
         keep_choice(&programs, subject(Kind::VpndVaes), "aes-256-gcm (vaes-512)");

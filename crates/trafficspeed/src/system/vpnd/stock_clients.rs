@@ -1,5 +1,5 @@
-//! vpnd as the gateway of stock WireGuard clients: each is a device that `vpnd device add` has made,
-//! and gets what that printed.
+//! vpnd as the gateway of stock WireGuard clients: each is a device that `vpnd device add` has
+//! made, and gets what that printed.
 //!
 //! The clients are the processes that the systems of plain WireGuard have, with the same MTU and
 //! keepalive, so that the two differ in the gateway alone.

@@ -501,7 +501,7 @@ ba9876543210  bob   10.86.0.3  -                -            -      away       -
     }
 
     #[test]
-    fn web_pages_without_a_good_certificate_are_said() {
+    fn web_pages_without_a_valid_certificate_are_reported() {
         let line = |certificate_left_s| portal(Portal { certificate_left_s, ..status().portal.unwrap() });
         assert!(line(Some(0)).contains("MISSING OR EXPIRED"));
         assert!(line(Some(3_600)).ends_with("certificate good for 1h 0m"));
@@ -588,7 +588,7 @@ TX    RX LIMIT     TX LIMIT   GROUP    AGE    KEYS  IDLE
     }
 
     #[test]
-    fn what_is_off_is_said_and_names_cannot_play_with_the_terminal() {
+    fn disabled_features_are_shown_and_names_are_sanitised() {
         let mut status = status();
         status.steering = Steering::Hash;
         status.offloads = Offloads::default();

@@ -116,7 +116,7 @@ impl Place {
 }
 
 #[test]
-fn a_gateway_comes_back_elsewhere_as_it_was() {
+fn a_backup_restores_the_gateway_on_another_machine() {
     use std::os::unix::fs::PermissionsExt as _;
     let place = Place::with_backup();
     let mode = |name: &str| fs::metadata(place.path(name)).unwrap().permissions().mode() & 0o777;
@@ -173,7 +173,7 @@ fn a_damaged_or_foreign_file_changes_nothing() {
 }
 
 #[test]
-fn a_store_that_is_newer_or_none_is_refused_and_the_old_state_goes_on() {
+fn a_newer_or_invalid_store_is_refused_and_the_old_one_stays() {
     let place = Place::with_backup();
     let mut contents = Contents::new();
     place.forge(|read| contents = read.clone());
@@ -194,7 +194,7 @@ fn a_store_that_is_newer_or_none_is_refused_and_the_old_state_goes_on() {
 }
 
 #[test]
-fn the_secrets_of_sources_of_users_come_along() {
+fn secrets_of_user_sources_are_in_the_backup() {
     let place = Place::new();
     place.run(&["init", "--dir", &place.text("one"), "--name", "vpn.example"]).unwrap();
     fs::write(place.path("one/radius.secret"), "a shared secret\n").unwrap();
@@ -208,7 +208,7 @@ fn the_secrets_of_sources_of_users_come_along() {
 }
 
 #[test]
-fn the_files_of_web_pages_come_along() {
+fn files_of_the_web_pages_are_in_the_backup() {
     use std::os::unix::fs::PermissionsExt as _;
     let place = Place::new();
     place.run(&["init", "--dir", &place.text("one"), "--name", "vpn.example"]).unwrap();
@@ -248,7 +248,7 @@ fn a_backup_never_replaces_a_file() {
 }
 
 #[test]
-fn an_authoritys_key_that_is_elsewhere_is_left_out_and_said() {
+fn an_authority_key_kept_elsewhere_is_left_out_and_reported() {
     let place = Place::new();
     place.run(&["init", "--dir", &place.text("one"), "--name", "vpn.example"]).unwrap();
     fs::remove_file(place.path("one/ca-key.pem")).unwrap();
@@ -324,7 +324,7 @@ fn each_file_of_a_backup_must_be_of_its_kind() {
 }
 
 #[test]
-fn the_certificate_for_clients_that_pin_the_authority_comes_back() {
+fn the_certificate_for_pinning_clients_is_restored() {
     let place = Place::with_backup();
     fs::copy(place.path("one/server.pem"), place.path("one/server.local.pem")).unwrap();
     let said = place.backup("with").unwrap();

@@ -315,7 +315,7 @@ mod tests {
     use vpnd_ipc::admin::testing::status;
 
     #[test]
-    fn what_a_gateway_says_of_itself_is_judged() {
+    fn findings_follow_from_the_status_of_the_gateway() {
         let mut status = status();
         status.version = env!("CARGO_PKG_VERSION").to_owned();
         assert_eq!(version(&status).verdict, Verdict::Good);
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_the_gateway_does_not_go_by_is_named_by_its_keys() {
+    fn a_configuration_not_in_force_is_reported_by_its_keys() {
         let mut status = status();
         let file = "[server]\nshards = 2\n[push]\nroutes = []\n";
         status.settings = Settings::of(file).report();

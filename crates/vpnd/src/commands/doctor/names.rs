@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_nobody_runs_is_a_problem() {
+    async fn a_name_server_that_does_not_answer_is_a_problem() {
         let closed = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         assert_eq!(name_server(closed).await.verdict, Verdict::Problem);
     }
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_name_of_this_machine_is_told_from_one_elsewhere() {
+    async fn local_and_remote_names_are_distinguished() {
         let finding = gateway_name("localhost", 4433).await;
         assert_eq!(finding.verdict, Verdict::Good, "{finding:?}");
         assert!(!is_own([192, 0, 2, 1].into()));

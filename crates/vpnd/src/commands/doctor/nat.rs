@@ -127,7 +127,7 @@ mod tests {
     use crate::commands::doctor::Verdict;
 
     #[test]
-    fn answers_come_back_to_addresses_that_are_ours_or_routed_here() {
+    fn replies_need_a_local_or_routed_address() {
         let own = [Ipv4Addr::new(192, 0, 2, 1)];
         let network =
             |text: &str| LocalNetwork { network: text.parse().unwrap(), interface: "eth0".to_owned() };

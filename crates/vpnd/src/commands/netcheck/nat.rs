@@ -1,10 +1,10 @@
-//! Which port of an address translator stands for one of this machine (RFC 4787 §4.1), and whether it
-//! does so after a silence.
+//! Which port of an address translator stands for one of this machine (RFC 4787 §4.1), and whether
+//! it does so after a silence.
 //!
 //! A gateway's Retry has a token for the address and port that it saw (RFC 9000 §8.1.2). Shown at
-//! another address of the gateway, or later, a token that is good brings no answer, since nothing behind
-//! it makes sense, and another one brings another Retry. So the gateway sends no more than to
-//! anybody, and says no address.
+//! another address of the gateway, or later, a token that is good brings no answer, since nothing
+//! behind it makes sense, and another one brings another Retry. So the gateway sends no more than
+//! to anybody, and says no address.
 
 use std::io;
 use std::net::SocketAddr;
@@ -23,8 +23,8 @@ const MAX_TOKEN: usize = 256;
 /// Datagrams that are sent for one answer, and the time for each.
 const TRIES: u32 = 3;
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(700);
-/// The silence that is tried: longer than between two keep-alives of an idle tunnel, and shorter than
-/// a token is good for.
+/// The silence that is tried: longer than between two keep-alives of an idle tunnel, and shorter
+/// than a token is good for.
 const SILENCE: Duration = Duration::from_secs(27);
 
 /// The translator's treatment of one port of this machine.
@@ -43,8 +43,8 @@ pub(super) enum Mapping {
 pub(super) struct Found {
     /// `None` where the gateway has no second address.
     pub(super) mapping: Option<Mapping>,
-    /// Whether the same port stands for this machine's after a silence; `None` if that was not tried,
-    /// or nothing was answered.
+    /// Whether the same port stands for this machine's after a silence; `None` if that was not
+    /// tried, or nothing was answered.
     pub(super) outlives_silence: Option<bool>,
 }
 
@@ -204,7 +204,8 @@ mod tests {
         }
     }
 
-    /// A gateway of two sockets that sees this machine's port as `seen` says, by the port that is asked.
+    /// A gateway of two sockets that sees this machine's port as `seen` says, by the port that is
+    /// asked.
     async fn gateway(seen: impl Fn(u16) -> u8) -> Found {
         let sockets =
             [UdpSocket::bind("127.0.0.1:0").await.unwrap(), UdpSocket::bind("127.0.0.1:0").await.unwrap()];

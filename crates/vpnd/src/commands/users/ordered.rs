@@ -1,4 +1,5 @@
-//! `vpnd user disable` in a fleet while the user database can't be written: an order to all gateways.
+//! `vpnd user disable` in a fleet while the user database can't be written: an order to all
+//! gateways.
 
 use std::io::Write;
 
@@ -23,7 +24,8 @@ pub struct NotEverywhere {
     why: String,
 }
 
-/// Has all gateways disable a user, since the database can't be written now, and reports which of them have.
+/// Has all gateways disable a user, since the database can't be written now, and reports which of
+/// them have.
 pub(super) fn disable(
     config: &ServerConfig,
     stores: &dyn Stores,
@@ -33,7 +35,8 @@ pub(super) fn disable(
     out: &mut dyn Write,
 ) -> Result<(), UserError> {
     let (id, user, source) = (rand::random(), name.to_owned(), source.map(str::to_owned));
-    // By its time the gateways know one that was written after all, though that was not acknowledged.
+    // By its time the gateways know one that was written after all, though that was not
+    // acknowledged.
     let kick = Kick { id, user, at_s: entry.at_s, is_disable: true, source };
     let carried = orders::give(config, stores, &kick, || record(config, stores, entry))?;
     report(&carried, name, why, out)

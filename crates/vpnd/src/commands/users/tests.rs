@@ -206,7 +206,7 @@ fn the_list_shows_state_but_no_secret() {
 }
 
 #[test]
-fn the_list_plays_with_no_terminal() {
+fn the_user_list_contains_no_control_sequences() {
     let bench = Bench::new();
     // An attacker who has the store writes it so, past the commands.
     let user = NewUser {
@@ -662,7 +662,7 @@ fn a_user_of_a_source_is_named_before_the_first_login() {
 }
 
 #[test]
-fn a_page_has_everything_about_a_user_and_that_somebody_looked_is_on_record() {
+fn a_users_page_is_complete_and_its_reading_is_recorded() {
     let bench = Bench::new();
     bench.user("add ann --password-file @password --group staff --note thesis").unwrap();
     bench.user("add bob --password-file @password").unwrap();

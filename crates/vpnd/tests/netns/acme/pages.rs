@@ -100,9 +100,9 @@ fn receive(stream: &mut impl Read) -> (String, Vec<u8>) {
     (head, body)
 }
 
-/// A proxy in front of the authority, by which an order stays under way for as long as a test needs:
-/// once the authority knows that a challenge is answered, it looks for the answer, and gives up after
-/// two seconds without its name server.
+/// A proxy in front of the authority, by which an order stays under way for as long as a test
+/// needs: once the authority knows that a challenge is answered, it looks for the answer, and gives
+/// up after two seconds without its name server.
 struct Proxy<'l> {
     lab: &'l Lab,
     listener: TcpListener,
@@ -130,8 +130,8 @@ impl<'l> Proxy<'l> {
         Self { lab, listener, config: Arc::new(config.unwrap()), authority: certificate }
     }
 
-    /// Passes requests on until one says that a challenge is answered. That one is returned, and the
-    /// gateway told that the authority has it; later requests go to the authority without this.
+    /// Passes requests on until one says that a challenge is answered. That one is returned, and
+    /// the gateway told that the authority has it; later requests go to the authority without this.
     fn withhold(&self) -> Vec<u8> {
         loop {
             let asks = || self.listener.accept().ok();
@@ -195,7 +195,7 @@ fn age(gateway: &Gateway<'_>) -> CertificateDer<'static> {
 }
 
 #[test]
-fn pages_get_their_first_certificate_and_the_next_while_a_connection_goes_on() {
+fn web_pages_get_and_renew_a_certificate_under_a_connection() {
     let Some(lab) = Lab::new(1) else { return };
     let Some(authority) = Authority::start(&lab, false) else { return };
     let mut gateway = Gateway::init(&lab);
@@ -264,7 +264,7 @@ fn pages_get_their_first_certificate_and_the_next_while_a_connection_goes_on() {
 }
 
 #[test]
-fn an_order_goes_on_while_one_process_of_the_pages_follows_another() {
+fn an_order_survives_a_restart_of_the_portal_process() {
     let Some(lab) = Lab::new(1) else { return };
     let Some(authority) = Authority::start_refusing(&lab, false, 0) else { return };
     let mut gateway = Gateway::init(&lab);

@@ -1,6 +1,7 @@
-//! Behaviour: all clients of a gateway that is killed or drained go on at two others, and none logs in. New
-//! keys cost the database something, sessions at rest nothing. `./x fleet-move` does it with a thousand
-//! clients, and prints for how long they are without traffic and what the database does.
+//! Behaviour: all clients of a gateway that is killed or drained go on at two others, and none logs
+//! in. New keys cost the database something, sessions at rest nothing. `./x fleet-move` does it
+//! with a thousand clients, and prints for how long they are without traffic and what the database
+//! does.
 //!
 //! ```text
 //!                        ┌── gw1 ──10.200.0.0/24──┐
@@ -216,12 +217,12 @@ fn all_go_on(how: &str, leave: impl FnOnce(&mut Gateway<'_>)) {
 }
 
 #[test]
-fn all_clients_of_a_gateway_that_is_killed_go_on_at_two_others() {
+fn all_clients_of_a_killed_gateway_continue_at_two_others() {
     all_go_on("killed", |gateway| gateway.process().signal_all(Signal::KILL));
 }
 
 #[test]
-fn all_clients_of_a_gateway_that_is_drained_go_on_at_two_others() {
+fn all_clients_of_a_drained_gateway_continue_at_two_others() {
     all_go_on("drained", |gateway| drop(drain(gateway, &["--fleet-safe", "--no-wait"])));
 }
 

@@ -1,5 +1,5 @@
-//! Behaviour: WireGuard devices know one public address. Where keepalived moves it, the gateway that
-//! has it then begins handshakes with them, and the one before has them no more.
+//! Behaviour: WireGuard devices know one public address. Where keepalived moves it, the gateway
+//! that has it then begins handshakes with them, and the one before has them no more.
 //!
 //! ```text
 //!   phone ─── net ──┬─ gw1: 198.18.50.2 ─┐

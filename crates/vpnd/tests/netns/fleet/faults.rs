@@ -1,6 +1,6 @@
-//! Behaviour: whatever happens to a fleet's database or to the ways of a gateway, sessions go on and what
-//! is refused is said in a sentence; what the database has lost is noticed, and no address is two
-//! devices'.
+//! Behaviour: whatever happens to a fleet's database or to the ways of a gateway, sessions go on
+//! and what is refused is said in a sentence; what the database has lost is noticed, and no address
+//! is two devices'.
 
 use std::net::Shutdown;
 use std::sync::Arc;
@@ -102,7 +102,7 @@ fn fill(fleet: &Fleet<'_>) {
 }
 
 #[test]
-fn sessions_go_on_and_logins_learn_why_whatever_the_database_does() {
+fn sessions_continue_and_logins_get_a_reason_in_each_database_fault() {
     let Some(lab) = Lab::new(3) else { return };
     let Some(cluster) = cluster_by(&lab, WITH_ROOM, "") else { return };
     for sql in [

@@ -1,5 +1,6 @@
-//! Behaviour: who follows "From one gateway to three" of docs/FLEET.md line by line gets a fleet, and by
-//! "Upgrade" its gateways start again one after the other, while a user's connection goes on.
+//! Behaviour: who follows "From one gateway to three" of docs/FLEET.md line by line gets a fleet,
+//! and by "Upgrade" its gateways start again one after the other, while a user's connection goes
+//! on.
 //!
 //! ```text
 //!                        ┌── gw1 ──10.200.0.0/24──┐
@@ -7,7 +8,8 @@
 //!           (PostgreSQL) └── gw3 ──10.202.0.0/24──┘
 //! ```
 //!
-//! The guide's addresses are replaced by the laboratory's; `systemctl`, `rsync` and `apt` are this program.
+//! The guide's addresses are replaced by the laboratory's; `systemctl`, `rsync` and `apt` are this
+//! program.
 
 use super::*;
 use crate::gateway::{strings, write_secret};
@@ -101,7 +103,7 @@ fn knows_all(machine: &Machine<'_>) {
 }
 
 #[test]
-fn its_steps_make_three_gateways_that_are_upgraded_one_by_one() {
+fn the_steps_of_the_guide_make_a_fleet_that_is_upgraded_in_turn() {
     let Some(lab) = Lab::new(3) else { return };
     let Some(cluster) = cluster(&lab) else { return };
     cluster.sql("postgres", "CREATE DATABASE vpnd");

@@ -1,7 +1,7 @@
-//! Behaviour: a kick reaches the sessions at every gateway of a fleet also while the database is away, and a
-//! user who is disabled then stays out until an administrator enables them; orders that are forged or sent
-//! again change nothing, and a gateway that does not answer is named. One that is cut off alone learns from
-//! the others who was disabled.
+//! Behaviour: a kick reaches the sessions at every gateway of a fleet also while the database is
+//! away, and a user who is disabled then stays out until an administrator enables them; orders that
+//! are forged or sent again change nothing, and a gateway that does not answer is named. One that
+//! is cut off alone learns from the others who was disabled.
 
 use std::net::Ipv4Addr;
 
@@ -74,7 +74,7 @@ fn said(gateway: &mut Gateway<'_>, text: &str, times: usize) {
 }
 
 #[test]
-fn a_kick_reaches_the_other_gateway_without_the_database_and_no_forger_or_replay_does() {
+fn only_authentic_kicks_reach_another_gateway_without_the_database() {
     let Some(lab) = Lab::new(3) else { return };
     let Some((mut fleet, mut client)) = started(&lab) else { return };
     let [orders, confirmations] = [&lab.clients[1], &lab.gateway].map(Recorder::start);
@@ -134,7 +134,7 @@ fn a_kick_reaches_the_other_gateway_without_the_database_and_no_forger_or_replay
 }
 
 #[test]
-fn a_gateway_that_is_cut_off_from_the_database_ends_the_sessions_of_a_user_who_is_disabled_elsewhere() {
+fn a_gateway_without_the_database_ends_sessions_of_disabled_users() {
     let Some(lab) = Lab::new(2) else { return };
     let Some((mut fleet, mut client)) = started(&lab) else { return };
     cut(&fleet, &format!("in ip saddr {SECOND_GATEWAY} tcp dport {}", fleet.cluster.port));
@@ -152,7 +152,7 @@ fn disable(gateway: &Gateway<'_>) -> (bool, String) {
 }
 
 #[test]
-fn a_user_who_is_disabled_without_the_database_stays_out_everywhere_until_an_administrator_enables_them() {
+fn a_user_disabled_in_a_database_outage_stays_out_until_enabled() {
     let Some(lab) = Lab::new(2) else { return };
     let Some((mut fleet, mut client)) = started(&lab) else { return };
     let is_enabled =

@@ -81,7 +81,7 @@ impl Tally {
 }
 
 #[test]
-fn two_addresses_that_hold_what_they_can_leave_room() {
+fn two_addresses_that_hold_all_their_places_leave_room() {
     measure(&Load {
         name: "two addresses hold places",
         sources: |client| Ipv4Addr::new(if client.is_multiple_of(2) { 100 } else { 203 }, 0, 113, 1).into(),
@@ -91,7 +91,7 @@ fn two_addresses_that_hold_what_they_can_leave_room() {
 }
 
 #[test]
-fn junk_logins_from_an_ipv6_provider_keep_nobody_waiting() {
+fn junk_logins_from_an_ipv6_provider_delay_no_login() {
     measure(&Load {
         name: "junk logins from a /48",
         sources: of_an_ipv6_provider,
@@ -101,7 +101,7 @@ fn junk_logins_from_an_ipv6_provider_keep_nobody_waiting() {
 }
 
 #[test]
-fn junk_logins_from_an_ipv4_site_keep_nobody_waiting() {
+fn junk_logins_from_an_ipv4_site_delay_no_login() {
     measure(&Load {
         name: "junk logins from a /24",
         sources: |client| Ipv4Addr::new(203, 0, 113, 1 + client as u8).into(),
@@ -111,7 +111,7 @@ fn junk_logins_from_an_ipv4_site_keep_nobody_waiting() {
 }
 
 #[test]
-fn junk_logins_under_ones_own_name_keep_one_out_of_nothing() {
+fn junk_logins_under_a_users_name_do_not_lock_the_user_out() {
     measure(&Load {
         name: "junk logins from a /48 for the honest user",
         sources: of_an_ipv6_provider,
@@ -121,7 +121,7 @@ fn junk_logins_under_ones_own_name_keep_one_out_of_nothing() {
 }
 
 #[test]
-fn junk_logins_from_everywhere_do_not_keep_a_returning_device_waiting() {
+fn junk_logins_from_everywhere_do_not_delay_a_returning_device() {
     measure(&Load {
         name: "junk logins from 250 providers; the honest device has been there before",
         sources: |client| Ipv4Addr::new(100, client as u8, 113, 1).into(),

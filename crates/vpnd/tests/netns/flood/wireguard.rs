@@ -63,19 +63,19 @@ fn flood(counted: &str, is_answered: bool, flight: impl FnOnce(PublicKey, Vec<u8
 }
 
 #[test]
-fn first_messages_for_another_key_touch_nobody() {
+fn handshakes_for_another_key_affect_no_session() {
     let other = PublicKey([9; 32]);
     flood("wrong_mac", false, |key, _| (0..KEYS).map(|number| first_message(number, key, other)).collect());
 }
 
 #[test]
-fn first_messages_of_unknown_keys_touch_nobody() {
+fn handshakes_of_unknown_keys_affect_no_session() {
     flood("unknown_key", true, |key, _| {
         (UNKNOWN..UNKNOWN + KEYS).map(|number| first_message(number, key, key)).collect()
     });
 }
 
 #[test]
-fn replayed_first_messages_touch_nobody() {
+fn replayed_handshakes_affect_no_session() {
     flood("replayed", true, |_, recorded| vec![recorded]);
 }

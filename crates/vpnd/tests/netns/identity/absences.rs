@@ -21,7 +21,7 @@ const PEOPLE: usize = 12;
 const LONG: Duration = Duration::from_secs(180);
 
 #[test]
-fn a_directory_that_shows_nobody_any_more_ends_no_session_until_that_is_confirmed() {
+fn an_empty_directory_ends_no_session_until_confirmed() {
     let Some(lab) = Lab::new(1) else { return };
     let mut gateway = Gateway::init(&lab);
     let local = gateway.add_user("local");

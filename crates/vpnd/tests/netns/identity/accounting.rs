@@ -96,7 +96,7 @@ fn a_session_of_a_radius_source_is_accounted_for_over_upgrade_and_restart() {
 }
 
 #[test]
-fn a_server_that_takes_no_records_keeps_nobody_out_and_gets_them_later() {
+fn an_accounting_outage_blocks_no_login_and_records_arrive_later() {
     let Some(lab) = Lab::new(1) else { return };
     let mut gateway = Gateway::init(&lab);
     let local = gateway.add_user("local");

@@ -15,7 +15,7 @@ const BOB_DISABLED: &str = "dn: uid=bob,ou=people,dc=uni,dc=example\nchangetype:
     objectClass: extensibleObject\n-\nadd: nsAccountLock\nnsAccountLock: TRUE\n";
 
 #[test]
-fn each_step_to_a_directory_is_told_and_where_it_ends() {
+fn each_step_to_a_directory_is_printed_up_to_the_failure() {
     let Some(lab) = Lab::new(1) else { return };
     let gateway = Gateway::init(&lab);
     gateway.add_user("local");

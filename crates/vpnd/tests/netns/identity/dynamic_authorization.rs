@@ -62,7 +62,7 @@ pub(super) fn let_a_second_pass() {
 }
 
 #[test]
-fn a_server_ends_sessions_and_changes_groups_and_nobody_else_does() {
+fn only_the_radius_server_ends_sessions_and_changes_groups() {
     let Some(lab) = Lab::new(2) else { return };
     let mut gateway = Gateway::init(&lab);
     gateway.install();

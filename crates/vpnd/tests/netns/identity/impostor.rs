@@ -1,6 +1,6 @@
 //! Behaviour: an attacker has taken over the idp process and says what they like of each login that
-//! the auth process asks it about. They let in users of its sources and no others: no local user, none
-//! of another source, none who is disabled here; and no user gets a role at the desk.
+//! the auth process asks it about. They let in users of its sources and no others: no local user,
+//! none of another source, none who is disabled here; and no user gets a role at the desk.
 //!
 //! The real process is stopped (SIGSTOP), and the test answers in its place, over a copy of its
 //! descriptor of the channel.
@@ -77,7 +77,7 @@ fn set_up(lab: &Lab) -> Gateway<'_> {
 }
 
 #[test]
-fn whoever_takes_over_the_idp_process_vouches_for_users_of_its_sources_alone() {
+fn a_compromised_idp_process_vouches_only_for_its_sources() {
     let Some(lab) = Lab::new(1) else { return };
     let mut gateway = set_up(&lab);
     let pid = gateway.process().id();

@@ -31,7 +31,7 @@ fn time() -> Duration {
 }
 
 #[test]
-fn local_users_log_in_again_and_again() {
+fn logins_per_second_of_local_users() {
     let Some(lab) = Lab::new(1) else { return };
     let mut gateway = of_one_user(&lab);
     gateway.start();
@@ -39,12 +39,12 @@ fn local_users_log_in_again_and_again() {
 }
 
 #[test]
-fn users_in_a_database_log_in_again_and_again() {
+fn logins_per_second_of_users_in_a_database() {
     in_database("local, PostgreSQL", false);
 }
 
 #[test]
-fn users_in_a_database_with_a_synchronous_standby_log_in_again_and_again() {
+fn logins_per_second_with_a_synchronous_standby() {
     in_database("local, PostgreSQL with a synchronous standby", true);
 }
 
@@ -64,7 +64,7 @@ fn in_database(source: &str, has_standby: bool) {
 }
 
 #[test]
-fn users_of_a_directory_log_in_again_and_again() {
+fn logins_per_second_of_directory_users() {
     let Some(lab) = Lab::new(1) else { return };
     let mut gateway = of_one_user(&lab);
     let slapd = Slapd::start(ADDRESS, |program| beside(&lab, program), &person("ann", "right"));
@@ -75,7 +75,7 @@ fn users_of_a_directory_log_in_again_and_again() {
 }
 
 #[test]
-fn users_of_a_radius_server_log_in_again_and_again() {
+fn logins_per_second_of_radius_users() {
     let Some(lab) = Lab::new(1) else { return };
     let mut gateway = of_one_user(&lab);
     let Some(radius) = FreeRadius::start(ADDRESS, |program| beside(&lab, program)) else { return };
@@ -87,7 +87,7 @@ fn users_of_a_radius_server_log_in_again_and_again() {
 /// A user with a password can make neither the store nor the audit file grow as fast as they log
 /// in.
 #[test]
-fn a_right_password_with_ever_new_devices_is_let_in_so_often() {
+fn logins_with_ever_new_devices_are_limited() {
     const LOGINS: u8 = 100;
     let Some(lab) = Lab::new(1) else { return };
     let mut gateway = Gateway::init(&lab);

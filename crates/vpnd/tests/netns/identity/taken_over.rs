@@ -100,7 +100,7 @@ fn claim(idp: &mut TakenOver, number: &mut u32, claim: &Claim<'_>) -> Option<u32
 }
 
 #[test]
-fn whoever_takes_over_the_idp_process_ends_sessions_of_its_sources_alone() {
+fn a_compromised_idp_process_ends_only_sessions_of_its_sources() {
     let Some(lab) = Lab::new(2) else { return };
     let mut gateway = Gateway::init(&lab);
     let local = gateway.add_user("local");

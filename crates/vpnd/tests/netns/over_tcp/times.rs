@@ -1,6 +1,6 @@
 //! Measures the time from the start of a client to its first answer from the campus, by each way
-//! through a network, and how soon it is over TCP when UDP stops. `./x tcp-speed` measures; without that once of each shows that
-//! it gets there.
+//! through a network, and how soon it is over TCP when UDP stops. `./x tcp-speed` measures; without
+//! that once of each shows that it gets there.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,6 @@
 //! Behaviour: a user of the gateway's store changes the own password, sets a second factor up and
-//! removes it, within ten minutes of a login and with the present password; devices need the new one.
+//! removes it, within ten minutes of a login and with the present password; devices need the new
+//! one.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

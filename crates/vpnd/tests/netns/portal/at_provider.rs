@@ -31,7 +31,7 @@ fn refused_with(page: &Page, words: &str) {
 }
 
 #[test]
-fn a_user_is_whom_the_provider_names_with_the_groups_that_it_names() {
+fn user_and_groups_are_those_of_the_provider() {
     let Some(lab) = Lab::new(2) else { return };
     let Some((provider, gateway)) = with_provider(&lab, "") else { return };
     let portal = gateway.file("portal.pem");
@@ -80,7 +80,7 @@ fn a_user_is_whom_the_provider_names_with_the_groups_that_it_names() {
 }
 
 #[test]
-fn what_comes_back_with_another_browser_or_twice_lets_nobody_in() {
+fn a_callback_of_another_browser_or_a_repeated_one_is_refused() {
     let Some(lab) = Lab::new(2) else { return };
     let Some((_provider, gateway)) = with_provider(&lab, "") else { return };
     let portal = gateway.file("portal.pem");

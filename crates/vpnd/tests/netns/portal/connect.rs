@@ -58,7 +58,7 @@ pub(super) fn answer(browser: &Traveller<'_>, page: &Page, answer: &str) -> Page
 }
 
 #[test]
-fn a_client_logs_in_at_the_provider_and_goes_on_without_the_browser() {
+fn a_client_logs_in_at_the_provider_and_needs_no_browser_later() {
     let Some(lab) = Lab::new(2) else { return };
     let Some((_provider, mut gateway)) = with_provider(&lab, "") else { return };
     let portal = gateway.file("portal.pem");
@@ -116,7 +116,7 @@ fn a_client_logs_in_at_the_provider_and_goes_on_without_the_browser() {
 }
 
 #[test]
-fn who_logs_out_at_the_provider_is_out_here() {
+fn a_logout_at_the_provider_ends_the_sessions_here() {
     let Some(program) = program("wireguard-go") else { return };
     let Some(lab) = Lab::new(3) else { return };
     let Some((mut provider, mut gateway)) = with_provider(&lab, "") else { return };

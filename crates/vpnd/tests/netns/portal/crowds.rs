@@ -1,6 +1,6 @@
-//! Behaviour: floods of logins from many networks, slow browsers on many connections of one network,
-//! and sources of users that accept connections and never answer. Others log in, on the pages and to
-//! the tunnel, and the tunnel loses no packet. How long others waited is printed.
+//! Behaviour: floods of logins from many networks, slow browsers on many connections of one
+//! network, and sources of users that accept connections and never answer. Others log in, on the
+//! pages and to the tunnel, and the tunnel loses no packet. How long others waited is printed.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -60,8 +60,8 @@ struct Attacker {
 }
 
 impl Crowd {
-    /// Gives the last client the addresses of this number of providers' networks (/16) and of hosts in
-    /// each, and has each host attack.
+    /// Gives the last client the addresses of this number of providers' networks (/16) and of hosts
+    /// in each, and has each host attack.
     fn start(lab: &Lab, gateway: &Gateway<'_>, (networks, hosts): (u8, u8), attack: Attack) -> Self {
         let number = lab.clients.len();
         let of_network = |network: u8| (1..=hosts).map(move |host| Ipv4Addr::new(100, 64 + network, 0, host));
@@ -164,8 +164,8 @@ async fn ask(stream: &mut TlsStream<TcpStream>, request: &str) -> Option<(u16, S
     timeout(SOON, asked).await.ok()?
 }
 
-/// A gateway with web pages and `ann`, with her tunnel and a browser at another client's place, where
-/// she has logged in before.
+/// A gateway with web pages and `ann`, with her tunnel and a browser at another client's place,
+/// where she has logged in before.
 fn with_ann<'l>(lab: &'l Lab, more: impl FnOnce(&Gateway<'l>)) -> (Gateway<'l>, Login, Client<'l>) {
     let mut gateway = Gateway::init(lab);
     let ann = gateway.add_user("ann");
@@ -180,8 +180,8 @@ fn with_ann<'l>(lab: &'l Lab, more: impl FnOnce(&Gateway<'l>)) -> (Gateway<'l>, 
     (gateway, ann, client)
 }
 
-/// Others have their logins while the crowd is there, and the tunnel all of its packets; how long each
-/// login took.
+/// Others have their logins while the crowd is there, and the tunnel all of its packets; how long
+/// each login took.
 fn others_go_on(
     what: &str,
     lab: &Lab,
@@ -212,7 +212,7 @@ fn others_go_on(
 }
 
 #[test]
-fn logins_from_many_networks_keep_nobody_out_who_was_there_before() {
+fn logins_from_many_networks_do_not_block_known_users() {
     let Some(lab) = Lab::new(4) else { return };
     let (gateway, ann, client) = with_ann(&lab, |_| {});
     let crowd = Crowd::start(&lab, &gateway, (16, 4), |attacker| Box::pin(attacker.guess("")));
@@ -239,7 +239,7 @@ fn silent(lab: &Lab) -> u16 {
 }
 
 #[test]
-fn sources_that_accept_and_never_answer_keep_no_local_user_waiting() {
+fn silent_sources_delay_no_local_user() {
     let Some(lab) = Lab::new(4) else { return };
     let (directory, provider) = (silent(&lab), silent(&lab));
     let (gateway, ann, client) = with_ann(&lab, |gateway| {
@@ -296,7 +296,7 @@ fn sources_that_accept_and_never_answer_keep_no_local_user_waiting() {
 }
 
 #[test]
-fn slow_browsers_of_one_network_keep_nobody_out() {
+fn slow_browsers_of_one_network_block_no_other() {
     let Some(lab) = Lab::new(3) else { return };
     let (gateway, _, client) = with_ann(&lab, |_| {});
     let crowd = Crowd::start(&lab, &gateway, (1, 240), |attacker| {

@@ -47,8 +47,8 @@ fn shown(gateway: &Gateway<'_>, user: &str) -> serde_json::Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// A gateway with people of each role and a guest, with `ann`'s tunnel, by which the pages are reached,
-/// and `gus`'s.
+/// A gateway with people of each role and a guest, with `ann`'s tunnel, by which the pages are
+/// reached, and `gus`'s.
 fn with_people(lab: &Lab) -> (Gateway<'_>, Client<'_>, Client<'_>) {
     let mut gateway = Gateway::init(lab);
     let (ann, gus) = (gateway.add_user("ann"), gateway.add_user("gus"));

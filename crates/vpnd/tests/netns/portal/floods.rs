@@ -24,7 +24,7 @@ done
 const PINGS: usize = 100;
 
 #[test]
-fn a_flood_of_the_portal_keeps_nobody_out_and_costs_the_tunnel_no_packet() {
+fn a_flood_of_the_portal_blocks_no_user_and_costs_no_packet() {
     let Some(lab) = Lab::new(3) else { return };
     let (gateway, client) = with_client(&lab);
     let browser = Browser::new(&lab, &lab.clients[1], &gateway);

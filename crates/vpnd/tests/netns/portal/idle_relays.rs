@@ -1,6 +1,6 @@
-//! Costs of idle clients over TCP for the gateway: memory and CPU of its processes for relays that have
-//! carried a datagram each way and carry nothing more. `./x tcp-speed` measures 2,000; without that
-//! a few show that they stay.
+//! Costs of idle clients over TCP for the gateway: memory and CPU of its processes for relays that
+//! have carried a datagram each way and carry nothing more. `./x tcp-speed` measures 2,000; without
+//! that a few show that they stay.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;

@@ -68,8 +68,8 @@ fn check(browser: &mut Chromium, name: &str) {
                 continue;
             };
             assert_eq!(focus[1], serde_json::json!([]), "{at}");
-            // A field of several parts keeps the focus for some presses; from the end it goes to the
-            // beginning.
+            // A field of several parts keeps the focus for some presses; from the end it goes to
+            // the beginning.
             let is_next = before.is_none_or(|before| number == before || number == (before + 1) % count);
             assert!(is_next, "{at}: from {before:?} to {number}: {focus}");
             seen[number] = true;

@@ -18,7 +18,7 @@ use crate::wireguard::{Configuration, Stock, program};
 const ADDRESS: &str = "127.0.0.1";
 
 #[test]
-fn who_leaves_the_directory_is_out_with_sessions_visits_and_wireguard_devices() {
+fn a_removed_directory_user_loses_sessions_visits_and_devices() {
     let Some(program) = program("wireguard-go") else { return };
     let Some(lab) = Lab::new(3) else { return };
     let mut gateway = Gateway::init(&lab);

@@ -1,5 +1,5 @@
-//! Behaviour: what takes a login of just now is not satisfied by one that a provider remembers: it is
-//! asked for credentials again, and believed only if it says that it has asked.
+//! Behaviour: what takes a login of just now is not satisfied by one that a provider remembers: it
+//! is asked for credentials again, and believed only if it says that it has asked.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

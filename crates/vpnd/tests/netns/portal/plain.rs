@@ -16,7 +16,7 @@ use crate::gateway::Gateway;
 use crate::lab::{GATEWAY_V4, Lab};
 
 #[test]
-fn nothing_is_said_without_tls() {
+fn the_portal_does_not_answer_without_tls() {
     let Some(lab) = Lab::new(1) else { return };
     let mut gateway = Gateway::init(&lab);
     configure(&gateway);

@@ -1,5 +1,5 @@
-//! Behaviour: the pages work in a browser that enforces their own policies: its script makes the key
-//! of a WireGuard device, and a client's login ends at the client.
+//! Behaviour: the pages work in a browser that enforces their own policies: its script makes the
+//! key of a WireGuard device, and a client's login ends at the client.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

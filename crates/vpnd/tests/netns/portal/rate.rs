@@ -1,7 +1,6 @@
-//! Measures the pages that the portal serves in a second, its memory, and the cost to a tunnel on the
-//! same machine. `VPND_PAGES` pages of each kind are asked for (default 300: a host may ask for 1,200 at
-//! once); what is measured is
-//! printed, and only what must always hold is checked.
+//! Measures the pages that the portal serves in a second, its memory, and the cost to a tunnel on
+//! the same machine. `VPND_PAGES` pages of each kind are asked for (default 300: a host may ask for
+//! 1,200 at once); what is measured is printed, and only what must always hold is checked.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -52,8 +51,8 @@ fn ask(stream: &mut Stream, request: &[u8]) -> io::Result<u16> {
     Ok(head.split(' ').nth(1).unwrap().parse().unwrap())
 }
 
-/// Asks for the overview over [`CONNECTIONS`] connections while `goes_on` is true, and connects again
-/// where the portal ends one; the answers with a page, and those without.
+/// Asks for the overview over [`CONNECTIONS`] connections while `goes_on` is true, and connects
+/// again where the portal ends one; the answers with a page, and those without.
 fn flood(
     place: &Namespace,
     gateway: &Gateway<'_>,

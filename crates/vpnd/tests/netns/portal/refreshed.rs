@@ -69,7 +69,7 @@ fn users_of_a_provider_are_checked_between_logins() {
 }
 
 #[test]
-fn who_is_removed_at_the_provider_is_out_with_wireguard_devices() {
+fn a_user_removed_at_the_provider_loses_wireguard_devices() {
     let Some(program) = program("wireguard-go") else { return };
     let Some(lab) = Lab::new(2) else { return };
     let Some((provider, mut gateway)) = with_provider(&lab, "recheck_s = 1\n") else { return };

@@ -253,7 +253,7 @@ fn there_are_no_relays_until_they_are_configured() {
 }
 
 #[test]
-fn whoever_takes_over_the_portal_gets_so_many_sockets_and_ends_nothing() {
+fn a_compromised_portal_gets_few_sockets_and_ends_nothing() {
     let Some(lab) = Lab::new(1) else { return };
     let mut gateway = Gateway::init(&lab);
     let ann = gateway.add_user("ann");

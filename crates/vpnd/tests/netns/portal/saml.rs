@@ -176,8 +176,8 @@ impl<'l> Bridge<'l> {
         gateway
     }
 
-    /// Goes from the login page through the bridge to the identity provider, and back as far as that
-    /// leads.
+    /// Goes from the login page through the bridge to the identity provider, and back as far as
+    /// that leads.
     fn log_in(&self, browser: &Traveller<'_>, query: &str, user: &str) -> Page {
         let mut page = browser.step(&format!("https://{GATEWAY_V4}/oidc/start/uni{query}"));
         while page.status == 303 {

@@ -1,5 +1,5 @@
-//! Behaviour: a client on a machine without a screen shows a short code, which its user types on the
-//! pages from another machine; other users, guessers and forgers get no device connected.
+//! Behaviour: a client on a machine without a screen shows a short code, which its user types on
+//! the pages from another machine; other users, guessers and forgers get no device connected.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -120,7 +120,7 @@ fn a_client_without_a_screen_connects_by_a_code_that_is_typed_elsewhere() {
 }
 
 #[test]
-fn without_short_codes_a_client_says_so_and_goes_on_by_a_browser_of_its_machine() {
+fn without_short_codes_a_client_uses_the_local_browser() {
     let Some(lab) = Lab::new(1) else { return };
     let mut gateway = with_codes(&lab, &["ann"]);
     gateway.configure("portal.short_codes", false);
@@ -177,7 +177,7 @@ fn a_user_without_root_connects_by_a_code() {
 }
 
 #[test]
-fn whoever_takes_over_the_portal_lets_no_device_in_by_its_code() {
+fn a_compromised_portal_approves_no_device_by_its_code() {
     let Some(lab) = Lab::new(1) else { return };
     let mut gateway = with_codes(&lab, &["ann"]);
     serves(&Browser::new(&lab, &lab.clients[0], &gateway));

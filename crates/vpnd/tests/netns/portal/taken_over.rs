@@ -56,7 +56,7 @@ pub(super) fn reply(portal: &mut TakenOver, number: u64) -> Vec<u8> {
 }
 
 #[test]
-fn whoever_takes_over_the_portal_has_no_user_without_a_token() {
+fn a_compromised_portal_impersonates_no_user_without_a_token() {
     let Some(lab) = Lab::new(1) else { return };
     let (mut gateway, client) = with_client(&lab);
     let browser_of_ann = Browser::new(&lab, &lab.clients[0], &gateway);
@@ -141,7 +141,7 @@ fn caller(body: &mut Body, token: [u8; 32]) {
 }
 
 #[test]
-fn whoever_takes_over_the_portal_does_no_more_than_the_role_of_a_token_may() {
+fn a_compromised_portal_is_limited_to_the_role_of_a_token() {
     let Some(lab) = Lab::new(1) else { return };
     let mut gateway = Gateway::init(&lab);
     for (user, group) in [("ann", "students"), ("vic", "viewers"), ("gus", "guests")] {

@@ -1,7 +1,7 @@
 //! Behaviour: a WireGuard device whose session is over reaches the portal, at each of the gateway's
 //! addresses, and nothing else, over an upgrade too; web sites without TLS send it there, and other
-//! hosts are refused to it at once. Its user renews it there, and the gateway has it back by a handshake that the gateway begins. The time
-//! that took is printed.
+//! hosts are refused to it at once. Its user renews it there, and the gateway has it back by a
+//! handshake that the gateway begins. The time that took is printed.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -39,7 +39,7 @@ impl Browser<'_> {
 }
 
 #[test]
-fn a_walled_device_is_told_the_way_to_its_provider_or_reaches_it_where_that_is_configured() {
+fn a_walled_device_is_led_to_its_provider_or_reaches_it_if_configured() {
     let Some(program) = program("wireguard-go") else { return };
     let Some(lab) = Lab::new(1) else { return };
     let Some(provider) = OpenId::start(&lab, &serde_json::json!({})) else { return };

@@ -125,7 +125,7 @@ fn is_of_guests(message: &[u8]) -> bool {
 }
 
 #[test]
-fn a_gateways_worker_chooses_nobodys_profile_and_addresses() {
+fn a_gateways_worker_cannot_choose_profiles_or_addresses() {
     let Some(lab) = Lab::new(1) else { return };
     let mut gateway = Gateway::init(&lab);
     let [ann, _] = ["ann", "eve"].map(|name| gateway.add_user(name));

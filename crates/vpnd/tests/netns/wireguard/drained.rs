@@ -1,11 +1,12 @@
-//! A gateway that is drained lets no device in, and lets all of them in again when it is not any more.
+//! A gateway that is drained lets no device in, and lets all of them in again when it is not any
+//! more.
 
 use crate::drain::drain;
 
 use super::*;
 
 #[test]
-fn devices_are_back_after_a_drain_that_was_cancelled() {
+fn devices_reconnect_after_a_cancelled_drain() {
     let Some(program) = program("wireguard-go") else { return };
     let Some(lab) = Lab::new(1) else { return };
     let (gateway, file) = gateway_for_phone(&lab);

@@ -71,8 +71,8 @@ pub(crate) fn add(gateway: &Gateway<'_>, user: &str, numbers: std::ops::Range<us
     }
 }
 
-/// The first message of the device with this number to the gateway with this public key, whose first
-/// MAC is right for `named`.
+/// The first message of the device with this number to the gateway with this public key, whose
+/// first MAC is right for `named`.
 pub(crate) fn first_message(number: usize, gateway: PublicKey, named: PublicKey) -> Vec<u8> {
     let mut handshakes = Handshakes::new(private(number), vpnd_sys::random::random());
     handshakes.add(gateway, Known::default()).unwrap();

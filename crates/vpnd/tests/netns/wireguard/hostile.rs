@@ -11,7 +11,7 @@ use zerocopy::IntoBytes as _;
 use super::*;
 
 #[test]
-fn what_was_recorded_of_a_device_changes_nothing_when_it_comes_again() {
+fn replayed_datagrams_of_a_wireguard_device_change_nothing() {
     let Some(program) = program("wireguard-go") else { return };
     let Some(lab) = Lab::new(2) else { return };
     let (gateway, file) = gateway_for_phone(&lab);
@@ -51,7 +51,7 @@ fn junk(gateway: PublicKey, count: u64) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a_flood_with_right_first_macs_is_asked_for_cookies_and_touches_nobody() {
+fn a_flood_with_a_valid_mac1_gets_cookies_and_affects_no_session() {
     /// More than all hosts together may begin handshakes without a proof of their addresses.
     const HOSTS: u8 = 100;
     let Some(program) = program("wireguard-go") else { return };

@@ -120,7 +120,7 @@ fn no_datagram_is_larger_than_the_mtu_allows() {
 }
 
 #[test]
-fn a_tunnel_over_ipv6_carries_both_and_goes_on_over_ipv4() {
+fn a_wireguard_tunnel_over_ipv6_carries_both_and_roams_to_ipv4() {
     let Some(program) = program("wireguard-go") else { return };
     let Some(lab) = Lab::new(1) else { return };
     let (gateway, file) = gateway_for_phone(&lab);

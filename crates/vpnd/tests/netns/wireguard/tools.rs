@@ -5,7 +5,7 @@ use std::process::Command;
 use super::*;
 
 #[test]
-fn wg_quick_takes_the_file_as_it_is() {
+fn wg_quick_accepts_the_file_unchanged() {
     let Some(program) = program("wireguard-go") else { return };
     let tools = ["/usr/bin/wg", "/usr/bin/wg-quick"].iter().all(|tool| Path::new(tool).exists());
     assert!(tools || std::env::var_os("CI").is_none(), "wireguard-tools are missing: ./x setup");

@@ -1,4 +1,5 @@
-//! Users of OpenID providers: their refresh tokens, their devices, and what strangers can do to them.
+//! Users of OpenID providers: their refresh tokens, their devices, and what strangers can do to
+//! them.
 
 use super::*;
 use crate::access::Access;
@@ -6,7 +7,7 @@ use crate::portal::Portal;
 use vpnd_ipc::gateway::portal::LoggedOutAtProvider;
 
 #[tokio::test]
-async fn failures_of_strangers_keep_nobody_out_whom_a_provider_has_shown() {
+async fn failed_guesses_do_not_block_logins_confirmed_by_a_provider() {
     let bench = Bench::new(&[
         ("ann's", accepted_as("ann@sso.example", "1", &["staff"])),
         ("bob's", accepted_as("bob@sso.example", "2", &["staff"])),
@@ -86,7 +87,7 @@ async fn a_provider_is_asked_by_the_token_of_the_login_and_then_by_the_next_one(
 }
 
 #[tokio::test]
-async fn a_token_that_was_perhaps_used_up_says_nothing_of_its_user() {
+async fn a_refresh_token_that_may_be_used_up_is_not_used_again() {
     use crate::authenticator::recheck::Outcome;
     let bench = Bench::new(&[("ann's", accepted_as("ann@sso.example", "1", &["staff"]))]);
     let address = "192.0.2.1".parse().unwrap();
@@ -166,7 +167,7 @@ fn portal(bench: &Bench) -> Arc<Portal> {
 }
 
 #[tokio::test]
-async fn a_logout_that_could_not_be_followed_counts_when_it_comes_again() {
+async fn a_provider_logout_that_failed_is_accepted_when_repeated() {
     let bench = Bench::new(&[("ann's", accepted_as("ann@sso.example", "1", &["staff"]))]);
     let address = "192.0.2.1".parse().unwrap();
     bench.auth.log_in_at_provider(redeem("ann's"), address, DeviceId([1; 16]), NOW).await;
@@ -183,7 +184,7 @@ async fn a_logout_that_could_not_be_followed_counts_when_it_comes_again() {
 }
 
 #[tokio::test]
-async fn a_logout_of_a_session_is_that_of_the_user_who_has_logged_in_by_it() {
+async fn a_provider_session_logout_applies_to_its_user() {
     let bench = Bench::new(&[
         ("ann's", accepted_as("ann@sso.example", "1", &["staff"])),
         ("bob's", accepted_as("bob@sso.example", "2", &["staff"])),

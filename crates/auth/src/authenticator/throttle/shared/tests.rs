@@ -97,7 +97,7 @@ fn an_attacker_who_spreads_over_gateways_gets_no_more_guesses_than_at_one() {
 }
 
 #[test]
-fn guesses_at_each_gateway_are_all_that_counts_unless_they_are_shared() {
+fn guesses_count_per_gateway_unless_they_are_shared() {
     let alone = |gateways: usize| {
         let mut fleet = Fleet::of(1);
         (0..gateways)
@@ -109,7 +109,7 @@ fn guesses_at_each_gateway_are_all_that_counts_unless_they_are_shared() {
 }
 
 #[test]
-fn who_has_not_failed_waits_for_no_other_gateway() {
+fn users_without_failures_wait_for_no_other_gateway() {
     let mut fleet = Fleet::of(3);
     let ann = Person::named("ann");
     for number in 0..50 {
@@ -133,7 +133,7 @@ fn who_has_not_failed_waits_for_no_other_gateway() {
 }
 
 #[test]
-fn who_is_let_in_at_one_gateway_begins_again_at_all() {
+fn a_success_at_one_gateway_clears_the_failures_at_all() {
     let mut fleet = Fleet::of(2);
     let ann = Person::named("ann");
     for _ in 0..5 {
@@ -152,7 +152,7 @@ fn who_is_let_in_at_one_gateway_begins_again_at_all() {
 }
 
 #[test]
-fn an_entry_is_one_person_whichever_gateway_knows_its_name() {
+fn an_entry_shares_one_counter_at_all_gateways() {
     let mut fleet = Fleet::of(2);
     let (name, entry) = (Person::named("ann"), Person::entry("staff", "1"));
     fleet.gateways[0].is_entry("ann", entry);

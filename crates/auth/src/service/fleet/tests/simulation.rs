@@ -1,9 +1,9 @@
-//! A fleet in virtual time: the services of many gateways on a model of their database, with devices
-//! that log in, move and leave, and with faults. A failure names its seed.
+//! A fleet in virtual time: the services of many gateways on a model of their database, with
+//! devices that log in, move and leave, and with faults. A failure names its seed.
 //!
-//! A gateway's worker is a few lines here: it has the sessions that it was given, and drops those that
-//! [`TakenAway::ends`] or that the database lacks. One fault of the database is over
-//! before the next one begins.
+//! A gateway's worker is a few lines here: it has the sessions that it was given, and drops those
+//! that [`TakenAway::ends`] or that the database lacks. One fault of the database is over before
+//! the next one begins.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -219,8 +219,8 @@ impl Fleet {
         members.filter(|(_, member)| member.device == device).map(|(session, _)| *session).collect()
     }
 
-    /// Has a client go on at another gateway; now and then also at a third one, while the first looks
-    /// at what it has read.
+    /// Has a client go on at another gateway; now and then also at a third one, while the first
+    /// looks at what it has read.
     fn attach(&mut self, device: u8) {
         let (to, other) = (self.some_gateway(), self.some_gateway());
         let client = self.clients[&device].clone();
@@ -481,7 +481,7 @@ async fn no_session_has_two_owners_no_address_two_devices_and_nothing_is_lost() 
 }
 
 #[tokio::test]
-async fn a_restart_reads_the_sessions_of_before_together() {
+async fn a_restart_reads_earlier_sessions_in_one_query() {
     let mut fleet = Fleet::new(1);
     (1..=5).for_each(|device| fleet.log_in(device));
     let gateway = fleet.gateways.iter().max_by_key(|gateway| gateway.members.len()).unwrap();

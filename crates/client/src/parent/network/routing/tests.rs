@@ -50,7 +50,7 @@ fn only_routes_of_versions_that_the_client_speaks_are_set() {
 }
 
 #[test]
-fn the_users_own_choice_comes_first() {
+fn routes_of_the_profile_override_pushed_ones() {
     let only = only(&["198.51.100.7/24"]);
     assert_eq!(texts(&destinations(&only, &network())), ["198.51.100.0/24", "10.86.0.1/32"]);
     let by_hand = TunnelOptions { set_routes: false, ..only };
@@ -104,7 +104,7 @@ fn a_plausible_local_network_stays_reachable_inside_what_the_tunnel_takes() {
 }
 
 #[test]
-fn a_local_network_that_could_be_there_to_capture_something_goes_into_the_tunnel() {
+fn a_local_network_that_could_capture_traffic_is_tunnelled() {
     let all = options(Routes::All);
     let plain = offer(&[]);
     for wide in [

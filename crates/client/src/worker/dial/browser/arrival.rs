@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn others_on_this_machine_neither_end_the_wait_nor_keep_the_browser_out() {
+    async fn other_local_users_neither_end_nor_block_the_browser_callback() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let waiting = tokio::spawn(async move { wait(&listener, &STATE).await.unwrap() });

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_waits_as_it_is_told_and_never_asks_sooner() {
+    fn a_client_keeps_the_polling_interval_of_the_gateway() {
         let refused = |code, retry_after_ms| Refused { code, text: Text::default(), retry_after_ms };
         let five = Duration::from_secs(5);
         for (millis, expected_s) in

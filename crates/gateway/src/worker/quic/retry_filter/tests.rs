@@ -121,7 +121,7 @@ fn merged_datagrams_are_sifted_one_by_one() {
 }
 
 #[test]
-fn a_first_byte_of_no_protocol_is_counted_and_goes_no_further() {
+fn an_unknown_first_byte_is_counted_and_dropped() {
     let flood = Arc::new(Flood { found: 0, strangers: AtomicU32::new(1), answered: Mutex::default() });
     let admission = AdmissionControl::new(Limits { places: 256, handshakes_per_s: 500 }, Relayed::default());
     let keys = super::super::Keys::load_or_create(tempfile::tempdir().unwrap().path()).unwrap();

@@ -53,8 +53,8 @@ async fn an_hour_without_the_database_ends_no_session_and_loses_no_token() {
     fleet.check_quiet();
 }
 
-/// The network between the gateways, which loses a third of all datagrams; those that are late come with
-/// the next turn.
+/// The network between the gateways, which loses a third of all datagrams; those that are late come
+/// with the next turn.
 #[derive(Default)]
 struct Network {
     on_their_way: Vec<FleetDatagram>,
@@ -152,7 +152,7 @@ impl Fleet {
 }
 
 #[tokio::test]
-async fn a_kick_reaches_all_gateways_without_the_database_and_is_made_there_once_it_is_back() {
+async fn a_kick_in_a_database_outage_reaches_all_gateways_and_is_stored_later() {
     for seed in 0..6 {
         let (mut fleet, mut network) = (Fleet::with_sessions(seed), Network::default());
         let outage = fleet.elapsed + 2 * MINUTE;
@@ -193,7 +193,7 @@ async fn a_kick_reaches_all_gateways_without_the_database_and_is_made_there_once
 }
 
 #[tokio::test]
-async fn a_user_who_is_disabled_without_the_database_logs_in_nowhere_until_an_administrator_enables_them() {
+async fn a_user_disabled_in_an_outage_is_refused_until_enabled() {
     for seed in 0..6 {
         let (mut fleet, mut network) = (Fleet::with_sessions(seed), Network::default());
         let outage = fleet.elapsed + 2 * MINUTE;
