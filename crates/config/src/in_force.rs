@@ -115,7 +115,7 @@ impl Settings {
         let mut differing: Vec<&String> =
             names.filter(|name| self.0.get(*name) != file.0.get(*name)).collect();
         differing.sort();
-        let (start, reload): (Vec<&String>, _) = differing.into_iter().partition(|name| name_waits(name));
+        let (start, reload): (Vec<&String>, _) = differing.into_iter().partition(|name| self.keeps(name));
         (
             start.into_iter().map(|name| title(name)).collect(),
             reload.into_iter().map(|name| title(name)).collect(),
@@ -124,9 +124,16 @@ impl Settings {
 
     /// A reload takes over what it can.
     pub fn reload(&mut self, file: &Self) {
+        let taken = file.0.iter().filter(|(name, _)| !self.keeps(name));
+        let taken: Vec<_> = taken.map(|(name, digest)| (name.clone(), digest.clone())).collect();
         self.0.retain(|name, _| name_waits(name));
-        let taken = file.0.iter().filter(|(name, _)| !name_waits(name));
-        self.0.extend(taken.map(|(name, digest)| (name.clone(), digest.clone())));
+        self.0.extend(taken);
+    }
+
+    /// Whether a change of this key waits for a start: that of the pages' address does, the first
+    /// address does not ([`ServerConfig::reloaded`]).
+    fn keeps(&self, name: &str) -> bool {
+        name_waits(name) && (name != "portal.url" || self.0.contains_key(name))
     }
 }
 
@@ -199,6 +206,19 @@ mod tests {
         assert_eq!(in_force.differences(&file), (waiting.map(str::to_owned).into(), Vec::new()));
         let reported = Settings::reported(in_force.report());
         assert_eq!(reported.differences(&Settings::of(new)).0, waiting);
+    }
+
+    #[test]
+    fn the_first_address_of_the_pages_waits_for_no_start() {
+        let [first, next] =
+            ["one", "two"].map(|name| Settings::of(&format!("[portal]\nurl = 'https://{name}'\n")));
+        let url = ["'url' in [portal]".to_owned()];
+        let mut in_force = Settings::default();
+        assert_eq!(in_force.differences(&first), (vec![], url.to_vec()));
+        in_force.reload(&first);
+        assert_eq!((&in_force, in_force.differences(&next)), (&first, (url.to_vec(), vec![])));
+        in_force.reload(&next);
+        assert_eq!(in_force, first);
     }
 
     #[test]

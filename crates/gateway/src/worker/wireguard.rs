@@ -11,13 +11,14 @@
 mod asking;
 mod beginning;
 mod counts;
+mod decision;
 mod first_look;
 pub(super) mod following;
 mod refusals;
 mod turns;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,13 +42,14 @@ use crate::worker::quic::as_bound;
 use crate::worker::relayed::Relayed;
 use asking::FromAuth;
 use counts::Counts;
+pub(super) use decision::Decision;
 use first_look::FirstLook;
 use following::PeerList;
 use refusals::Refusals;
 use turns::{Step, Turns};
 use vpnd_config::ServerConfig;
 use vpnd_ipc::admin::status::RefusedDevice;
-use vpnd_ipc::gateway::wireguard::{DeviceGrant, PeerChange};
+use vpnd_ipc::gateway::wireguard::PeerChange;
 use vpnd_ipc::requests::NoReply;
 use vpnd_shard::handshake_queue::{HandshakeDatagram, HandshakeQueue};
 use vpnd_shard::suites;
@@ -61,25 +63,6 @@ static REFUSALS: LogLimit = LogLimit::new(20, Duration::from_secs(5));
 pub(super) enum Input {
     Datagram(HandshakeDatagram),
     Auth(Box<FromAuth>),
-}
-
-/// The result of an input that others have to carry out.
-pub(super) enum Decision {
-    /// Make a session for this peer, and call [`WireGuard::join`] and [`WireGuard::answer`],
-    /// or [`WireGuard::refused`].
-    Admit { peer: PublicKey, grant: Box<DeviceGrant> },
-    /// End the session: its peer is silent.
-    Silent(SessionId),
-    /// End the session: its peer is none any more.
-    Gone(SessionId),
-    /// End the session, which reaches the portal alone: its peer is another one, perhaps renewed.
-    Changed(SessionId),
-    /// The session's peer is there now.
-    At(Slot, Endpoint),
-    /// Two devices use the configuration of the session's one; one of them is there.
-    TwoDevices(Slot, SessionId, SocketAddr),
-    /// The session has new keys.
-    Shaken(Slot),
 }
 
 /// A session of a peer.

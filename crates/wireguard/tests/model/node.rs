@@ -154,7 +154,8 @@ impl Node {
     }
 
     pub(crate) fn timeout(&mut self, now: Time) {
-        if let Some(reports) = self.reports.as_mut().filter(|reports| reports.due.is_some_and(|at| at <= now)) {
+        if let Some(reports) = self.reports.as_mut().filter(|reports| reports.due.is_some_and(|at| at <= now))
+        {
             reports.due = None;
             for (peer, activity) in std::mem::take(&mut reports.activity) {
                 self.peers.on_activity(now, peer, &activity);

@@ -41,7 +41,11 @@ impl Counts {
     }
 
     /// All of them, with those of the gate and of the first look.
-    pub(super) fn all(&self, gate: gate::Counts, first_look: [(&'static str, u64); 2]) -> BTreeMap<String, u64> {
+    pub(super) fn all(
+        &self,
+        gate: gate::Counts,
+        first_look: [(&'static str, u64); 2],
+    ) -> BTreeMap<String, u64> {
         let gate = [("passed", gate.passed), ("cookies", gate.cookies), ("too_many", gate.too_many)];
         let own = self.0.iter().map(|(name, count)| (*name, *count));
         let all = gate.into_iter().chain(first_look).chain(own);

@@ -60,7 +60,9 @@ mod tests {
         let of_kind = |kind: u8, len: usize| [&[kind, 0, 0, 0][..], &vec![0; len - 4]].concat();
         let stamped = |key: PublicKey| {
             let bytes = of_kind(1, 148);
-            let Ok(Message::Initiation(message)) = Message::parse(&bytes) else { panic!("148 bytes of type 1") };
+            let Ok(Message::Initiation(message)) = Message::parse(&bytes) else {
+                panic!("148 bytes of type 1")
+            };
             let mut message = *message;
             message.stamp(&Mac1Key::new(key), None);
             let (covered, mac1, mac2) = message.parts();
