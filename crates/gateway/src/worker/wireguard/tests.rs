@@ -24,6 +24,7 @@ use super::*;
 use crate::worker::core::CoreSnapshot;
 use crate::worker::registry::Registry;
 use crate::worker::testing;
+use vpnd_ipc::gateway::wireguard::DeviceGrant;
 
 const PHONE: [u8; 16] = [7; 16];
 /// The lifetime of a session for each second of the time of the renewal.
