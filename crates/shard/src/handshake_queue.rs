@@ -34,7 +34,7 @@ impl HandshakeDatagram {
     }
 }
 
-/// What the first look at a message says.
+/// Result of the first look at a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
     /// Its sender knows the gateway's public key.

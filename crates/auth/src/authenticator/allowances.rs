@@ -1,4 +1,4 @@
-//! How many logins of a user are let in. Each costs writes to the store, a line of the audit file
+//! Limits of a user's logins. Each costs writes to the store, a line of the audit file
 //! and, with a new device, an address.
 //!
 //! Invariants: a user has a number at once and then one for each interval, whatever the number of

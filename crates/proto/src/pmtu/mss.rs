@@ -50,7 +50,7 @@ pub(crate) fn clamp_syn(bytes: &mut [u8], inner_mtu: usize) {
         _ => return,
     };
     if bytes.get(tcp_at + 13).is_some_and(|flags| flags & tcp_flag::SYN != 0) {
-        // What can't be parsed is dropped later.
+        // A packet that can't be parsed is dropped later.
         let _ = clamp_mss(bytes, inner_mtu.try_into().unwrap_or(u16::MAX));
     }
 }

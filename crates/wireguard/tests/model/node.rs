@@ -23,7 +23,7 @@ use zerocopy::IntoBytes as _;
 /// Shards report the traffic of their sessions this often.
 const REPORTS: Duration = Duration::from_secs(1);
 
-/// What a gateway's shards report: at once the first message to an index and the newest from
+/// Reports of a gateway's shards: at once the first message to an index and the newest from
 /// elsewhere, all else now and then.
 #[derive(Default)]
 struct Reports {

@@ -1,4 +1,4 @@
-//! What the peers' state machines have others do to sessions.
+//! Decisions of the peers' state machines, which others carry out on the sessions.
 
 use std::net::SocketAddr;
 
