@@ -1,9 +1,8 @@
 //! Any bytes as an inner packet: nothing panics, and what is accepted keeps the promises of a
 //! checked packet.
 
-use vpnd_packet::{MAX_HEADERS, Packet, SourceFilter, checksum, web};
+use vpnd_packet::{MAX_HEADERS, Packet, SourceFilter, checksum, mss, web};
 use vpnd_proto::flows::{FlowKey, Flows, Opener};
-use vpnd_proto::pmtu;
 use vpnd_proto::policy::{Destination, Policy, Principal};
 use vpnd_proto::time::Time;
 
@@ -72,9 +71,9 @@ fn check_complete(data: &[u8]) {
 fn check_clamp(data: &[u8]) {
     let mut bytes = data.to_vec();
     let was_right = checksum::verify(&Packet::parse(data).expect("it parsed before"));
-    let changed = pmtu::clamp_mss(&mut bytes, 1300).expect("a packet that parses can be clamped");
+    let changed = mss::clamp_mss(&mut bytes, 1300).expect("a packet that parses can be clamped");
     let after = Packet::parse(&bytes).expect("a clamped packet still parses");
     assert!(!was_right || checksum::verify(&after));
     assert_eq!(changed, bytes != data);
-    assert_eq!(pmtu::clamp_mss(&mut bytes, 1300), Ok(false));
+    assert_eq!(mss::clamp_mss(&mut bytes, 1300), Ok(false));
 }

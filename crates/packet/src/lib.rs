@@ -1,5 +1,5 @@
-//! Inner IP packets: a checked view of one, checksums, ECN, ICMP errors, refusals, answers for web
-//! browsers, and segmentation offloads.
+//! Inner IP packets: a checked view of one, checksums, ECN, MSS clamping, ICMP errors, refusals,
+//! answers for web browsers, and segmentation offloads.
 //!
 //! Everything that later decides about a packet (source ownership, routing, policy, offload) reads
 //! it through [`Packet`], so a header is interpreted once and in one place.
@@ -18,6 +18,7 @@
 pub mod checksum;
 pub mod ecn;
 pub mod icmp;
+pub mod mss;
 pub mod offload;
 mod parse;
 pub mod refusal;

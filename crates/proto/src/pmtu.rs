@@ -1,14 +1,11 @@
-//! Keeping packets within the path: MSS clamping, the search for the path MTU, and packets that are
-//! larger (PROTOCOL §13).
+//! Keeping packets within the path: the search for the path MTU, and packets that are larger
+//! (PROTOCOL §13).
 //!
 //! Sizes come in two kinds and are never mixed: an *inner MTU* counts the bytes of an inner packet
 //! from its IP header on; a *datagram size* counts the UDP payload of an outer datagram. This
 //! module must not know sockets, sessions or how probes are sealed.
 
-mod mss;
 pub mod oversize;
 mod search;
 
-pub use mss::clamp_mss;
-pub(crate) use mss::clamp_syn;
 pub use search::{BASE_SIZE, MAX_PROBE_ID, PathMtu, Probe, SearchConfig};

@@ -12,7 +12,7 @@ use vpnd_packet::icmp;
 use vpnd_packet::offload::{Slicer, VIRTIO_HEADER};
 use vpnd_packet::{Packet, Version, refusal, web};
 use vpnd_proto::plane::{DropReason, Sender, Slot};
-use vpnd_proto::pmtu::clamp_mss;
+use vpnd_packet::mss::clamp_mss;
 use vpnd_proto::pmtu::oversize::{self, Remedy};
 use vpnd_proto::rate::Segments;
 use vpnd_proto::time::Time;

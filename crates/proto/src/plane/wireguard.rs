@@ -13,13 +13,14 @@ use std::sync::Arc;
 
 use core::hash::BuildHasherDefault;
 
+use vpnd_packet::mss;
+
 use super::hash::IndexHasher;
 use super::receive::Arrival;
 use super::reports::Reports;
 use super::session::may_move;
 use super::{DropReason, Endpoint, Event, Opened, Origin, Plane, Slot, find};
 use crate::control::FEATURE_ECN;
-use crate::pmtu;
 use crate::time::Time;
 use crate::wire::{HEADER_LEN, Index};
 use crate::wireguard::{OpenRefused, Opener, Sealer, TransportHeader};
@@ -181,7 +182,7 @@ impl Plane {
         let arrival = Arrival { features: FEATURE_ECN, mark: origin.mark, congested: origin.congested };
         let message = &mut message[..HEADER_LEN + len];
         // Hosts behind a device may announce more than the device carries.
-        pmtu::clamp_syn(&mut message[HEADER_LEN..], Sealer::contents_len(session.path.limit()));
+        mss::clamp_syn(&mut message[HEADER_LEN..], Sealer::contents_len(session.path.limit()));
         let accepted =
             session.accept(now, message, HEADER_LEN, arrival, &self.forwarding, &mut self.reports)?;
         session.pass(now, accepted, &mut self.shared)

@@ -838,24 +838,26 @@ async fn a_device_with_too_many_routes_and_one_too_many_are_refused_before_they_
     let endpoint = Endpoint { address, outer: Vec::new() };
     bench.portal.offer(Some(Offer { wireguard, endpoint, tunnel: Tunnel::default() }));
 
-    let [ann, vic, gus] = [
-        bench.browser("ann", INSIDE).await,
-        bench.browser("vic", INSIDE).await,
-        bench.browser("gus", INSIDE).await,
-    ];
+    let now_s = vpnd_sys::clock::wall_s();
+    let (token, program) = ApiToken::new("idm", Role::Administrator, now_s, now_s + 60);
+    assert!(bench.store.add_api_token(&token).unwrap());
+    let [vic, gus] = [bench.browser("vic", INSIDE).await, bench.browser("gus", INSIDE).await];
     let own = async |browser: &Browser, byte| {
         let (public_key, name) = (key(byte).public().0.into(), Text::cut(""));
         bench.ask(AddDevice { browser: browser.clone(), public_key, name }).await
     };
-    let by_ann = async |user: &str, byte| {
+    let by_program = async |user: &str, byte| {
         let (public_key, name) = (key(byte).public().0.into(), Text::cut(""));
-        bench.change(&ann, user, Deed::AddDevice { public_key, name }, "call 4711").await
+        let (user, reason) = (Text::cut(user), Text::cut("call 4711"));
+        let deed = Deed::AddDevice { public_key, name };
+        let caller = Caller::Program { token: SecretText::new(&*program).unwrap(), address: INSIDE.into() };
+        bench.ask(ChangeUser { caller, user, deed, reason }).await.map(drop)
     };
     assert_eq!(own(&gus, 1).await, DeviceChange::TooManyRoutes);
-    assert_eq!(by_ann("gus", 1).await, Err(DeskRefusal::TooManyRoutes));
+    assert_eq!(by_program("gus", 1).await, Err(DeskRefusal::TooManyRoutes));
     assert!(matches!(own(&vic, 2).await, DeviceChange::Added(_)));
     assert_eq!(own(&vic, 3).await, DeviceChange::TooMany);
-    assert_eq!(by_ann("vic", 3).await, Err(DeskRefusal::TooManyDevices));
+    assert_eq!(by_program("vic", 3).await, Err(DeskRefusal::TooManyDevices));
     let added = bench.store.wireguard_devices().unwrap();
     assert_eq!(added.iter().map(|device| device.public_key).collect::<Vec<_>>(), [key(2).public().0]);
 }

@@ -1,7 +1,7 @@
 //! The first look at a message of a handshake, where it is received: its form and its first MAC.
 //!
-//! The public key suffices for that: a sender who does not know it gets no message further. The state
-//! machine of the peers checks the MAC again, for it trusts no caller.
+//! The public key suffices for that: a sender who does not know it gets no message further. The
+//! state machine of the peers checks the MAC again, for it trusts no caller.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

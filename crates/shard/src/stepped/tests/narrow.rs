@@ -1,6 +1,6 @@
 //! Packets that a narrow path does not carry: those that waited for an epoch, and super-packets.
 
-use vpnd_proto::pmtu::clamp_mss;
+use vpnd_packet::mss::clamp_mss;
 
 use super::accounting::{CAMPUS, CLIENT, Host, host, install, ip};
 use super::*;

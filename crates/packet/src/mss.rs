@@ -1,7 +1,7 @@
 //! Clamping the maximum segment size that TCP peers announce to each other.
 
-use vpnd_packet::checksum;
-use vpnd_packet::{
+use crate::checksum;
+use crate::{
     IPV4_HEADER, IPV6_HEADER, Packet, PacketError, TCP, TCP_HEADER, Version, be16, put16, tcp_flag,
 };
 
@@ -43,7 +43,7 @@ pub fn clamp_mss(bytes: &mut [u8], inner_mtu: u16) -> Result<bool, PacketError> 
 
 /// [`clamp_mss`] for a packet that was not parsed yet: any but a SYN costs a look at three bytes.
 #[inline]
-pub(crate) fn clamp_syn(bytes: &mut [u8], inner_mtu: usize) {
+pub fn clamp_syn(bytes: &mut [u8], inner_mtu: usize) {
     let tcp_at = match (bytes.first().map(|first| first >> 4), bytes.get(6), bytes.get(9)) {
         (Some(4), _, Some(&TCP)) => usize::from(bytes[0] & 0xF) * 4,
         (Some(6), Some(&TCP), _) => IPV6_HEADER,
@@ -83,7 +83,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use vpnd_packet::PARTIAL_CHECKSUM;
+    use crate::PARTIAL_CHECKSUM;
 
     /// A SYN with `options`, with a right checksum.
     fn syn(v6: bool, flags: u8, options: &[u8]) -> Vec<u8> {
@@ -100,7 +100,7 @@ mod tests {
         bytes.extend([1, 2, 0, 80, 0, 0, 0, 1, 0, 0, 0, 0, (len / 4) << 4, flags, 0xFF, 0xFF, 0, 0, 0, 0]);
         bytes.extend(options);
         let version = if v6 { Version::V6 } else { Version::V4 };
-        checksum::fill(&mut bytes, version, vpnd_packet::TCP, at);
+        checksum::fill(&mut bytes, version, crate::TCP, at);
         bytes
     }
 
