@@ -1,9 +1,7 @@
 //! Clamping the maximum segment size that TCP peers announce to each other.
 
 use crate::checksum;
-use crate::{
-    IPV4_HEADER, IPV6_HEADER, Packet, PacketError, TCP, TCP_HEADER, Version, be16, put16, tcp_flag,
-};
+use crate::{IPV4_HEADER, IPV6_HEADER, Packet, PacketError, TCP, TCP_HEADER, Version, be16, put16, tcp_flag};
 
 const OPTION_END: u8 = 0;
 const OPTION_NOP: u8 = 1;

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use vpnd_packet::Checked;
 use vpnd_packet::ecn::Ecn;
+use vpnd_packet::mss::clamp_mss;
 use vpnd_packet::offload::Rebuilder;
 use vpnd_proto::plane::{DataHeader, DropReason, Dropped, Endpoint, Opened, Origin, Outgoing, Role, Slot};
-use vpnd_packet::mss::clamp_mss;
 use vpnd_proto::rate::Segments;
 use vpnd_proto::time::Time;
 use vpnd_proto::wire::{HEADER_LEN, Header, PacketClass};

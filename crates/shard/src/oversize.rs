@@ -9,10 +9,10 @@ use std::ops::Range;
 
 use vpnd_packet::checksum;
 use vpnd_packet::icmp;
+use vpnd_packet::mss::clamp_mss;
 use vpnd_packet::offload::{Slicer, VIRTIO_HEADER};
 use vpnd_packet::{Packet, Version, refusal, web};
 use vpnd_proto::plane::{DropReason, Sender, Slot};
-use vpnd_packet::mss::clamp_mss;
 use vpnd_proto::pmtu::oversize::{self, Remedy};
 use vpnd_proto::rate::Segments;
 use vpnd_proto::time::Time;

@@ -5,9 +5,9 @@
 
 use std::ops::Range;
 
+use vpnd_packet::mss::clamp_mss;
 use vpnd_packet::offload::Slicer;
 use vpnd_proto::plane::{Outer, Sender};
-use vpnd_packet::mss::clamp_mss;
 use vpnd_proto::wire::HEADER_LEN;
 
 use super::batch::Batch;
