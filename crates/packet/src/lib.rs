@@ -347,6 +347,12 @@ impl<'a> Packet<'a> {
         Some(Tcp { header: &self.bytes[at..at + len] })
     }
 
+    /// Whether this is a TCP packet that can carry an MSS.
+    #[inline]
+    pub fn is_syn(&self) -> bool {
+        self.tcp().is_some_and(|tcp| tcp.flags() & tcp_flag::SYN != 0)
+    }
+
     /// Type and code, if this is ICMP of either version with its first four bytes present.
     pub fn icmp(&self) -> Option<(u8, u8)> {
         let expected = match self.shape.version {

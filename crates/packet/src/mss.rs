@@ -1,7 +1,7 @@
 //! Clamping the maximum segment size that TCP peers announce to each other.
 
 use crate::checksum;
-use crate::{IPV4_HEADER, IPV6_HEADER, Packet, PacketError, TCP, TCP_HEADER, Version, be16, put16, tcp_flag};
+use crate::{IPV4_HEADER, IPV6_HEADER, Packet, PacketError, TCP_HEADER, Version, be16, put16, tcp_flag};
 
 const OPTION_END: u8 = 0;
 const OPTION_NOP: u8 = 1;
@@ -37,20 +37,6 @@ pub fn clamp_mss(bytes: &mut [u8], inner_mtu: u16) -> Result<bool, PacketError> 
         put16(bytes, at + 16, checksum);
     }
     Ok(true)
-}
-
-/// [`clamp_mss`] for a packet that was not parsed yet: any but a SYN costs a look at three bytes.
-#[inline]
-pub fn clamp_syn(bytes: &mut [u8], inner_mtu: usize) {
-    let tcp_at = match (bytes.first().map(|first| first >> 4), bytes.get(6), bytes.get(9)) {
-        (Some(4), _, Some(&TCP)) => usize::from(bytes[0] & 0xF) * 4,
-        (Some(6), Some(&TCP), _) => IPV6_HEADER,
-        _ => return,
-    };
-    if bytes.get(tcp_at + 13).is_some_and(|flags| flags & tcp_flag::SYN != 0) {
-        // A packet that can't be parsed is dropped later.
-        let _ = clamp_mss(bytes, inner_mtu.try_into().unwrap_or(u16::MAX));
-    }
 }
 
 /// Where the value of the MSS option is among the option bytes.

@@ -18,7 +18,7 @@ use vpnd_proto::wireguard::TransportHeader;
 use super::backlog::{BUFFER_LEN, Backlog, MESSAGE_LEN};
 use super::batch::{Run, send_runs};
 use super::devices::{DatagramSocket, PacketDevice};
-use super::outbound::{Outbound, is_syn};
+use super::outbound::Outbound;
 use super::sealer::{Form, Sealer};
 use super::writes::{TunWrites, Writer};
 use super::{Misdirected, Progress, Shard, now};
@@ -364,7 +364,7 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
         let mut packet = checked.packet(&buffer[start..]);
         // Only the client knows the path, so it also holds down what its own machine sends: on the
         // narrowest paths the device's MTU, which IPv6 keeps at 1280, does not.
-        if self.role == Role::Client && is_syn(&packet) {
+        if self.role == Role::Client && packet.is_syn() {
             // A packet that can't be parsed carries no MSS either.
             let _ = clamp_mss(&mut buffer[start..][checked.range()], self.outbound.mtu);
             packet = checked.packet(&buffer[start..]);

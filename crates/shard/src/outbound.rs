@@ -4,7 +4,7 @@ use std::io;
 
 use rustix::io::Errno;
 use vpnd_packet::offload::{PeerFeatures, Slicer, VIRTIO_HEADER, VirtioHeader};
-use vpnd_packet::{Packet, set_ecn, tcp_flag};
+use vpnd_packet::{Packet, set_ecn};
 use vpnd_proto::control::FEATURE_PARTIAL_CHECKSUM;
 use vpnd_proto::plane::{DropReason, NoSender, Outgoing, PacketQueue, Role};
 use vpnd_proto::rate::Segments;
@@ -160,7 +160,7 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
         let slices = usize::from(loses_first)..admitted;
         sender.counters().count(DropReason::Overload, slices.start);
         let exceeds_path = sender.exceeds_path(slicer.slice_len(0));
-        let clamp = is_syn(&packet).then(|| sender.path_mtu().min(*mtu));
+        let clamp = packet.is_syn().then(|| sender.path_mtu().min(*mtu));
         let mut sealer = Sealer { sender, batch, socket };
         if exceeds_path {
             sealer.fit_slices(&slicer, slices, spare, tun);
@@ -229,12 +229,6 @@ fn queue_slices(
         let len = slicer.write(slice, batch.tail());
         queue.push(&batch.tail()[..len]);
     }
-}
-
-/// True for the packets that carry an MSS.
-#[inline]
-pub(super) fn is_syn(packet: &Packet<'_>) -> bool {
-    packet.tcp().is_some_and(|tcp| tcp.flags() & tcp_flag::SYN != 0)
 }
 
 const _: () = assert!(MAX_OVERHEAD >= 48, "the suite that grows most adds 48 bytes");

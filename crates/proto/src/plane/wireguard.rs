@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use core::hash::BuildHasherDefault;
 
-use vpnd_packet::mss;
+use vpnd_packet::mss::clamp_mss;
 
 use super::hash::IndexHasher;
 use super::receive::Arrival;
@@ -181,10 +181,13 @@ impl Plane {
         // the kernel's WireGuard does; others mark none.
         let arrival = Arrival { features: FEATURE_ECN, mark: origin.mark, congested: origin.congested };
         let message = &mut message[..HEADER_LEN + len];
-        // Hosts behind a device may announce more than the device carries.
-        mss::clamp_syn(&mut message[HEADER_LEN..], Sealer::contents_len(session.path.limit()));
         let accepted =
             session.accept(now, message, HEADER_LEN, arrival, &self.forwarding, &mut self.reports)?;
+        // Hosts behind a device may announce more than the device carries.
+        if accepted.packet.packet(message).is_syn() {
+            let mtu = Sealer::contents_len(session.path.limit());
+            let _ = clamp_mss(&mut message[accepted.packet.range()], mtu as u16);
+        }
         session.pass(now, accepted, &mut self.shared)
     }
 }
