@@ -15,6 +15,7 @@
 //! | [`schedule`] | from the secret of a TLS handshake to the key of one lane |
 //! | [`aead`] | sealing and opening one packet in place |
 //! | [`device`] | the key by which a device proves that a connection is its own |
+//! | [`x25519`] | secrets that two key pairs share |
 //! | [`secret`] | bytes that are erased when dropped and never printed |
 //!
 //! Invariants of the crate:
@@ -38,6 +39,7 @@ pub mod device;
 pub mod schedule;
 pub mod secret;
 pub mod suite;
+pub mod x25519;
 
 pub use aead::noise::NoiseKey;
 pub use aead::{KeyError, OpenError, OpenKey, SealError, SealKey};

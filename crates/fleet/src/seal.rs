@@ -13,7 +13,7 @@ use chacha20poly1305::aead::AeadInOut as _;
 use chacha20poly1305::{KeyInit as _, XChaCha20Poly1305};
 use subtle::ConstantTimeEq as _;
 use vpnd_crypto::Secret;
-use x25519_dalek::{StaticSecret, x25519};
+use vpnd_crypto::x25519::PrivateKey;
 
 /// The first bytes of each datagram.
 const TYPE: [u8; 4] = [5, 0, 0, 0];
@@ -37,7 +37,7 @@ pub struct PublicKey(pub [u8; 32]);
 /// The key of a gateway.
 #[derive(Debug)]
 pub struct OwnKey {
-    private: Secret<32>,
+    private: PrivateKey,
     public: PublicKey,
 }
 
@@ -62,8 +62,8 @@ impl OwnKey {
     /// The key with this private half, which any 32 random bytes are.
     #[must_use]
     pub fn new(private: Secret<32>) -> Self {
-        let public = x25519_dalek::PublicKey::from(&StaticSecret::from(*private.expose()));
-        Self { private, public: PublicKey(public.to_bytes()) }
+        let private = PrivateKey::new(&private);
+        Self { public: PublicKey(private.public()), private }
     }
 
     /// The half for the other gateways.
@@ -76,10 +76,7 @@ impl OwnKey {
     /// order, whose secret with every key is zero, or the key of this gateway.
     #[must_use]
     pub fn pair(&self, other: PublicKey) -> Option<Pair> {
-        let shared = Secret::new(x25519(*self.private.expose(), other.0));
-        if shared == Secret::new([0; 32]) || other == self.public {
-            return None;
-        }
+        let shared = self.private.agree(&other.0).filter(|_| other != self.public)?;
         let cipher = |from: PublicKey, to: PublicKey| {
             let key = hash(&[b"vpnd fleet seal 1", shared.expose(), &from.0, &to.0]);
             let key = Secret::new(key);

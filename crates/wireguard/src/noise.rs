@@ -6,11 +6,11 @@
 //! secret is used twice. Whether a peer is known and its timestamp is later than others is for
 //! [`handshakes`](crate::handshakes) to decide.
 
+use vpnd_crypto::x25519::PrivateKey;
 use vpnd_crypto::{Backend, NoiseKey, Secret};
-use x25519_dalek::x25519;
 
 use crate::hash::{hash, kdf};
-use crate::key::{PublicKey, StaticKey, public_of};
+use crate::key::{PublicKey, StaticKey};
 use crate::message::{Initiation, Response, TAG_LEN};
 use crate::timestamp::Timestamp;
 
@@ -109,17 +109,16 @@ fn expand(key: &Secret<32>) -> NoiseKey {
     NoiseKey::new(BACKEND, key).expect("ring has ChaCha20-Poly1305")
 }
 
-/// X25519. A point of low order gives zeros with every private key: then there is no secret.
-pub(crate) fn agree(private: &Secret<32>, public: &PublicKey) -> Result<Secret<32>, NotAuthentic> {
-    let shared = Secret::new(x25519(*private.expose(), public.0));
-    if shared == Secret::new([0; 32]) { Err(NotAuthentic) } else { Ok(shared) }
+/// The secret of two keys; there is none with a point of low order.
+pub(crate) fn agree(private: &PrivateKey, public: &PublicKey) -> Result<Secret<32>, NotAuthentic> {
+    private.agree(&public.0).ok_or(NotAuthentic)
 }
 
 /// An initiator that waits for the response.
 #[derive(Debug)]
 pub struct Initiator {
     transcript: Transcript,
-    ephemeral: Secret<32>,
+    ephemeral: PrivateKey,
 }
 
 /// Begins a handshake with `peer`: the first message, without indexes and MACs. `shared` is the
@@ -135,13 +134,13 @@ pub fn initiate(
     timestamp: Timestamp,
 ) -> Result<(Initiator, Initiation), NotAuthentic> {
     let mut transcript = Transcript::new(peer);
-    let ephemeral_public = public_of(&ephemeral);
-    transcript.mix_ephemeral(&ephemeral_public.0);
+    let ephemeral = PrivateKey::new(&ephemeral);
+    transcript.mix_ephemeral(&ephemeral.public());
     let key = transcript.mix_key(&agree(&ephemeral, &peer)?);
     let sealed_static = transcript.seal(&key, &own.public().0);
     let key = transcript.mix_key(shared);
     let sealed_timestamp = transcript.seal(&key, &timestamp.to_bytes());
-    let message = Initiation::new(ephemeral_public.0, sealed_static, sealed_timestamp);
+    let message = Initiation::new(ephemeral.public(), sealed_static, sealed_timestamp);
     Ok((Initiator { transcript, ephemeral }, message))
 }
 
@@ -237,12 +236,12 @@ impl Opened {
         ephemeral: &Secret<32>,
     ) -> Result<(Response, SessionKeys), NotAuthentic> {
         let Self { mut transcript, ephemeral: theirs, peer, .. } = self;
-        let public = public_of(ephemeral);
-        transcript.mix_ephemeral(&public.0);
-        transcript.mix_secret(&agree(ephemeral, &theirs)?);
-        transcript.mix_secret(&agree(ephemeral, &peer)?);
+        let ephemeral = PrivateKey::new(ephemeral);
+        transcript.mix_ephemeral(&ephemeral.public());
+        transcript.mix_secret(&agree(&ephemeral, &theirs)?);
+        transcript.mix_secret(&agree(&ephemeral, &peer)?);
         let key = transcript.mix_preshared(preshared);
-        let response = Response::new(public.0, transcript.seal(&key, &[]));
+        let response = Response::new(ephemeral.public(), transcript.seal(&key, &[]));
         let [receive, send] = transcript.split();
         Ok((response, SessionKeys { send, receive }))
     }

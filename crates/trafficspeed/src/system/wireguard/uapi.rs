@@ -11,6 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use aws_lc_rs::agreement::{PrivateKey, X25519};
 use zeroize::Zeroizing;
 
 /// Time that an implementation may take to answer.
@@ -31,7 +32,9 @@ impl KeyPair {
     }
 
     pub fn from_private(private: Zeroizing<[u8; 32]>) -> Self {
-        Self { public: x25519_dalek::x25519(*private, x25519_dalek::X25519_BASEPOINT_BYTES), private }
+        let key = PrivateKey::from_private_key(&X25519, private.as_slice());
+        let public = key.and_then(|key| Ok(key.compute_public_key()?)).expect("any 32 bytes are a key");
+        Self { public: public.as_ref().try_into().expect("public keys have 32 bytes"), private }
     }
 
     /// The half that only its host knows.
