@@ -1,5 +1,4 @@
-//! Admission before anyone has authenticated: a decision for each first datagram and for each
-//! handshake.
+//! Admission before anyone has authenticated: a decision for each first datagram and handshake.
 //!
 //! Two steps. An address that has not proved itself gets at most a stateless Retry, which is
 //! shorter than what it answers; so nothing is kept for addresses that may be forged. One that has
@@ -40,12 +39,10 @@ const ANSWERS: u64 = 4;
 /// Datagrams of proved hosts that belong to handshakes, for each that may begin: two of a first
 /// flight, acknowledgements, and what is sent again.
 const INITIALS: u64 = 8;
-/// Full batches in a row after which strangers are answered half as often, again and again, and how
-/// often at most.
+/// Full batches in a row after which strangers are answered half as often, and how often at most.
 const BACKLOG_STEP: u32 = 8;
 const MOST_HALVINGS: u32 = 6;
-/// A handshake takes three round trips. A connection that has held a place for longer loses it
-/// first.
+/// A handshake takes three round trips. A connection with a place for longer loses it first.
 const DISPLACE_AFTER: Duration = Duration::from_secs(1);
 
 /// Limits of what is admitted.
@@ -88,8 +85,7 @@ pub enum ConnectionDecision {
 pub struct Counts {
     /// Unproved sources that were asked for a proof.
     pub retried: u64,
-    /// Datagrams that would begin a handshake and were dropped, because too many come from their
-    /// network.
+    /// Datagrams that would begin a handshake, dropped since too many come from their network.
     pub dropped: u64,
     /// Handshakes let in.
     pub accepted: u64,
@@ -120,8 +116,7 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Without any connection. `secret` is random, so that no attacker knows which sources share a
-    /// cell of a table.
+    /// Without any connection. `secret` is random: no attacker knows which sources share a cell.
     pub fn new(limits: Limits, secret: [u8; 16]) -> Self {
         let per_s = u64::from(limits.handshakes_per_s.max(1));
         let rate = |per_s: u64| Rate { per_s, burst: per_s.saturating_mul(BURST_S) };
@@ -156,8 +151,7 @@ impl Admission {
     /// A first datagram came from `source`, which has not proved that it is there.
     pub fn on_initial(&mut self, now: Time, source: Source) -> RetryDecision {
         let cells = self.cells(source);
-        // A forged source may be familiar, so its own address is limited like any other, but not by
-        // its neighbours.
+        // A forged source may be familiar: its own address is limited, but not by its neighbours.
         let familiar = self.is_familiar(source);
         let from = first_level(familiar);
         if (familiar || self.is_strangers_turn()) && take(&mut self.answers[from..], &cells[from..], now) {
@@ -258,8 +252,7 @@ fn first_level(familiar: bool) -> usize {
     if familiar { LEVELS - 1 } else { 0 }
 }
 
-/// Takes one from each, or from none if one of them has none left: what is turned away must not
-/// count against neighbours.
+/// Takes one from each, or from none: what is turned away must not count against neighbours.
 fn take(sketches: &mut [Sketch], cells: &[Cells], now: Time) -> bool {
     let allowed = allows(sketches, cells, now);
     if allowed {

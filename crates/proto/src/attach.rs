@@ -1,7 +1,6 @@
 //! Attach tokens and the rules of their use (PROTOCOL §5).
 //!
-//! INVARIANT: only hashes of tokens are kept; a token itself exists in the message that carries it
-//! and in the client.
+//! INVARIANT: only hashes of tokens are kept; a token itself is in its message and in the client.
 
 use core::fmt;
 
@@ -14,8 +13,7 @@ use zeroize::{Zeroize, ZeroizeOnDrop};
 /// Bytes of a token, and of its hash.
 pub const TOKEN_LEN: usize = 32;
 
-/// The token with which a client gets a new epoch for its session. Erased when dropped, never
-/// printed.
+/// The token with which a client gets a new epoch. Erased when dropped, never printed.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
 pub struct Token([u8; TOKEN_LEN]);
 

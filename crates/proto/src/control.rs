@@ -29,22 +29,17 @@ use crate::wire::MAX_CLIENT_LANES;
 
 /// Feature bit 0 (PROTOCOL §3.4): this end understands packets with an unfilled transport checksum.
 pub const FEATURE_PARTIAL_CHECKSUM: u32 = 1;
-/// Feature bit 1: this end takes part in the search for what the path carries in both directions
-/// (PROTOCOL §13).
+/// Feature bit 1: this end searches for what the path carries in both directions (PROTOCOL §13).
 pub const FEATURE_PATH_SIZE: u32 = 2;
 /// Feature bit 2: this end joins packets that come in two halves (PROTOCOL §9.3).
 pub const FEATURE_HALVES: u32 = 4;
-/// Feature bit 3: this end carries the congestion mark of a datagram over to the packet inside
-/// (PROTOCOL §12.1).
+/// Feature bit 3: this end carries congestion marks of datagrams over to packets (PROTOCOL §12.1).
 pub const FEATURE_ECN: u32 = 8;
-/// Feature bit 4: this client shows challenges to a person (PROTOCOL §4.2). Only a client with a
-/// person behind it sets it.
+/// Feature bit 4: there is a person behind this client, who gets challenges (PROTOCOL §4.2).
 pub const FEATURE_CHALLENGES: u32 = 16;
-/// Feature bit 5: this end confirms, in the headers of its datagrams, that large ones arrive
-/// (PROTOCOL §13.2).
+/// Feature bit 5: headers of this end's datagrams confirm that large ones arrive (PROTOCOL §13.2).
 pub const FEATURE_PATH_CONFIRM: u32 = 32;
-/// Feature bit 6: this end joins the routes of a network that come in several messages (PROTOCOL
-/// §3.5).
+/// Feature bit 6: this end joins routes of a network from several messages (PROTOCOL §3.5).
 pub const FEATURE_MORE_ROUTES: u32 = 64;
 /// Feature bit 7: this client keeps the addresses that the gateway has from now on (PROTOCOL §5.3).
 /// Only a client that a file of a person's tells where the gateway is sets it.
@@ -67,8 +62,7 @@ pub const FEATURES: u32 = FEATURE_PARTIAL_CHECKSUM
 
 /// Suites that an offer may name.
 pub const MAX_SUITES: usize = 32;
-/// Routes that a network may carry, in all messages together. The configuration permits as many,
-/// and refuses more.
+/// Routes that a network may carry, in all messages together; the configuration refuses more.
 pub const MAX_ROUTES: usize = 2_048;
 /// Routes that one message may carry, and so all that an end without [`FEATURE_MORE_ROUTES`] takes.
 pub const ROUTES_IN_MESSAGE: usize = 192;
@@ -128,8 +122,7 @@ pub enum Message {
     Challenge(Challenge),
     /// 23, from the gateway: it is being drained, and the client should move to another gateway.
     Drain(Drain),
-    /// 24, from the gateway: routes of the network that follows. [`Decoder`] joins them, and
-    /// returns none of these.
+    /// 24, from the gateway: routes of the network that follows. [`Decoder`] joins them to it.
     Routes(MoreRoutes),
     /// 25, from the gateway: the addresses that it has from now on.
     Renewal(Renewal),
@@ -354,8 +347,7 @@ pub struct Network {
     /// Largest inner packet, in bytes.
     #[n(4)]
     pub mtu: Option<u16>,
-    /// The networks to reach through the tunnel; those beyond [`ROUTES_IN_MESSAGE`] travel in
-    /// separate messages.
+    /// The networks to reach through the tunnel; from [`ROUTES_IN_MESSAGE`] on in other messages.
     #[n(5)]
     #[cbor(default)]
     pub routes: List<AsText<IpNet>, MAX_ROUTES>,

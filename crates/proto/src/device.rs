@@ -49,12 +49,10 @@ impl DeviceProof {
         Self { key: key.into(), signature: signature.into() }
     }
 
-    /// The device whose proof this is, on a connection that has shown a certificate of this key, or
-    /// none.
+    /// The device whose proof this is, on a connection with a certificate of this key, or without.
     ///
     /// # Errors
-    /// If the signature is not one over `binding`, which the verifier takes from the connection
-    /// itself.
+    /// If the signature is not one over `binding`, which the verifier takes from the connection.
     pub fn verify(
         &self,
         binding: &Binding,

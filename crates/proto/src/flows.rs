@@ -38,8 +38,7 @@ use vpnd_packet::{ICMP, ICMPV6, Packet, TCP};
 const SETS: usize = 128;
 const WAYS: usize = 8;
 
-/// Bits of an entry that are its time, in units of 2^[`UNIT_BITS`] ns: 4.3 s, of which they count
-/// 52 days.
+/// Bits of an entry that are its time, in units of 2^[`UNIT_BITS`] ns: 4.3 s, and 52 days in all.
 const TIME_BITS: u32 = 20;
 const UNIT_BITS: u32 = 32;
 const TIME_MASK: u64 = (1 << TIME_BITS) - 1;
@@ -255,8 +254,7 @@ impl Table {
                 return;
             }
         }
-        // Two shards may choose one place. The flow that loses it is entered again by its next
-        // packet.
+        // Two shards may choose one place: the next packet of the flow that loses it enters it.
         victim(set, flow, now).store(flow | now, Ordering::Relaxed);
     }
 

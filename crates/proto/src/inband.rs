@@ -49,8 +49,7 @@ pub enum Inband {
         id: u16,
         /// Length of the plaintext, padding included, in bytes.
         size: u16,
-        /// The largest datagram that the sender of the probe has found the path to carry, if it has
-        /// found one.
+        /// The largest datagram that the probe's sender has found the path to carry, if any.
         known: Option<u16>,
     },
     /// The reply to one.
@@ -62,8 +61,7 @@ pub enum Inband {
     },
     /// "Large datagrams go to you: probe the path."
     PathCheck,
-    /// A probe that is answered by [`BATCH_LEN`] path replies, numbered from its own number on,
-    /// which leave in one batch.
+    /// A probe that [`BATCH_LEN`] path replies answer, numbered from its own on, in one batch.
     BatchProbe {
         /// The number of the first reply.
         id: u16,

@@ -40,8 +40,7 @@ impl SendLane {
         Self { key, suite, lane, peer_index, counter: 0, limits: suite.limits(), reject_at }
     }
 
-    /// Goes on where another process has ended, which seals no more: nothing below `counter` is
-    /// used again.
+    /// Goes on where another process has ended, which seals no more: at `counter`, not below.
     pub fn resume_at(&mut self, counter: u64) {
         self.counter = self.counter.max(counter);
     }
@@ -60,8 +59,7 @@ impl SendLane {
     }
 
     /// Seals the `plaintext_len` bytes that stand at [`HEADER_LEN`] in `datagram` and writes the
-    /// header before them, with `confirm` in it ([`Header::confirm`]). Returns the datagram's
-    /// length.
+    /// header before them, with `confirm` in it ([`Header::confirm`]). Returns the length.
     ///
     /// # Errors
     /// If the key may not be used any more, or the buffer has no room behind the plaintext for the

@@ -1,5 +1,4 @@
-//! One shard's data plane: tables of receive indexes, sessions and routes, and what happens to each
-//! packet.
+//! One shard's data plane: tables of indexes, sessions and routes, and what becomes of packets.
 //!
 //! Pure: bytes and time come in as arguments, packets are opened and sealed in the caller's
 //! buffers. A gateway has one plane for each shard, a client too; nothing is shared between them.
@@ -60,8 +59,7 @@ pub use shared_path::SharedPath;
 pub use wireguard::WireGuardCommand;
 use wireguard::WireGuardReceivers;
 
-/// Where a peer is: its outer address, and the local address it talks to (a gateway may have
-/// several).
+/// Where a peer is: its outer address, and the local address it talks to, of several perhaps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Encode, Decode)]
 pub struct Endpoint {
     /// The peer's address and port.
@@ -122,8 +120,7 @@ impl Plane {
         self.copies_dscp = copies_dscp;
     }
 
-    /// Carries out a command of the control plane. Probes and keepalives change no table: they come
-    /// back as the [`Outgoing`] to send.
+    /// Carries out a command. Probes and keepalives come back as the [`Outgoing`] to send.
     pub fn apply(&mut self, command: Command) -> Option<Outgoing> {
         match command {
             Command::Open(spec) => self.open_session(spec),
@@ -164,8 +161,7 @@ impl Plane {
         None
     }
 
-    /// The lane that seals a packet of the TUN device: that of the session it is for, if it may go
-    /// there.
+    /// The lane that seals a packet of the TUN device: that of its session, if it may go there.
     ///
     /// # Errors
     /// If the packet was dropped, or has to wait for an epoch.
@@ -236,8 +232,7 @@ impl Plane {
         (session.slot == slot).then_some(session.activity)
     }
 
-    /// The traffic of the sessions that were in use since the last call; those that were not cost
-    /// nothing.
+    /// The traffic of the sessions in use since the last call; those that were not cost nothing.
     pub fn take_activities(&mut self) -> Vec<(Slot, Activity)> {
         let sessions = &mut self.sessions;
         let taken = self.used.drain(..).filter_map(|slot| {
@@ -248,8 +243,7 @@ impl Plane {
         taken.collect()
     }
 
-    /// How far the lanes of all epochs have come. After passing this on, the caller must not seal
-    /// or open any more.
+    /// How far the lanes of all epochs have come. After this the caller must not seal or open.
     #[must_use]
     pub fn progress(&self) -> Vec<Progress> {
         self.sessions.iter().flatten().flat_map(|session| session.progress(&self.receivers)).collect()
@@ -266,8 +260,7 @@ impl Plane {
         &mut self.reports.counters
     }
 
-    /// At a gateway: its own inner address of an IP version, from which it sends ICMP errors as a
-    /// router.
+    /// At a gateway: its own inner address of an IP version, from which it sends ICMP errors.
     #[must_use]
     pub fn own_address(&self, version: Version) -> Option<IpAddr> {
         self.forwarding.policy.own_address(version)

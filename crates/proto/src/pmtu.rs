@@ -1,5 +1,4 @@
-//! Keeping packets within the path: the search for the path MTU, and packets that are larger
-//! (PROTOCOL §13).
+//! Keeping packets within the path: the search for its MTU, and larger packets (PROTOCOL §13).
 //!
 //! Sizes come in two kinds and are never mixed: an *inner MTU* counts the bytes of an inner packet
 //! from its IP header on; a *datagram size* counts the UDP payload of an outer datagram. This

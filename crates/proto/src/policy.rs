@@ -24,8 +24,7 @@
 //! compares any of these, the other fragments are decided as their first one was, and one that
 //! arrives before it is dropped. The caller remembers that, too.
 //!
-//! This module must not know sessions or addresses of sessions: the caller names sender and
-//! receiver.
+//! This module must not know sessions or their addresses: the caller names sender and receiver.
 
 mod names;
 mod reach;
@@ -67,8 +66,7 @@ pub enum Destination<'a> {
     Client(&'a Principal),
 }
 
-/// Answers questions about earlier packets: whether the receiver has opened a flow, whether a first
-/// fragment has passed.
+/// Answers whether the receiver has opened a flow, or whether a first fragment has passed.
 pub type Known<'a> = &'a dyn Fn(Earlier<'_>) -> bool;
 
 /// One rule as it was written.
@@ -139,8 +137,7 @@ enum Direction {
     FromCampus,
 }
 
-/// The addresses that clients may have. One that no client has just now leads nowhere: it is not
-/// the campus's.
+/// The addresses that clients may have. One that no client has just now leads nowhere.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pools {
     /// Where clients' addresses are taken from.
@@ -172,8 +169,7 @@ pub struct Decision {
 pub enum Ground {
     /// A rule of this profile, by its place in the list, counted from 1.
     Rule(ProfileId, u16),
-    /// No rule of this profile matched, and its networks decided: the packet's other end is in what
-    /// is pushed, or it is not.
+    /// No rule of this profile matched, and the networks that are pushed decided.
     Networks(ProfileId),
     /// No rule of this profile matched a packet between clients.
     Clients(ProfileId),
@@ -183,8 +179,7 @@ pub enum Ground {
     UnknownProfile(ProfileId),
 }
 
-/// A compiled policy. The default one has the implied profile alone, without rules and pools, and
-/// keeps clients apart.
+/// A compiled policy. The default has the implied profile alone, and keeps clients apart.
 #[derive(Clone, Debug)]
 pub struct Policy {
     pools: Pools,
@@ -230,8 +225,7 @@ impl Policy {
         Self { pools: Pools::default(), profiles: sets, redirect: None }
     }
 
-    /// Returns this policy, which then also drops what clients send to addresses of `pools` that no
-    /// client has.
+    /// Returns this policy, which also drops what clients send to free addresses of `pools`.
     #[must_use]
     pub fn with_pools(self, pools: Pools) -> Self {
         Self { pools, ..self }

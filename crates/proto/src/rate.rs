@@ -1,5 +1,4 @@
-//! Rate limits: token buckets that all shards of a gateway share, one for each session, user or
-//! group and direction.
+//! Rate limits: token buckets of sessions, users or groups, which all shards of a gateway share.
 //!
 //! A [`Bucket`] is one atomic number: the time up to which the rate has been used. Taking bytes
 //! moves it forward by the time that they need at the rate, never beyond now; a bucket that is left
@@ -35,8 +34,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// The fastest limit, in bytes per second. What is faster is held to this.
 pub const MAX_RATE: u64 = 125_000_000_000;
 
-/// A limit for each direction in bytes per second; 0 is none. Bytes are those of inner packets,
-/// with their IP headers.
+/// A limit for each direction in bytes per second of inner packets with IP headers; 0 is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rates {
     /// To the client.
@@ -138,8 +136,7 @@ impl Bucket {
     }
 }
 
-/// Packets that are admitted together, such as the segments of a super-packet: all of one length
-/// but for the last.
+/// Packets that are admitted together, as of a super-packet: of one length but for the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segments {
     /// Length of each packet in bytes.

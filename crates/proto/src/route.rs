@@ -24,8 +24,7 @@ pub struct RouteTable<T> {
 }
 
 impl<T: Copy> RouteTable<T> {
-    /// An empty table. `seed` should be random: it keeps outsiders from choosing addresses that
-    /// collide.
+    /// An empty table. `seed` should be random: outsiders then can't choose addresses that collide.
     pub fn new(seed: u64) -> Self {
         let state = Seed(seed);
         Self { v4: Family::new(state), v6: Family::new(state.next()) }
@@ -177,8 +176,7 @@ fn add<B: Bits, T>(routes: &mut HashMap<B, T, Seed>, net: B, value: T) -> Result
     }
 }
 
-/// Seeded hashing of addresses by folded multiplication: a few cycles, and collisions can't be
-/// found without the seed.
+/// Seeded hashing of addresses by folded multiplication: a few cycles, no collisions to be found.
 #[derive(Clone, Copy, Debug)]
 struct Seed(u64);
 
@@ -234,8 +232,7 @@ impl Hasher for AddressHasher {
 /// An odd number with bits in no pattern: the fractional part of the golden ratio.
 const MULTIPLIER: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// Both halves of the 128-bit product, mixed: every bit of the input reaches every bit of the
-/// result.
+/// Both halves of the 128-bit product, mixed: each bit of the input reaches each of the result.
 #[inline]
 const fn fold(a: u64, b: u64) -> u64 {
     let product = (a as u128) * (b as u128);

@@ -1,7 +1,6 @@
 //! The part of a session that both ends share: its names, its timers, and the choice of a suite.
 //!
-//! A session outlives its connections and its keys; everything that is replaced with them lives
-//! elsewhere.
+//! A session outlives its connections and keys; what is replaced with them is elsewhere.
 
 use core::time::Duration;
 
@@ -16,8 +15,7 @@ use crate::wire::Index;
 /// Bytes of a session's and of a device's name.
 const NAME_LEN: usize = 16;
 
-/// Where random bytes come from: the operating system in the daemon, a seed in the simulation. It
-/// fills the slice.
+/// Where random bytes come from: the system in the daemon, a seed in the simulation.
 pub type Random = Box<dyn FnMut(&mut [u8]) + Send>;
 
 /// `N` bytes from `random`.
@@ -123,16 +121,14 @@ pub fn random_index(
     Index(index)
 }
 
-/// The timers of PROTOCOL §11. All can be configured; those that the client must know travel in
-/// `Established`.
+/// The timers of PROTOCOL §11. Those that the client must know travel in `Established`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timers {
     /// An epoch that carried packets is replaced after this time.
     pub rekey_after: Duration,
     /// Sealing is refused after this time.
     pub reject_after: Duration,
-    /// Time for which an old epoch can still open: after its successor carried traffic, and after
-    /// it ceased to seal.
+    /// Time for which an epoch opens after its successor carried traffic, or it ceased to seal.
     pub retire_after: Duration,
     /// An epoch is erased this long after `Established` if nothing was heard in it.
     pub confirm_within: Duration,
@@ -144,8 +140,7 @@ pub struct Timers {
     pub probe_interval: Duration,
     /// After this many rounds of probes without any answer a client attaches again.
     pub probe_limit: u32,
-    /// A client whose network changed attaches again while it probes; the probes end if they are
-    /// not answered within this time.
+    /// A client whose network changed attaches again while it probes; probes end after this time.
     pub roam_within: Duration,
     /// The first wait before reconnecting; it doubles each time.
     pub reconnect_first: Duration,

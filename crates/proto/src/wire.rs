@@ -1,7 +1,6 @@
 //! The outer header of a data datagram (PROTOCOL §7) and the doors of the port (PROTOCOL §2).
 //!
-//! Raw bytes stop here: what `parse` returns has been checked. Nothing in this module knows of keys
-//! or sessions.
+//! Raw bytes stop here: what `parse` returns has been checked. Keys and sessions are unknown here.
 
 use minicbor::{Decode, Encode};
 use zerocopy::little_endian::{U32, U64};
@@ -85,8 +84,7 @@ const _: () = assert!(size_of::<Layout>() == HEADER_LEN);
 pub struct Header {
     /// The sender's lane.
     pub lane: u8,
-    /// Whether a datagram of almost the size in use has come the other way a moment ago (PROTOCOL
-    /// §13.2).
+    /// Whether a datagram of almost the size in use has just come the other way (PROTOCOL §13.2).
     pub confirm: bool,
     /// The receiver's index.
     pub index: Index,

@@ -36,8 +36,7 @@ const TRANSPORT: u32 = 4;
 
 /// A sender begins a handshake after this many messages.
 pub const REKEY_AFTER_MESSAGES: u64 = 1 << 60;
-/// The first counter that is neither sealed nor opened: a whole replay window is left before the
-/// counter ends.
+/// The first counter that is not used: a whole replay window is left before the counter ends.
 pub const REJECT_AFTER_MESSAGES: u64 = u64::MAX - (1 << 13);
 /// A key is neither sealed nor opened with after this time.
 pub const REJECT_AFTER_TIME: Duration = Duration::from_secs(180);
@@ -140,8 +139,7 @@ pub struct Sealer {
 }
 
 impl Sealer {
-    /// A key that was agreed on at `now`, for messages to the index `receiver`. Nothing if the
-    /// backend has no ChaCha20-Poly1305.
+    /// A key agreed on at `now`, for messages to `receiver`; none without ChaCha20-Poly1305.
     #[must_use]
     pub fn new(now: Time, backend: Backend, key: &Secret<32>, receiver: Index) -> Option<Self> {
         let key = NoiseKey::new(backend, key)?;
@@ -229,8 +227,7 @@ impl Range<'_> {
     }
 }
 
-/// A shard's way to seal with a key that shards share: it reserves counters for the packets that it
-/// is to send, and none for later ones.
+/// A shard's way to seal with a key that shards share: it reserves counters for packets to send.
 #[derive(Debug)]
 pub(crate) struct SharedLane {
     sealer: Arc<Sealer>,
@@ -280,8 +277,7 @@ impl SharedLane {
 /// An opened message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opened {
-    /// Bytes of plaintext with its padding, which stand at [`TRANSPORT_HEADER_LEN`]; 0 for a
-    /// keepalive.
+    /// Bytes of plaintext with padding, at [`TRANSPORT_HEADER_LEN`]; 0 for a keepalive.
     pub len: usize,
     /// True if no message of this key with a higher counter was accepted before.
     pub newest: bool,

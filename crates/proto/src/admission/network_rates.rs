@@ -9,8 +9,7 @@ use super::source::{LEVELS, Source};
 use super::{BURST_S, WIDER, take};
 use crate::time::Time;
 
-/// The number of events of a host each second, [`BURST_S`] times as many at once, and more of its
-/// site and provider.
+/// The events of a host each second, [`BURST_S`] times as many at once; more of site and provider.
 #[derive(Debug)]
 pub struct NetworkRates {
     secret: DefaultHasher,

@@ -1,5 +1,4 @@
-//! A limited number of places, divided fairly among networks: who gets one, who loses one to a
-//! newcomer, whose turn is next.
+//! Places, divided fairly among networks: who gets one, who loses one, whose turn is next.
 //!
 //! While there is room, every source gets a place, up to a share for each host, site and provider.
 //! Without room, a newcomer displaces one of a network that holds more than the newcomer's, from
@@ -29,8 +28,7 @@ pub enum Standing {
 }
 
 const STANDINGS: [Standing; 3] = [Standing::Stranger, Standing::Known, Standing::Returning];
-/// The order of turns if several standings wait: the better ones more often, each of them always
-/// again.
+/// The order of turns if several standings wait: the better ones more often, each always again.
 const ROUND: [Standing; 7] = {
     use Standing::{Known, Returning, Stranger};
     [Returning, Known, Returning, Stranger, Returning, Known, Returning]
@@ -57,8 +55,7 @@ pub enum Displaced {
 pub struct Division {
     /// Places; at least 1.
     pub limit: usize,
-    /// A connection that has held a place for this long can be displaced by a newcomer whose
-    /// network holds as much.
+    /// A newcomer whose network holds as much displaces a connection after this time.
     pub displace_after: Duration,
     /// The one of a host's that is displaced.
     pub displaced: Displaced,
@@ -90,8 +87,7 @@ struct Holder {
 }
 
 impl Holder {
-    /// The networks by whose loads it is judged, from wide to narrow: a stranger by its neighbours,
-    /// too.
+    /// The networks by whose loads it is judged, from wide to narrow: a stranger by its neighbours.
     fn judged_by(&self) -> &[Network] {
         match self.standing {
             Standing::Stranger => &self.networks,
@@ -190,8 +186,7 @@ impl Shares {
         true
     }
 
-    /// Takes the one whose turn it is; its place is free then. Of one host's, the one that came
-    /// first.
+    /// Takes the one whose turn it is; its place is free then. Of one host's, the first to come.
     pub fn next_turn(&mut self) -> Option<PermitId> {
         let standing = self.standing_in_turn()?;
         let waiting = self.holders.iter().filter(|(_, holder)| holder.standing == standing);
@@ -235,8 +230,7 @@ impl Shares {
         (self.taken() >= limit).then(|| Obstacle::Standing(self.standing_to_displace(newcomer.standing)))
     }
 
-    /// The one whose place a newcomer may take: of the least known that hold more than what is kept
-    /// for them.
+    /// The one whose place a newcomer may take: the least known that hold more than their reserve.
     fn standing_to_displace(&self, newcomer: Standing) -> Standing {
         let reserve = self.reserve();
         let above = STANDINGS.into_iter().find(|standing| self.count(*standing) > reserve);
@@ -270,8 +264,7 @@ impl Shares {
             |network: &Network| self.loads.get(&(holder.standing, *network)).map_or(0, |load| load.count);
         let mut pairs = holder.judged_by().iter().zip(newcomer.judged_by());
         let apart = pairs.find(|(theirs, ours)| theirs != ours);
-        // With one more of ours they would still hold as much: otherwise two would take from each
-        // other without end.
+        // With one more of ours they would hold as much: else two would take from each other.
         apart.is_some_and(|(theirs, ours)| count(theirs) > count(ours) + 1)
             || newcomer.since.since(holder.since) >= self.division.displace_after
     }

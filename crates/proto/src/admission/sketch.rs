@@ -21,8 +21,7 @@ pub struct Rate {
     pub burst: u64,
 }
 
-/// The rate of one source, whose use is a single number: the time in nanoseconds until which its
-/// share is used up.
+/// The rate of one source, whose use is one number: the nanosecond until which its share is used.
 #[derive(Clone, Copy, Debug)]
 pub struct Share {
     /// Nanoseconds that one costs, and that a source may be ahead.

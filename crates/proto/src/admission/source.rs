@@ -4,8 +4,7 @@ use std::net::IpAddr;
 
 /// The number of networks that a host is in, itself included.
 pub(super) const LEVELS: usize = 3;
-/// Bits of a prefix from wide to narrow: a provider, a site, a host. A host with one IPv6 address
-/// has its /64.
+/// Bits of a prefix from wide to narrow: a provider, a site, a host; one with IPv6 has its /64.
 const V4_BITS: [u32; LEVELS] = [16, 24, 32];
 const V6_BITS: [u32; LEVELS] = [48, 56, 64];
 

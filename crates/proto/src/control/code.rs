@@ -1,11 +1,9 @@
-//! The reasons of refusals and closes (PROTOCOL §14). They are also the QUIC application close
-//! codes.
+//! The reasons of refusals and closes (PROTOCOL §14): QUIC's application close codes, too.
 
 use minicbor::decode::{Decode, Decoder, Error};
 use minicbor::encode::{self, Encode, Encoder, Write};
 
-/// Declares the codes once: number, name, whether a client tries again, and the explanation for a
-/// person who sees it.
+/// Declares the codes once: number, name, whether a client tries again, and what a person reads.
 macro_rules! codes {
     ($($(#[doc = $doc:literal])+ $code:ident = $number:literal, $name:literal, $retry:ident, $explanation:literal;)+) => {
         /// The reason of a refusal or a close.

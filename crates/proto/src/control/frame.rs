@@ -17,8 +17,7 @@ pub const MAX_MESSAGE: usize = 16_384;
 /// Bytes of the length in front of a message.
 const LENGTH_LEN: usize = 4;
 
-/// The error of a stream that is not one of control messages. The connection is to be closed with
-/// `bad-request`.
+/// The error of a stream that is not one of control messages: to be closed with `bad-request`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
     /// The length is 0 or above [`MAX_MESSAGE`].

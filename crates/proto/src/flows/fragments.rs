@@ -1,8 +1,7 @@
 //! Packets in fragments of which the first has passed, a short time ago.
 //!
 //! A fixed number is remembered, and the oldest gives way: fragments of one packet leave their host
-//! one behind the other. An entry is one atomic word, as a flow's is: a keyed fingerprint and a
-//! time.
+//! one behind the other. An entry is an atomic word, as a flow's: a keyed fingerprint and a time.
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::OnceLock;

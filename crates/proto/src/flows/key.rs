@@ -16,14 +16,12 @@ pub struct FlowKey {
     pub responder: IpAddr,
     /// Its protocol.
     pub protocol: u8,
-    /// Source and destination port; of a request of ICMP its identifier and type; 0 of protocols
-    /// that have neither.
+    /// Source and destination port; of an ICMP request its identifier and type; else 0.
     pub ports: (u16, u16),
 }
 
 impl FlowKey {
-    /// The flow of which this is a packet from its opener. A packet that nothing answers has none,
-    /// nor has a later fragment.
+    /// The flow of this packet of its opener; a later fragment has none, nor what nothing answers.
     #[inline]
     pub(super) fn of_opener(packet: &Packet<'_>) -> Option<Self> {
         let transport = &packet.bytes()[packet.transport_offset()?..];
@@ -74,8 +72,7 @@ impl FlowKey {
         matches!(self.protocol, TCP | UDP).then_some(self.ports.1)
     }
 
-    /// The flow of the packet whose beginning an error has. IPv6 extension headers are not looked
-    /// behind.
+    /// The flow of the packet that an error quotes; IPv6 extension headers are not looked behind.
     fn of_quoted(quoted: &[u8]) -> Option<Self> {
         let version = if quoted.first()? >> 4 == 6 { Version::V6 } else { Version::V4 };
         let (protocol, opener, responder, at): (_, IpAddr, IpAddr, _) = match version {
@@ -98,8 +95,7 @@ impl FlowKey {
         Some(Self { opener, responder, protocol, ports })
     }
 
-    /// A keyed hash by folded multiplication: a few cycles, and without the key no attacker can
-    /// find flows that collide.
+    /// A keyed hash by folded multiplication: a few cycles, and no attacker can find collisions.
     #[inline]
     pub(super) fn hash(&self, key: [u64; 2]) -> u64 {
         let rest = u64::from(self.protocol) << 32 | u64::from(self.ports.0) << 16 | u64::from(self.ports.1);

@@ -44,8 +44,7 @@ pub struct SessionSpec {
     pub path: Arc<SharedPath>,
 }
 
-/// The rate limits of a session, and the buckets that it has for life, whatever its limits and
-/// epochs.
+/// The rate limits of a session, and the buckets that it has for life, whatever its limits.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// The limits.
@@ -104,8 +103,7 @@ pub struct EpochSpec {
     pub lane: u8,
     /// The peer's index that this lane sends to.
     pub peer_index: Index,
-    /// The peer's lane that is heard from where `peer_index` is reached: [`Command::Reach`] of this
-    /// lane moves the endpoint.
+    /// The peer's lane heard from where `peer_index` is: its [`Command::Reach`] moves the endpoint.
     pub peer_lane: u8,
     /// Where the peer is, if that is known before it was heard (a client knows its gateway).
     pub endpoint: Option<Endpoint>,
@@ -151,8 +149,7 @@ pub struct Heard {
 pub enum Command {
     /// A session begins; it has no keys yet.
     Open(SessionSpec),
-    /// Keys of a new epoch. The shard can open with them from now on, and seals with them once it
-    /// knows the endpoint.
+    /// Keys of a new epoch: to open with from now on, and to seal with once the endpoint is known.
     Install(Box<EpochSpec>),
     /// The epoch was in use in another process: go on where that has ended. Comes after
     /// [`Command::Install`] and before anything is sealed or opened.
@@ -189,8 +186,7 @@ pub enum Command {
         /// The datagram size that is known to work.
         known: Option<u16>,
     },
-    /// Send [`BATCH_LEN`](crate::inband::BATCH_LEN) probes of both directions of the path as one
-    /// batch.
+    /// Send [`BATCH_LEN`](crate::inband::BATCH_LEN) probes of both directions as one batch.
     ProbeByBatch {
         /// The session.
         slot: Slot,
@@ -266,8 +262,7 @@ pub struct Access {
 /// keeps wait at any time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A lane of the peer was heard for the first time in an epoch, or at a new endpoint with its
-    /// newest counter.
+    /// A lane of the peer was heard first in an epoch, or its newest counter at a new endpoint.
     Heard {
         /// The session.
         slot: Slot,
@@ -289,22 +284,19 @@ pub enum Event {
         /// Length of the probe's plaintext as the peer received it, in bytes.
         size: u16,
     },
-    /// At a client: large datagrams are on their way in one direction or the other, and nothing
-    /// shows that they arrive.
+    /// At a client: large datagrams are on their way, and nothing shows that they arrive.
     PathInUse {
         /// The session.
         slot: Slot,
     },
-    /// At a gateway: the client has found another size of the largest datagram that its path
-    /// carries.
+    /// At a gateway: the client has found another size of the largest datagram on its path.
     PathStated {
         /// The session.
         slot: Slot,
         /// The size in bytes.
         size: u16,
     },
-    /// WireGuard's data were opened at an index for the first time, or as the newest from another
-    /// endpoint.
+    /// WireGuard's data were opened at an index first, or as the newest from another endpoint.
     WireGuardOpened {
         /// The session.
         slot: Slot,

@@ -28,8 +28,7 @@ macro_rules! drop_reasons {
 }
 
 impl DropReason {
-    /// Whether its counter is of packets and datagrams; the others count what happened to something
-    /// else.
+    /// Whether its counter is of packets and datagrams, and not of what happened to something else.
     #[must_use]
     pub const fn is_of_a_packet(self) -> bool {
         !matches!(self, Self::BadEpoch | Self::AddressTaken | Self::EventQueue)
@@ -51,11 +50,9 @@ drop_reasons! {
     UnknownInband = "unknown_inband",
     /// At a gateway: the reply to a probe, of which it sends none.
     UnaskedReply = "unasked_reply",
-    /// Neither an in-band message nor an IP packet that is well-formed and of a kind that is
-    /// carried.
+    /// Neither an in-band message nor a well-formed IP packet of a kind that is carried.
     BadPacket = "bad_packet",
-    /// An inner source address that is not the session's; at a client, one that means something on
-    /// one link only.
+    /// A source address that is not the session's; at a client, one for one link only.
     ForeignSource = "foreign_source",
     /// At a client: an inner destination that is not its own.
     NotForUs = "not_for_us",
@@ -71,8 +68,7 @@ drop_reasons! {
     KeySpent = "key_spent",
     /// Longer than a datagram or the path can carry.
     TooLong = "too_long",
-    /// Too large for the path to the peer; its sender got a message with the size that fits, as
-    /// often as its session may.
+    /// Too large for the path; its sender got a message with the size that fits, if it may.
     TooBig = "too_big",
     /// A half of a packet whose other half did not come in time.
     HalfAlone = "half_alone",
@@ -81,13 +77,11 @@ drop_reasons! {
     HopLimit = "hop_limit",
     /// More than the rate limit of the session, or of its group, lets pass.
     RateLimit = "rate_limit",
-    /// The datagram met congestion, and the packet inside is not ECN-capable, so it is dropped in
-    /// its place (RFC 6040).
+    /// The datagram met congestion, and the packet inside is not ECN-capable (RFC 6040).
     Congestion = "congestion",
     /// No packet, but keys that could not be made from what the control plane sent.
     BadEpoch = "bad_epoch",
-    /// No packet, but a session that was not opened, because another one has one of its inner
-    /// addresses.
+    /// No packet, but a session not opened, because another one has one of its inner addresses.
     AddressTaken = "address_taken",
     /// Offload fields of the TUN device that don't fit the packet.
     BadOffload = "bad_offload",
@@ -100,8 +94,7 @@ drop_reasons! {
     Overload = "overload",
     /// Meant for another shard whose queue was full.
     ShardQueue = "shard_queue",
-    /// No packet, but an event that found the queue to the control plane full; the next datagram
-    /// with its cause reports it again.
+    /// No packet, but an event that found no room in its queue; a later datagram reports it again.
     EventQueue = "event_queue",
 }
 
@@ -117,8 +110,7 @@ impl Dropped {
     }
 }
 
-/// A count for each reason. A super-packet of the TUN device counts as one until it is cut, then as
-/// its slices.
+/// A count for each reason. A super-packet of the TUN device counts as one until it is cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counters {
     drops: [u64; DropReason::ALL.len()],
@@ -151,16 +143,14 @@ impl Counters {
         self.drops[reason as usize]
     }
 
-    /// Returns the number of packets that were dropped in all. Events that found no room are no
-    /// packets.
+    /// Returns the number of packets that were dropped in all. Events without room are no packets.
     #[must_use]
     pub fn total(&self) -> u64 {
         let packets = DropReason::ALL.iter().filter(|reason| reason.is_of_a_packet());
         packets.map(|reason| self.dropped(*reason)).sum()
     }
 
-    /// Counts a packet whose congestion mark and its datagram's are an unused combination. That
-    /// alone is no drop.
+    /// Counts a packet whose mark and its datagram's are an unused combination. It is no drop.
     #[inline]
     pub fn count_unused(&mut self, combination: Unused) {
         self.unused_marks[combination as usize] += 1;

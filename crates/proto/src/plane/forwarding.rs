@@ -147,8 +147,7 @@ impl Forwarding {
         }
     }
 
-    /// At a gateway: whether a packet of the TUN device may go to this session, and if its flow is
-    /// to be remembered.
+    /// At a gateway: whether a packet of the TUN device may go to this session and opens a flow.
     #[inline]
     pub(super) fn admit_from_campus(
         &self,

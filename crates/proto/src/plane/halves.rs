@@ -1,5 +1,4 @@
-//! IPv6 packets of up to 1,280 bytes over a path that carries less: they travel in two halves
-//! (PROTOCOL §9.3).
+//! IPv6 packets of up to 1,280 bytes over a path that carries less: two halves (PROTOCOL §9.3).
 //!
 //! The second half follows the first with the next counter of the same lane. Index, lane and
 //! counter together are never used twice, so halves of different packets can't be joined, however
@@ -33,8 +32,7 @@ const LONGEST: usize = MAX_JOINED / 2;
 /// Halves of a session that wait for the other one. So far may datagrams overtake each other.
 const KEPT: usize = 16;
 
-/// Writes a half of `packet` as a plaintext. Its length, if packet and `out` are such that it can
-/// be done.
+/// Writes a half of `packet` as a plaintext. Its length, if packet and `out` permit it.
 pub(super) fn write(packet: &[u8], second: bool, out: &mut [u8]) -> Option<usize> {
     if packet.len() > MAX_JOINED {
         return None;
@@ -140,8 +138,7 @@ impl Halves {
 }
 
 impl Session {
-    /// Takes an authentic half of a packet, and decides where the packet goes if it is complete
-    /// now.
+    /// Takes an authentic half of a packet, and decides where the packet goes if it is complete.
     #[cold]
     pub(super) fn accept_half(
         &mut self,
@@ -176,8 +173,7 @@ impl Session {
 }
 
 impl Plane {
-    /// The buffer in which the packet of [`Opened::Joined`] stands until the next datagram is
-    /// opened.
+    /// The buffer with the packet of [`Opened::Joined`], until the next datagram is opened.
     #[must_use]
     pub fn joined(&self) -> &[u8] {
         &*self.joined

@@ -1,5 +1,4 @@
-//! Where a receive index stands in its table: found with two instructions, for it is looked up for
-//! each datagram.
+//! Where a receive index stands in its table, found with two instructions: each datagram needs it.
 
 use core::hash::Hasher;
 

@@ -1,5 +1,4 @@
-//! Rate limits in one shard: those of its sessions, and those that sessions share, of one user or
-//! as a group.
+//! Rate limits in one shard: those of its sessions, and those that a user's or group's share.
 //!
 //! A packet is charged where it leaves the gateway: to the client that it is for, before it is
 //! sealed, and to the client that it is from, once it has passed every other check. A session
@@ -75,8 +74,7 @@ fn admit_by(limits: [Option<&mut ShardLimit>; 3], now: Time, way: Way, segments:
 }
 
 impl Shared {
-    /// Makes these limits hold for a user, whose buckets stay as they are. Returns the user's
-    /// number.
+    /// Makes these limits hold for a user, whose buckets stay. Returns the user's number.
     fn set_user(&mut self, rates: Rates, user: UserBuckets) -> u32 {
         let at = user.number as usize;
         if self.users.len() <= at {

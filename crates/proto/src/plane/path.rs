@@ -35,8 +35,7 @@ const JUST_NOW: Duration = Duration::from_millis(50);
 const UNCONFIRMED: Duration = Duration::from_millis(200);
 /// The difference that "almost" permits, in bytes.
 const ALMOST: usize = 32;
-/// Shortest time between two sizes that a client states. One that changes its mind on purpose must
-/// not flood the control plane.
+/// Shortest time between two sizes that a client states: it must not flood the control plane.
 const STATE_INTERVAL: Duration = Duration::from_millis(20);
 /// ICMP errors: this many at once, and one more for each [`ANSWER_EVERY`].
 const ANSWERS: u32 = 32;
@@ -59,8 +58,7 @@ pub(super) struct Path {
     shared: Arc<SharedPath>,
     /// The newest confirmation of the peer that is known here.
     confirmed: Time,
-    /// Whether `asked` is the time of a datagram after a confirmation, so that the next one is to
-    /// come soon.
+    /// Whether `asked` is the time of a datagram after a confirmation: the next one is soon.
     confirms: bool,
     /// Whether anything has come since a large datagram was sent.
     heard: bool,
@@ -116,8 +114,7 @@ impl Path {
         self.shared.take_owed(now)
     }
 
-    /// The peer has received a datagram of almost the size in use: as good as an answer, in all
-    /// shards.
+    /// The peer has received a datagram of almost the size in use: as good as an answer.
     #[inline]
     pub(super) fn confirmed(&self, now: Time) {
         self.shared.receive(now);
@@ -254,8 +251,7 @@ impl Session {
             // event of each datagram.
             Some(Inband::Reply { .. } | Inband::PathReply { .. }) if gateway => Err(DropReason::UnaskedReply),
             Some(Inband::Reply { id, size } | Inband::PathReply { id, size }) => {
-                // A reply that finds no room is as good as lost on the way: the client probes
-                // again.
+                // A reply that finds no room is as good as lost: the client probes again.
                 let _ = reports.push(Event::ProbeReply { slot, lane, id, size });
                 Ok(Opened::Consumed)
             }

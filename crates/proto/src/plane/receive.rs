@@ -1,5 +1,4 @@
-//! The way of a datagram through a plane: opened, checked, and where its packet goes (PROTOCOL
-//! §7.2, §8, §12).
+//! The way of a datagram: opened, checked, and where its packet goes (PROTOCOL §7.2, §8, §12).
 
 use core::net::SocketAddr;
 
@@ -46,8 +45,7 @@ pub enum Opened {
         /// Length of the packet in bytes.
         len: usize,
     },
-    /// A request for a web page, to be answered with [`Plane::redirect`]. It stands at
-    /// [`HEADER_LEN`].
+    /// A request for a web page, for [`Plane::redirect`] to answer, at [`HEADER_LEN`].
     Redirect {
         /// The session that it came from.
         slot: Slot,
@@ -130,8 +128,7 @@ pub struct Origin {
     pub from: Endpoint,
     /// The congestion codepoint of its outer header.
     pub mark: Ecn,
-    /// Whether it is to tell its packet's sender of congestion here: by a mark if the packet is
-    /// ECN-capable, else by its loss.
+    /// Whether to tell its packet's sender of congestion: by a mark if ECN-capable, else by a loss.
     pub congested: bool,
 }
 
@@ -140,8 +137,7 @@ pub struct Origin {
 pub enum Claim {
     /// No session with an epoch here: [`Plane::open`] would drop it.
     Nobody,
-    /// A session from another address than its peer's: the peer may have moved, or another host
-    /// sends its index.
+    /// A session, from another address than its peer's: it has moved, or another host sends.
     Unproven,
     /// A session, from its peer's address.
     Known(Slot),
@@ -166,8 +162,7 @@ pub(super) struct Accepted {
 }
 
 impl Plane {
-    /// Returns the session that a datagram claims. This changes nothing, and costs a fraction of
-    /// opening it.
+    /// Returns the session that a datagram claims. Changes nothing, and costs little.
     #[must_use]
     pub fn claim(&self, header: impl Into<DataHeader>, from: Endpoint) -> Claim {
         let (slot, was_heard) = match header.into() {
@@ -266,8 +261,7 @@ impl Plane {
 }
 
 impl Session {
-    /// Passes on a packet that stands at [`HEADER_LEN`] in its datagram, if the session's limits
-    /// allow that.
+    /// Passes on a packet that stands at [`HEADER_LEN`], if the session's limits allow that.
     #[inline]
     pub(super) fn pass(
         &mut self,

@@ -1,5 +1,4 @@
-//! A plane's reports to the control plane: events that wait to be taken, and counts of what was
-//! dropped.
+//! A plane's reports to the control plane: events that wait to be taken, and counts of drops.
 //!
 //! INVARIANT: never more than [`MAX_EVENTS`], whatever peers send. An event that finds no room is
 //! refused and counted, and its caller must not take it for reported: the next datagram with the
@@ -20,8 +19,7 @@ pub(super) const MAX_EVENTS: usize = 1_024;
 pub(super) struct Reports {
     queue: VecDeque<Event>,
     pub(super) counters: Counters,
-    /// Sessions whose clients are to probe the path; no event, for the shard sends the message
-    /// itself.
+    /// Sessions whose clients are to probe the path; no event, since the shard sends the message.
     path_checks: Vec<Slot>,
 }
 
@@ -44,8 +42,7 @@ impl Reports {
         self.counters.drop(reason)
     }
 
-    /// The session's client is to probe the path. A request that finds no room is forgotten: the
-    /// next large datagram repeats it.
+    /// The client is to probe the path. One without room is forgotten: a large datagram repeats it.
     pub(super) fn push_path_check(&mut self, slot: Slot) {
         if self.path_checks.len() < MAX_EVENTS {
             self.path_checks.push(slot);

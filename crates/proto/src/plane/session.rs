@@ -34,8 +34,7 @@ pub use sender::{NoSender, Outer, PacketQueue, Sealed, Sender};
 use vpnd_packet::SourceFilter;
 use vpnd_packet::ecn;
 
-/// Shortest time between two moves of a lane. A peer that hops on purpose must not flood the
-/// control plane.
+/// Shortest time between two moves of a lane: no peer floods the control plane by hopping.
 const MOVE_INTERVAL: Duration = Duration::from_millis(20);
 /// Packets of one session that wait for an epoch at most (PROTOCOL §11).
 const MAX_WAITING: usize = 64;
@@ -250,8 +249,7 @@ impl Session {
         self.filter.permits_address(address)
     }
 
-    /// The lane that seals now. If there is none, the control plane is asked for an epoch, once
-    /// until one comes.
+    /// The lane that seals now. If there is none, an epoch is requested, once until one comes.
     #[inline]
     pub(super) fn sender<'a>(
         &'a mut self,
@@ -293,8 +291,7 @@ impl Session {
         if sealing.can_seal(now) { self.waiting.pop_front() } else { None }
     }
 
-    /// Counts an inner packet that came from the peer and is passed on, if the session's limits
-    /// allow that.
+    /// Counts an inner packet of the peer's that is passed on, if the session's limits allow that.
     #[inline]
     pub(super) fn receive_packet(
         &mut self,

@@ -42,8 +42,7 @@ impl SharedPath {
         }
     }
 
-    /// Whether the packet that is sent now is to confirm that a large datagram came. Each is
-    /// confirmed once.
+    /// Whether the packet sent now confirms that a large datagram came. Each is confirmed once.
     #[inline]
     pub(super) fn take_owed(&self, now: Time) -> bool {
         let owed = self.owed.load(Ordering::Relaxed);

@@ -1,5 +1,4 @@
-//! Packets that do not fit the path: the message to their sender, and IPv4 fragments (RFC 791, RFC
-//! 1191, RFC 8201).
+//! Packets that do not fit the path: a message or IPv4 fragments (RFC 791, RFC 1191, RFC 8201).
 //!
 //! The message comes from the packet's own destination. The host behind which the path is narrow
 //! has no other address that every firewall and source check on the way back accepts from there:
@@ -20,8 +19,7 @@ pub enum Remedy {
     TooBig(u16),
     /// It is cut into fragments of this many bytes at most.
     Fragment(u16),
-    /// It is dropped in silence: there must be no message about it (RFC 1122 §3.2.2, RFC 4443
-    /// §2.4).
+    /// It is dropped in silence: no message may be about it (RFC 1122 §3.2.2, RFC 4443 §2.4).
     Drop,
     /// It is still sent, in pieces that its receiver never sees: IPv6 relies on every link to carry
     /// as much (RFC 8200 §5).
@@ -57,8 +55,7 @@ pub fn too_big(packet: &Packet<'_>, mtu: u16, out: &mut [u8]) -> usize {
 /// Each is written to `out` and given to `sink`.
 ///
 /// # Errors
-/// If it is no complete IPv4 packet, or `mtu` has no room for its header and a piece of its
-/// payload.
+/// If it is no complete IPv4 packet, or `mtu` has no room for header and payload.
 pub fn fragment(
     packet: &Packet<'_>,
     mtu: u16,

@@ -1,5 +1,4 @@
-//! The search for the largest datagram that a path carries (DPLPMTUD, RFC 8899), as a state
-//! machine.
+//! The search for the largest datagram of a path (DPLPMTUD, RFC 8899), as a state machine.
 //!
 //! Only probes that were answered, or not, change the size: an ICMP message from outside may be a
 //! reason to ask, never an answer. A round is a set of probes with a small one behind them. The
@@ -27,20 +26,17 @@ const MAX_DOUBLINGS: u32 = 5;
 /// A distance is divided into this many parts.
 const PARTS: u16 = 16;
 
-/// Once the small probe was answered, the others have at least this long to be answered, because it
-/// may have overtaken them.
+/// Once the small probe was answered, the others have this long at least: it may be ahead of them.
 const MIN_SLACK: Duration = Duration::from_millis(50);
 
 /// The range of a search and its timing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SearchConfig {
-    /// The largest datagram size worth trying: what the local interface carries. No less than
-    /// [`BASE_SIZE`].
+    /// The largest size worth trying, [`BASE_SIZE`] at least: what the local interface carries.
     pub max_size: u16,
     /// The search ends when the distance between what works and what does not is smaller.
     pub precision: u16,
-    /// Time to wait for an answer to a round while not even the small probe is answered
-    /// (PROBE_TIMER).
+    /// Time to wait for an answer while not even the small probe is answered (PROBE_TIMER).
     pub probe_timeout: Duration,
     /// Rounds that must be lost before a size counts as too large (MAX_PROBES).
     pub max_probes: u8,
@@ -159,8 +155,7 @@ impl PathMtu {
         path
     }
 
-    /// Starts again from [`BASE_SIZE`] up to `max_size`, as on a new path. Answers to earlier
-    /// probes no longer count.
+    /// Starts again from [`BASE_SIZE`] to `max_size`. Answers to earlier probes no longer count.
     pub fn restart(&mut self, max_size: u16, now: Time) {
         self.config.max_size = max_size.clamp(BASE_SIZE, MAX_DATAGRAM as u16);
         self.size = BASE_SIZE;
@@ -181,8 +176,7 @@ impl PathMtu {
         let Some(probe) = level.sent.iter().find(|probe| probe.id == id).copied() else { return false };
         if let Some(round) = &mut level.in_flight {
             round.answered = true;
-            // The small probe may be lost; what is larger than this one had to wait no longer than
-            // it did.
+            // The small probe may be lost; a larger one had to wait no longer than this did.
             round.deadline = round.deadline.min(now + now.since(round.sent_at).max(MIN_SLACK));
         }
         level.best = level.best.max(Some(probe.size));
@@ -208,16 +202,14 @@ impl PathMtu {
         }
     }
 
-    /// Large packets may vanish on the path: asks at once whether the size in use still works,
-    /// unless a question is under way.
+    /// Large packets may vanish: asks whether the size works, unless a question is under way.
     pub fn on_loss_suspected(&mut self, now: Time) {
         if self.level.is_none() && self.size > BASE_SIZE {
             self.ask(BASE_SIZE, self.size, now);
         }
     }
 
-    /// Adds the probes to send at `now` to `probes`, if a round is due. Returns whether its caller
-    /// is to send a small one behind them.
+    /// Adds the probes that are due to `probes`. Returns whether a small one follows them.
     pub fn poll_round(&mut self, now: Time, probes: &mut Vec<Probe>) -> bool {
         let Some(level) = self.level.as_mut().filter(|level| level.in_flight.is_none()) else { return false };
         let known = self.settled.then_some(self.size);
@@ -292,8 +284,7 @@ impl PathMtu {
         self.settled.then_some(self.size)
     }
 
-    /// Whether there is nothing to find out at present; the next step can wait while the path is
-    /// not used.
+    /// Whether nothing is to be found out now: the next step can wait while the path is not used.
     pub fn is_resting(&self) -> bool {
         self.level.is_none()
     }

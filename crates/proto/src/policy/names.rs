@@ -1,5 +1,4 @@
-//! Names of users, groups and access profiles as small numbers, so that no packet is compared by
-//! text.
+//! Names of users, groups and access profiles as numbers, so that no packet is compared by text.
 
 use std::collections::HashMap;
 
@@ -48,8 +47,7 @@ impl Names {
         Self::default()
     }
 
-    /// For rules and principals that take the place of all that there are. Access profiles keep
-    /// their numbers.
+    /// For rules and principals that replace all. Access profiles keep their numbers.
     #[must_use]
     pub fn renewed(&self) -> Self {
         Self { profiles: self.profiles.clone(), ..Self::default() }

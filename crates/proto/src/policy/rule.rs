@@ -60,8 +60,7 @@ fn later_fragment(packet: &Packet<'_>) -> Option<FlowKey> {
     if packet.transport_offset().is_some() { None } else { FlowKey::of_fragment(packet) }
 }
 
-/// The decision about a fragment by that about the first one of its packet; none about any other
-/// packet.
+/// The decision about a later fragment by that about its first one; none about any other packet.
 #[inline]
 pub(super) fn as_first(packet: &Packet<'_>, known: Known<'_>) -> Option<Verdict> {
     Some(follow(&later_fragment(packet)?, known))
@@ -87,8 +86,7 @@ pub(super) struct Rule {
     protocol: Protocol,
     /// First and last port of each range; empty means all.
     ports: Vec<(u16, u16)>,
-    /// Whether flows that it lets open are to be remembered, because else some of their replies do
-    /// not pass.
+    /// Whether flows that it lets open are remembered, since else some replies do not pass.
     opens: bool,
     /// Whether it lets replies to such flows pass.
     answers: bool,
@@ -157,8 +155,7 @@ impl Rule {
         self.decided(flow, forward, |from| from.matches(flow.to, flow.dst))
     }
 
-    /// Returns the match of a client's packet to a host beyond the campus, which an allow rule has
-    /// to name by its network.
+    /// The match of a client's packet to a host beyond the campus, which a rule has to name.
     pub(super) fn matched_beyond(&self, flow: &Flow<'_>) -> Option<Matched> {
         if self.action == Verdict::Deny {
             return self.matched(flow);

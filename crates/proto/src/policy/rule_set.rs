@@ -12,8 +12,7 @@ use vpnd_packet::Packet;
 /// Port of name servers.
 const DNS: u16 = 53;
 
-/// Rules about what clients of one profile may send and receive. The default has no rules and keeps
-/// clients apart.
+/// Rules about what clients of one profile may send and receive. The default keeps clients apart.
 #[derive(Clone, Debug, Default)]
 pub struct RuleSet {
     client_to_client: bool,
@@ -49,8 +48,7 @@ impl RuleSet {
         Self { client_to_client, ..Self::default() }
     }
 
-    /// Compiles `rules`. Users and groups are looked up in `names`, which has to be the one that
-    /// makes the principals.
+    /// Compiles `rules`. `names` has to be the one that makes the principals.
     ///
     /// # Errors
     /// If there are too many, or one makes no sense.
@@ -84,8 +82,7 @@ impl RuleSet {
         self
     }
 
-    /// Returns these rules, for which only these networks and the gateway's own inner addresses are
-    /// the campus.
+    /// Returns these rules, with only these networks and the gateway's own addresses as the campus.
     #[must_use]
     pub fn with_reach(self, networks: &[IpNet]) -> Self {
         Self { reach: Some(Reach::new(networks.iter().copied())), ..self }.remembering()

@@ -7,8 +7,7 @@ use crate::lane::{SealRefused, SendLane};
 use crate::time::Time;
 use crate::wireguard::{self, Sealer, SharedLane};
 
-/// The number of the one epoch that a session of WireGuard has here: its keys follow each other
-/// without overlap in sending.
+/// The number of the one epoch that a session of WireGuard has: its keys do not overlap.
 const WIREGUARD_EPOCH: u32 = 0;
 
 /// How packets are sealed.
@@ -52,7 +51,7 @@ impl Form {
         }
     }
 
-    /// True once the epoch should be replaced because of what was sent. For WireGuard the control
+    /// Whether the epoch should be replaced because of what was sent. For WireGuard the control
     /// plane looks at the counter itself.
     #[inline]
     pub(super) fn rekey_due(&self) -> bool {

@@ -29,8 +29,7 @@ pub struct Outer {
     pub traffic_class: u8,
     /// Whether the datagram must stay out of batches, which are lost on the way.
     pub single: bool,
-    /// Whether the IP layer may fragment the datagram: the path of a stock WireGuard client is
-    /// not measured.
+    /// Whether the IP layer may fragment it: the path of a stock WireGuard client is not measured.
     pub may_fragment: bool,
 }
 
@@ -164,8 +163,7 @@ impl Sender<'_> {
         self.epoch.send.datagram_len(len)
     }
 
-    /// Whether the path to the peer does not carry the datagram of a packet of `len` bytes, as far
-    /// as is known.
+    /// Whether the path is known not to carry the datagram of a packet of `len` bytes.
     #[inline]
     #[must_use]
     pub fn exceeds_path(&self, len: usize) -> bool {
