@@ -15,12 +15,12 @@ mod epoch;
 mod lane_ports;
 mod liveness;
 mod moving;
+mod output;
 mod path_mtu;
 mod purpose;
 mod reconnect;
 
 use core::time::Duration;
-use std::collections::VecDeque;
 
 use vpnd_crypto::LabPermit;
 
@@ -29,15 +29,14 @@ use crate::control::{Code, FEATURE_RENEWAL, Message, Network};
 use crate::plane::{Activity, Command, Event, Slot};
 use crate::session::{ConnectionId, LocalSuite, Random, SessionId, Timers};
 use crate::time::Time;
-use crate::timer::TimerQueue;
 use crate::wire::MAX_CLIENT_LANES;
 
 pub use action::Action;
 use batches::{BATCH_PROBE, Batches};
 use epoch::Epochs;
-use lane_ports::LanePorts;
 use liveness::Liveness;
 use moving::Notices;
+use output::Output;
 pub use path_mtu::DEFAULT_MTU;
 use path_mtu::{PATH_PROBE, PathSearch};
 pub use purpose::Purpose;
@@ -124,16 +123,13 @@ pub struct Client {
     session: Option<Session>,
     sessions_begun: u32,
     notices: Notices,
-    configured: Option<Network>,
     /// Agreed on with the gateway of the connection.
     features: u32,
     epochs: Epochs,
     liveness: Liveness,
-    ports: LanePorts,
     path: PathSearch,
     batches: Batches,
-    timers: TimerQueue<Reason>,
-    actions: VecDeque<Action>,
+    output: Output,
     over: bool,
 }
 
@@ -162,7 +158,7 @@ impl Client {
         let mut client = Self {
             in_force: config.timers,
             liveness: Liveness::new(config.lanes),
-            ports: LanePorts::new(config.lanes),
+            output: Output::new(config.lanes),
             config,
             random,
             next_connection: 0,
@@ -177,13 +173,10 @@ impl Client {
             session: None,
             sessions_begun: 0,
             notices: Notices::default(),
-            configured: None,
             features: 0,
             epochs: Epochs::default(),
             path: PathSearch::default(),
             batches: Batches::default(),
-            timers: TimerQueue::new(),
-            actions: VecDeque::new(),
             over: false,
         };
         client.connect();
@@ -211,20 +204,20 @@ impl Client {
             }
             Message::Close(close) => {
                 self.connection = None;
-                self.actions.push_back(Action::Disconnect { connection, code: Code::Bye });
+                self.output.disconnect(connection, Code::Bye);
                 self.closed(now, Some(close.code), &close.text);
             }
             Message::Drain(notice) => self.leave(now, notice),
             // Otherwise as a message of a later version (PROTOCOL §3.4).
             Message::Renewal(renewal) => {
                 if self.features & FEATURE_RENEWAL != 0 {
-                    self.actions.push_back(Action::Renew(renewal));
+                    self.output.push(Action::Renew(renewal));
                 }
             }
             Message::Unknown(_) => {}
             _ => {
                 self.connection = None;
-                self.actions.push_back(Action::Disconnect { connection, code: Code::BadRequest });
+                self.output.disconnect(connection, Code::BadRequest);
                 self.retry(now, Duration::ZERO);
             }
         }
@@ -302,7 +295,7 @@ impl Client {
     /// typing.
     fn abandon_attach(&mut self) {
         if let Some(attempt) = self.attempt.take_if(|attempt| !attempt.is_login) {
-            self.actions.push_back(Action::Disconnect { connection: attempt.connection, code: Code::Bye });
+            self.output.disconnect(attempt.connection, Code::Bye);
         }
     }
 
@@ -323,7 +316,7 @@ impl Client {
 
     /// Does what is due.
     pub fn handle_timeout(&mut self, now: Time) {
-        while let Some(reason) = self.timers.pop(now) {
+        while let Some(reason) = self.output.timers.pop(now) {
             match reason {
                 Reason::Reconnect => self.connect(),
                 Reason::Rekey => self.rekey_if_used(),
@@ -343,21 +336,21 @@ impl Client {
             return;
         }
         if let Some(connection) = self.connection.take() {
-            self.actions.push_back(Action::Send { connection, message: Message::Bye });
-            self.actions.push_back(Action::Disconnect { connection, code: Code::Bye });
+            self.output.push(Action::Send { connection, message: Message::Bye });
+            self.output.disconnect(connection, Code::Bye);
         }
         self.end();
     }
 
     /// The next thing the owner has to do.
     pub fn poll_action(&mut self) -> Option<Action> {
-        self.actions.pop_front()
+        self.output.pop()
     }
 
     /// When to call [`Client::handle_timeout`], and why.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<(Time, Reason)> {
-        self.timers.poll_timeout()
+        self.output.timers.poll_timeout()
     }
 
     /// Whether there is a session, a connection, and a confirmed epoch or one that ended because
@@ -390,41 +383,31 @@ impl Client {
     fn configure(&mut self, now: Time) {
         self.limit_path(now);
         let Some(session) = &self.session else { return };
-        if self.configured.as_ref() != Some(&session.network) {
-            self.configured = Some(session.network.clone());
-            self.actions.push_back(Action::Configure(session.network.clone()));
-        }
-    }
-
-    fn command_all(&mut self, command: impl Fn(usize) -> Command) {
-        for shard in 0..self.config.lanes {
-            let command = command(shard);
-            self.actions.push_back(Action::Command { shard, command });
-        }
+        self.output.configure(&session.network);
     }
 
     /// Erases all keys and forgets the session.
     fn drop_session(&mut self) {
         if let Some(session) = self.session.take() {
-            self.command_all(|_| Command::Close(session.slot));
+            self.output.command_all(|_| Command::Close(session.slot));
         }
         self.superseded = false;
         self.epochs = Epochs::default();
         self.liveness = Liveness::new(self.config.lanes);
         self.path = PathSearch::default();
         self.batches = Batches::default();
-        self.timers = TimerQueue::new();
+        self.output.timers = Default::default();
     }
 
     fn give_up(&mut self, code: Code, text: &str) {
         self.end();
-        self.actions.push_back(Action::GiveUp { code, text: text.to_owned() });
+        self.output.push(Action::GiveUp { code, text: text.to_owned() });
     }
 
     fn end(&mut self) {
         let attempt = self.attempt.take().map(|attempt| attempt.connection);
         for connection in attempt.into_iter().chain(self.connection.take()) {
-            self.actions.push_back(Action::Disconnect { connection, code: Code::Bye });
+            self.output.disconnect(connection, Code::Bye);
         }
         self.drop_session();
         self.over = true;

@@ -176,7 +176,7 @@ impl Client {
 
     fn send_burst(&mut self, slot: Slot, burst: Burst, size: u16) {
         let id = self.batches.id(burst);
-        let mut push = |command| self.actions.push_back(Action::Command { shard: 0, command });
+        let mut push = |command| self.output.command(0, command);
         match burst {
             Burst::Singles => {
                 (id..id + BATCH_LEN).for_each(|id| push(Command::PathProbe { slot, id, size, known: None }))
@@ -189,13 +189,12 @@ impl Client {
     fn judge_batches(&mut self, now: Time, slot: Slot) {
         let Verdict::Lost { up, down } = self.batches.judge(now) else { return };
         if up && let Some(gateway) = self.path.gateway() {
-            self.actions.push_back(Action::BatchesLost(gateway.remote));
+            self.output.push(Action::BatchesLost(gateway.remote));
             let until = now + AVOID_BATCHES;
-            self.actions
-                .push_back(Action::Command { shard: 0, command: Command::AvoidBatches { slot, until } });
+            self.output.command(0, Command::AvoidBatches { slot, until });
         }
         if down {
-            (0..REPORTS).for_each(|_| self.command_all(|_| Command::BatchesLost(slot)));
+            (0..REPORTS).for_each(|_| self.output.command_all(|_| Command::BatchesLost(slot)));
         }
     }
 

@@ -86,11 +86,11 @@ impl Client {
         gateway: Endpoint,
     ) {
         let Some(attempt) = self.take_attempt(now, connection) else {
-            self.actions.push_back(Action::Disconnect { connection, code: Code::Bye });
+            self.output.disconnect(connection, Code::Bye);
             return;
         };
         let Some(suite) = self.check(&attempt, established) else {
-            self.actions.push_back(Action::Disconnect { connection, code: Code::BadRequest });
+            self.output.disconnect(connection, Code::BadRequest);
             self.retry(now, core::time::Duration::ZERO);
             return;
         };
@@ -99,12 +99,12 @@ impl Client {
             let is_over = attempt.is_move && attempt.is_login;
             let code = if is_over { Code::Bye } else { Code::Superseded };
             if is_over {
-                self.actions.push_back(Action::Send { connection: before, message: Message::Bye });
+                self.output.push(Action::Send { connection: before, message: Message::Bye });
             }
-            self.actions.push_back(Action::Disconnect { connection: before, code });
+            self.output.disconnect(before, code);
         }
         self.superseded = false;
-        self.timers.cancel(Reason::Reconnect);
+        self.output.timers.cancel(Reason::Reconnect);
         let slot = self.enter_session(established);
         self.in_force = self.config.timers.prescribed(&established.timers);
         self.features = self.config.features & established.features;
@@ -152,7 +152,7 @@ impl Client {
             flows: Arc::default(),
             path: Arc::default(),
         };
-        self.command_all(|_| Command::Open(spec.clone()));
+        self.output.command_all(|_| Command::Open(spec.clone()));
         self.session = Some(Session {
             id: established.session,
             token: established.token.clone(),
@@ -171,7 +171,7 @@ impl Client {
         let reject_at = now + self.in_force.reject_after;
         let lab = self.config.lab;
         let features = self.features;
-        self.command_all(|shard| {
+        self.output.command_all(|shard| {
             let peer_index = Index(established.indexes[shard]);
             let senders = (0..gateway_lanes).filter(|lane| usize::from(*lane) % lanes == shard).collect();
             Command::Install(Box::new(EpochSpec {
@@ -196,7 +196,7 @@ impl Client {
             began: now,
             packets_before: self.liveness.packets(),
         });
-        self.timers.set(Reason::Unconfirmed, now + self.in_force.confirm_within);
+        self.output.timers.set(Reason::Unconfirmed, now + self.in_force.confirm_within);
         self.schedule_keepalives(now);
     }
 
@@ -208,13 +208,13 @@ impl Client {
         self.erase_retiring();
         let Some(confirmed) = self.epochs.pending.take() else { return };
         let timers = self.in_force;
-        self.timers.cancel(Reason::Unconfirmed);
-        self.timers.set(Reason::Rekey, confirmed.began + timers.rekey_after);
-        self.timers.set(Reason::Expire, confirmed.began + timers.reject_after + timers.retire_after);
+        self.output.timers.cancel(Reason::Unconfirmed);
+        self.output.timers.set(Reason::Rekey, confirmed.began + timers.rekey_after);
+        self.output.timers.set(Reason::Expire, confirmed.began + timers.reject_after + timers.retire_after);
         self.epochs.retiring = self.epochs.current.replace(confirmed);
         self.epochs.is_at_rest = false;
         if self.epochs.retiring.is_some() {
-            self.timers.set(Reason::Retire, now + timers.retire_after);
+            self.output.timers.set(Reason::Retire, now + timers.retire_after);
         }
         self.failures = 0;
         self.check_path(now);
@@ -238,9 +238,7 @@ impl Client {
 
     pub(super) fn erase(&mut self, number: u32) {
         let Some(slot) = self.session.as_ref().map(|session| session.slot) else { return };
-        if self.epochs.take(number).is_some() {
-            self.command_all(|_| Command::Retire { slot, epoch: number });
-        }
+        self.output.retire(slot, self.epochs.take(number));
     }
 
     pub(super) fn erase_current(&mut self) {
@@ -252,7 +250,7 @@ impl Client {
     /// The epoch was idle, and is over.
     pub(super) fn rest(&mut self) {
         let is_wanted = self.attempt.is_some() || self.epochs.pending.is_some();
-        let waits = self.timers.get(Reason::Reconnect).is_some();
+        let waits = self.output.timers.get(Reason::Reconnect).is_some();
         self.epochs.is_at_rest = self.is_up() && !is_wanted && !waits;
         self.erase_current();
     }

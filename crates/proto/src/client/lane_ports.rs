@@ -8,7 +8,7 @@
 
 use core::time::Duration;
 
-use super::{Action, Client};
+use super::Client;
 use crate::time::Time;
 
 /// A flow that ends sooner than this after it was opened was not helped by that.
@@ -42,6 +42,10 @@ impl LanePorts {
         Self(vec![Opened::default(); lanes])
     }
 
+    pub(super) fn lanes(&self) -> usize {
+        self.0.len()
+    }
+
     /// Those of `lanes` that are due, which count as opened now, and whether one of them was opened
     /// too often.
     pub(super) fn open(&mut self, now: Time, lanes: u16) -> (u16, bool) {
@@ -59,7 +63,7 @@ impl LanePorts {
         (due, too_often)
     }
 
-    fn is_any_opened_since(&self, at: Time) -> bool {
+    pub(super) fn is_any_opened_since(&self, at: Time) -> bool {
         self.0.iter().any(|opened| opened.last.is_some_and(|last| last >= at))
     }
 }
@@ -68,20 +72,13 @@ impl Client {
     /// Opens those of `lanes` again on which nothing has come for a while.
     pub(super) fn reopen(&mut self, now: Time, lanes: u16) {
         let silent = self.liveness.silent_lanes(now, self.in_force.silence);
-        let (due, too_often) = self.ports.open(now, lanes & silent);
-        if due != 0 {
-            self.actions.push_back(Action::Reopen(due));
-        }
-        if too_often {
-            self.actions.push_back(Action::LanesBlocked);
-        }
+        self.output.reopen(now, lanes & silent);
     }
 
     /// The gateway has granted an epoch, and answers on none of its lanes.
     pub(super) fn check_blocked(&mut self) {
-        let began = self.epochs.pending.as_ref().map(|epoch| epoch.began);
-        if began.is_some_and(|began| self.ports.is_any_opened_since(began)) {
-            self.actions.push_back(Action::LanesBlocked);
+        if let Some(pending) = &self.epochs.pending {
+            self.output.check_blocked(pending.began);
         }
     }
 

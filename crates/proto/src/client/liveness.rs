@@ -249,7 +249,7 @@ impl Client {
             // The answer is not awaited: it only counts as received traffic.
             let id = self.liveness.serial() << 4 | lane as u16;
             let command = Command::Probe { slot, id, size: PROBE_LEN };
-            self.actions.push_back(super::Action::Command { shard: lane, command });
+            self.output.command(lane, command);
         }
         if unanswered != 0 {
             self.liveness.begin_on(unanswered, Cause::Lanes, REOPEN_AFTER_SILENCE);
@@ -271,7 +271,7 @@ impl Client {
         probing.waiting &= !(1 << (id & 0xF));
         if probing.waiting == 0 {
             self.liveness.probing = None;
-            self.timers.cancel(Reason::Probe);
+            self.output.timers.cancel(Reason::Probe);
         }
         if is_first {
             self.back_in_reach(now);
@@ -310,9 +310,9 @@ impl Client {
         if probing.cause == Cause::Lanes && reopens {
             // Answers at the other ports count as received traffic.
             self.liveness.probing = None;
-            self.timers.cancel(Reason::Probe);
+            self.output.timers.cancel(Reason::Probe);
         } else {
-            self.timers.set(Reason::Probe, now + wait);
+            self.output.timers.set(Reason::Probe, now + wait);
         }
         let Some(slot) = self.session.as_ref().map(|session| session.slot) else { return };
         if reopens {
@@ -320,7 +320,7 @@ impl Client {
         }
         for lane in (0..self.config.lanes).filter(|lane| waiting & (1 << lane) != 0) {
             let command = Command::Probe { slot, id: serial << 4 | lane as u16, size: PROBE_LEN };
-            self.actions.push_back(super::Action::Command { shard: lane, command });
+            self.output.command(lane, command);
         }
         if in_doubt {
             self.liveness.in_doubt = true;
@@ -351,7 +351,7 @@ impl Client {
 
     pub(super) fn schedule_keepalives(&mut self, now: Time) {
         for lane in 0..self.config.lanes {
-            self.timers.set(Reason::Keepalive(lane as u8), now + self.in_force.keepalive);
+            self.output.timers.set(Reason::Keepalive(lane as u8), now + self.in_force.keepalive);
         }
     }
 
@@ -367,9 +367,9 @@ impl Client {
         let mut due = last_tx + self.in_force.keepalive;
         if due <= now {
             let command = Command::Keepalive(slot);
-            self.actions.push_back(super::Action::Command { shard: lane.into(), command });
+            self.output.command(lane.into(), command);
             due = now + self.in_force.keepalive;
         }
-        self.timers.set(Reason::Keepalive(lane), due);
+        self.output.timers.set(Reason::Keepalive(lane), due);
     }
 }

@@ -60,7 +60,7 @@ impl Client {
         self.next_connection += 1;
         let (offer, is_login) = (self.make_offer(), purpose == Purpose::Move);
         self.attempt = Some(Attempt { connection, offer: offer.clone(), is_login, is_move: true });
-        self.actions.push_back(Action::Connect { connection, purpose, offer });
+        self.output.push(Action::Connect { connection, purpose, offer });
     }
 
     /// Whether `attempt`, which has failed, was a move from a connection that is still there: then

@@ -160,9 +160,9 @@ impl Client {
         let Some(search) = &mut self.path.search else { return };
         let (reject_after, packets) = (self.in_force.reject_after, self.liveness.packets());
         if self.epochs.current.as_ref().is_none_or(|epoch| now - epoch.began >= reject_after) {
-            self.timers.cancel(Reason::PathMtu);
+            self.output.timers.cancel(Reason::PathMtu);
         } else if search.is_resting() && packets == self.path.packets {
-            self.timers.set(Reason::PathMtu, now + IDLE_WAIT);
+            self.output.timers.set(Reason::PathMtu, now + IDLE_WAIT);
         } else {
             search.handle_timeout(now);
             let mut probes = Vec::new();
@@ -176,13 +176,13 @@ impl Client {
                 self.path.companion = Some(PATH_PROBE | companion.id);
             }
             match search.poll_timeout() {
-                Some(at) => self.timers.set(Reason::PathMtu, at),
-                None => self.timers.cancel(Reason::PathMtu),
+                Some(at) => self.output.timers.set(Reason::PathMtu, at),
+                None => self.output.timers.cancel(Reason::PathMtu),
             }
             let states = self.features & FEATURE_PATH_SIZE != 0;
             for probe in probes.into_iter().chain(companion) {
                 let command = self.path.probe(slot, probe, states);
-                self.actions.push_back(Action::Command { shard: 0, command });
+                self.output.command(0, command);
             }
         }
         self.tell_path_mtu();
@@ -207,12 +207,12 @@ impl Client {
             && self.path.limit.replace(size) != Some(size)
         {
             let slot = session.slot;
-            self.command_all(|_| Command::PathSize { slot, size });
+            self.output.command_all(|_| Command::PathSize { slot, size });
         }
         let Some(search) = &self.path.search else { return };
         let mtu = self.path.inner(search.size());
         if self.path.told.replace(mtu) != Some(mtu) {
-            self.actions.push_back(Action::PathMtu(mtu));
+            self.output.push(Action::PathMtu(mtu));
         }
     }
 }

@@ -42,7 +42,7 @@ impl Client {
         retry_after: Duration,
     ) {
         let Some(attempt) = self.take_attempt(now, connection) else { return };
-        self.actions.push_back(Action::Disconnect { connection, code: Code::Bye });
+        self.output.disconnect(connection, Code::Bye);
         if self.stays(&attempt, Some(code)) {
             return;
         }
@@ -75,7 +75,7 @@ impl Client {
     /// made tries again soon: keys that grew old meanwhile may last for seconds only.
     pub(super) fn back_in_reach(&mut self, now: Time) {
         let was_unanswered = self.unanswered_at.take().is_some();
-        if was_unanswered && self.timers.get(Reason::Reconnect).is_some() {
+        if was_unanswered && self.output.timers.get(Reason::Reconnect).is_some() {
             self.failures = 0;
             self.retry(now, Duration::ZERO);
         }
@@ -124,14 +124,14 @@ impl Client {
             None => self.connect(),
             Some(_) if self.over || self.attempt.is_some() => {}
             Some(earliest) => {
-                let due = self.timers.get(Reason::Reconnect);
-                self.timers.set(Reason::Reconnect, due.map_or(earliest, |due| due.min(earliest)));
+                let due = self.output.timers.get(Reason::Reconnect);
+                self.output.timers.set(Reason::Reconnect, due.map_or(earliest, |due| due.min(earliest)));
             }
         }
     }
 
     pub(super) fn connect_unless_pending(&mut self) {
-        if self.epochs.pending.is_none() && self.timers.get(Reason::Reconnect).is_none() {
+        if self.epochs.pending.is_none() && self.output.timers.get(Reason::Reconnect).is_none() {
             self.connect();
         }
     }
@@ -150,7 +150,7 @@ impl Client {
         if self.over || self.attempt.is_some() {
             return;
         }
-        self.timers.cancel(Reason::Reconnect);
+        self.output.timers.cancel(Reason::Reconnect);
         let connection = ConnectionId(self.next_connection);
         self.next_connection += 1;
         let purpose = self.session.as_ref().map_or(Purpose::Login, |session| Purpose::Attach {
@@ -160,7 +160,7 @@ impl Client {
         let offer = self.make_offer();
         let is_login = purpose == Purpose::Login;
         self.attempt = Some(Attempt { connection, offer: offer.clone(), is_login, is_move: false });
-        self.actions.push_back(Action::Connect { connection, purpose, offer });
+        self.output.push(Action::Connect { connection, purpose, offer });
     }
 
     pub(super) fn make_offer(&mut self) -> Offer {
@@ -209,7 +209,7 @@ impl Client {
         // The connection is that of the session that is over: nothing that still comes on it may
         // lead to another login.
         if let Some(connection) = self.connection.take() {
-            self.actions.push_back(Action::Disconnect { connection, code: Code::Bye });
+            self.output.disconnect(connection, Code::Bye);
         }
         let worked = self.last_login.is_none_or(|login| now.since(login) >= SETTLED);
         self.ended_early = if worked { 0 } else { self.ended_early.saturating_add(1) };
@@ -224,7 +224,7 @@ impl Client {
     /// Tries again after an answer: whatever happens meanwhile, it waits at least this long.
     fn retry_refused(&mut self, now: Time, at_least: Duration) {
         self.retry(now, at_least);
-        self.refused_until = self.timers.get(Reason::Reconnect);
+        self.refused_until = self.output.timers.get(Reason::Reconnect);
     }
 
     /// Tries again later: after a time that doubles, with jitter, but not before `at_least`. That
@@ -244,6 +244,6 @@ impl Client {
         if self.session.is_none() && doublings > 0 {
             wait = wait.max(LOGIN_SPACING);
         }
-        self.timers.set(Reason::Reconnect, now + wait);
+        self.output.timers.set(Reason::Reconnect, now + wait);
     }
 }

@@ -482,8 +482,8 @@ fn an_answer_in_the_epoch_before_does_not_confirm_the_new_one() {
     reply(&mut client);
     client.handle_timeout(millis(750));
     assert_eq!(probes(&mut client), []);
-    assert_eq!(client.timers.get(Reason::Probe), None);
-    assert_eq!(client.timers.get(Reason::Retire), Some(START + Duration::from_millis(10_250)));
+    assert_eq!(client.output.timers.get(Reason::Probe), None);
+    assert_eq!(client.output.timers.get(Reason::Retire), Some(START + Duration::from_millis(10_250)));
 }
 
 /// A client that sent one packet, of which nothing was heard in a second.
@@ -548,7 +548,7 @@ fn a_changed_network_is_doubted_soon_whatever_was_waited_for_before() {
     let mut now = millis(1_600);
     for _ in 0..8 {
         client.connect_failed(now, connection);
-        now = client.timers.get(Reason::Reconnect).expect("it tries again");
+        now = client.output.timers.get(Reason::Reconnect).expect("it tries again");
         client.handle_timeout(now);
         (connection, _) = connect(&mut client).expect("it tries again");
     }
@@ -604,7 +604,7 @@ fn an_answer_after_a_long_silence_ends_the_wait_for_a_connection_but_not_one_tha
         let mut now = millis(1_600);
         for _ in 0..8 {
             client.connect_failed(now, connection);
-            let at = client.timers.get(Reason::Reconnect).expect("it tries again");
+            let at = client.output.timers.get(Reason::Reconnect).expect("it tries again");
             while now < at {
                 now = (now + Duration::from_secs(1)).min(at);
                 client.handle_timeout(now);
@@ -616,7 +616,7 @@ fn an_answer_after_a_long_silence_ends_the_wait_for_a_connection_but_not_one_tha
         } else {
             client.connect_failed(now, connection);
         }
-        let waits_until = |client: &Client| client.timers.get(Reason::Reconnect).expect("it waits");
+        let waits_until = |client: &Client| client.output.timers.get(Reason::Reconnect).expect("it waits");
         let before = waits_until(&client);
         assert!(before > now + Duration::from_secs(10));
         let sent = Activity { last_tx: now, last_tx_packet: now, ..Activity::default() };
@@ -666,7 +666,7 @@ fn retry_times_after_a_refusal_are_spread() {
     let waits = (0..40).map(|seed| {
         let mut client = client_of(seed);
         client.refused(START, ConnectionId(0), Code::Busy, "", wait);
-        client.timers.get(Reason::Reconnect).expect("it tries again") - START
+        client.output.timers.get(Reason::Reconnect).expect("it tries again") - START
     });
     let waits: std::collections::BTreeSet<Duration> = waits.collect();
     let (first, last) = (*waits.first().expect("some"), *waits.last().expect("some"));

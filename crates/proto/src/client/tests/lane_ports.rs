@@ -1,5 +1,6 @@
 //! Lanes whose ports are of no use any more, at exact times.
 
+use super::super::lane_ports::LanePorts;
 use super::*;
 
 /// Probes of lane 1 between two times while packets come on lane 0 alone, and when lane 1 is opened
@@ -105,7 +106,7 @@ fn lanes_are_opened_again_when_the_gateway_grants_an_epoch_and_answers_on_none()
     // Answers come at the new ports.
     hear(&mut client, millis(2_500), 2);
     assert!(client.is_up());
-    assert_eq!(client.ports.open(millis(2_500), 0b11), (0, false), "not again at once");
+    assert_eq!(client.output.ports.open(millis(2_500), 0b11), (0, false), "not again at once");
 }
 
 #[test]
