@@ -2,10 +2,10 @@
 
 use core::net::SocketAddr;
 
-use super::Purpose;
+use crate::attach::Token;
 use crate::control::{Code, Message, Network, Offer, Renewal};
 use crate::plane::Command;
-use crate::session::ConnectionId;
+use crate::session::{ConnectionId, SessionId};
 
 /// A task for the owner; they are to be carried out in order.
 #[derive(Debug)]
@@ -49,8 +49,7 @@ pub enum Action {
         /// The message.
         message: Message,
     },
-    /// Close a connection, or abandon one that is being made. Nothing about it needs to be reported
-    /// any more.
+    /// Close a connection, or abandon one. Nothing about it needs to be reported any more.
     Disconnect {
         /// Which connection.
         connection: ConnectionId,
@@ -64,4 +63,35 @@ pub enum Action {
         /// The reason, for a person.
         text: String,
     },
+}
+
+/// The purpose of a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Send `Login` with the user's credentials, and a one-time code if the gateway requests one.
+    Login,
+    /// Send `Login` at another gateway than the connected one; without one, the connection fails.
+    Move,
+    /// Send `Attach` with this token.
+    Attach {
+        /// The session.
+        session: SessionId,
+        /// Its token.
+        token: Token,
+    },
+    /// Send it at another gateway than the connected one; without one, the connection fails.
+    Transfer {
+        /// The session.
+        session: SessionId,
+        /// Its token.
+        token: Token,
+    },
+}
+
+impl Purpose {
+    /// Whether it leads to another gateway than the one that is connected.
+    #[must_use]
+    pub fn leads_elsewhere(&self) -> bool {
+        matches!(self, Self::Move | Self::Transfer { .. })
+    }
 }

@@ -11,7 +11,7 @@
 use core::time::Duration;
 
 use super::path_mtu::PATH_PROBE;
-use super::{Action, Client};
+use super::{Action, Output, Terms};
 use crate::control::{FEATURE_BATCHES, FEATURE_PATH_SIZE};
 use crate::inband::{BATCH_LEN, BATCH_SIZE_MAX};
 use crate::plane::{AVOID_BATCHES, Command, Slot};
@@ -90,8 +90,7 @@ struct Way {
 }
 
 impl Way {
-    /// Adds a round in which `lost` of its datagrams were lost. Returns whether it is to do without
-    /// batches.
+    /// Adds a round with `lost` datagrams lost. Returns whether it is to do without batches.
     fn judge(&mut self, now: Time, lost: u32) -> bool {
         self.bad = if lost >= BAD && now >= self.cleared_until { self.bad + 1 } else { 0 };
         if self.bad < ROUNDS {
@@ -117,7 +116,8 @@ impl Batches {
         PATH_PROBE | BATCH_PROBE | u16::from(self.round) << 5 | (burst as u16) << 3
     }
 
-    fn replied(&mut self, id: u16) {
+    /// A probe of the test was answered.
+    pub(super) fn replied(&mut self, id: u16) {
         let burst = usize::from(id >> 3 & 3);
         if (id >> 5) as u8 == self.round
             && let Some(replies) = self.replies.get_mut(burst)
@@ -148,59 +148,48 @@ impl Batches {
             Verdict::Open
         }
     }
-}
 
-impl Client {
-    /// Takes the next step of the test if it is due.
-    pub(super) fn test_batches(&mut self, now: Time) {
+    /// Takes the next step if it is due. `packets` is the number of packets that the session has
+    /// carried, and `size` what a plaintext may have on this path.
+    pub(super) fn test(&mut self, now: Time, terms: &Terms, packets: u64, size: u16, output: &mut Output) {
         const NEEDED: u32 = FEATURE_BATCHES | FEATURE_PATH_SIZE;
-        let Some(slot) = self.session.as_ref().map(|session| session.slot) else { return };
-        let packets = self.liveness.packets();
-        let Some(size) = self.path.full_plaintext() else { return };
-        let idle = self.batches.sent.is_none() && packets == self.batches.packets;
-        if now < self.batches.due || idle || self.features & NEEDED != NEEDED || self.epochs.current.is_none()
-        {
+        let is_idle = self.sent.is_none() && packets == self.packets;
+        if now < self.due || is_idle || terms.features & NEEDED != NEEDED {
             return;
         }
-        self.batches.packets = packets;
-        let next = match self.batches.sent {
+        self.packets = packets;
+        let next = match self.sent {
             None => Burst::Down,
             Some(Burst::Down) => Burst::Up,
             Some(Burst::Up) => Burst::Singles,
-            Some(Burst::Singles) => return self.judge_batches(now, slot),
+            Some(Burst::Singles) => return report(self.judge(now), now, terms, output),
         };
-        self.batches.sent = Some(next);
-        self.batches.due = now + BURST_WAIT;
-        self.send_burst(slot, next, size.min(BATCH_SIZE_MAX));
+        self.sent = Some(next);
+        self.due = now + BURST_WAIT;
+        self.send_burst(terms.slot, next, size.min(BATCH_SIZE_MAX), output);
     }
 
-    fn send_burst(&mut self, slot: Slot, burst: Burst, size: u16) {
-        let id = self.batches.id(burst);
-        let mut push = |command| self.output.command(0, command);
+    fn send_burst(&self, slot: Slot, burst: Burst, size: u16, output: &mut Output) {
+        let id = self.id(burst);
         match burst {
-            Burst::Singles => {
-                (id..id + BATCH_LEN).for_each(|id| push(Command::PathProbe { slot, id, size, known: None }))
-            }
-            Burst::Up => push(Command::ProbeByBatch { slot, id, size }),
-            Burst::Down => push(Command::BatchProbe { slot, id, size }),
+            Burst::Singles => (id..id + BATCH_LEN)
+                .for_each(|id| output.command(0, Command::PathProbe { slot, id, size, known: None })),
+            Burst::Up => output.command(0, Command::ProbeByBatch { slot, id, size }),
+            Burst::Down => output.command(0, Command::BatchProbe { slot, id, size }),
         }
     }
+}
 
-    fn judge_batches(&mut self, now: Time, slot: Slot) {
-        let Verdict::Lost { up, down } = self.batches.judge(now) else { return };
-        if up && let Some(gateway) = self.path.gateway() {
-            self.output.push(Action::BatchesLost(gateway.remote));
-            let until = now + AVOID_BATCHES;
-            self.output.command(0, Command::AvoidBatches { slot, until });
-        }
-        if down {
-            (0..REPORTS).for_each(|_| self.output.command_all(|_| Command::BatchesLost(slot)));
-        }
+/// Tells the directions in which batches are lost to do without.
+fn report(verdict: Verdict, now: Time, terms: &Terms, output: &mut Output) {
+    let Verdict::Lost { up, down } = verdict else { return };
+    let slot = terms.slot;
+    if up {
+        output.push(Action::BatchesLost(terms.gateway.remote));
+        output.command(0, Command::AvoidBatches { slot, until: now + AVOID_BATCHES });
     }
-
-    /// A probe of the test was answered.
-    pub(super) fn batch_answered(&mut self, id: u16) {
-        self.batches.replied(id);
+    if down {
+        (0..REPORTS).for_each(|_| output.command_all(|_| Command::BatchesLost(slot)));
     }
 }
 

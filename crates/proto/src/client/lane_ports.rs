@@ -3,12 +3,10 @@
 //! another way (PROTOCOL §11.1).
 //!
 //! INVARIANT: a lane is opened again only while the gateway answers otherwise, since an outage says
-//! nothing of ports; each time later than the time before. No timer is its own: lanes are tried
-//! when packets flow.
+//! nothing of ports; each time later than before. It has no timer: lanes are tried as packets flow.
 
 use core::time::Duration;
 
-use super::Client;
 use crate::time::Time;
 
 /// A flow that ends sooner than this after it was opened was not helped by that.
@@ -46,8 +44,7 @@ impl LanePorts {
         self.0.len()
     }
 
-    /// Those of `lanes` that are due, which count as opened now, and whether one of them was opened
-    /// too often.
+    /// Those of `lanes` that are due, and count as opened now; whether one was opened too often.
     pub(super) fn open(&mut self, now: Time, lanes: u16) -> (u16, bool) {
         let (mut due, mut too_often) = (0, false);
         for (lane, opened) in self.0.iter_mut().enumerate() {
@@ -65,27 +62,5 @@ impl LanePorts {
 
     pub(super) fn is_any_opened_since(&self, at: Time) -> bool {
         self.0.iter().any(|opened| opened.last.is_some_and(|last| last >= at))
-    }
-}
-
-impl Client {
-    /// Opens those of `lanes` again on which nothing has come for a while.
-    pub(super) fn reopen(&mut self, now: Time, lanes: u16) {
-        let silent = self.liveness.silent_lanes(now, self.in_force.silence);
-        self.output.reopen(now, lanes & silent);
-    }
-
-    /// The gateway has granted an epoch, and answers on none of its lanes.
-    pub(super) fn check_blocked(&mut self) {
-        if let Some(pending) = &self.epochs.pending {
-            self.output.check_blocked(pending.began);
-        }
-    }
-
-    /// Makes a connection at once, for the session to go another way.
-    pub fn change_way(&mut self, now: Time) {
-        self.abandon_attach();
-        self.erase_pending();
-        self.attach(now);
     }
 }

@@ -2,15 +2,14 @@
 //! of network; keepalives (PROTOCOL §5.1, §9, §11).
 //!
 //! A probe's number names its round of probing and its lane, so that answers need no table: the low
-//! four bits are the lane, the next eleven count. Numbers with the top bit belong to the search for
-//! the path's MTU.
+//! four bits are the lane, the next eleven count. Those with the top bit search for the path's MTU.
 
 use core::time::Duration;
 
-use super::epoch::Epoch;
 use super::path_mtu::PATH_PROBE;
-use super::{Client, Reason};
-use crate::plane::{Activity, Command};
+use super::{Finding, Output, Reason, Terms};
+use crate::plane::{Activity, Command, Slot};
+use crate::session::Timers;
 use crate::time::Time;
 use crate::wire::MAX_CLIENT_LANES;
 
@@ -44,7 +43,7 @@ const _: () = assert!(MAX_CLIENT_LANES <= 16, "a lane fits into four bits");
 
 /// The purpose of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Cause {
+pub(super) enum Cause {
     /// To confirm a new epoch, on every lane.
     Epoch,
     /// Nothing came back for a while.
@@ -72,6 +71,20 @@ struct Probing {
     reopen_after: u32,
 }
 
+impl Probing {
+    /// The time for an answer to the next round.
+    fn wait(&self, timers: &Timers) -> Duration {
+        match (self.cause, self.rounds) {
+            (Cause::Epoch, round) if (round as usize) < FIRST_WAITS.len() => FIRST_WAITS[round as usize],
+            (Cause::Roaming, 0) => DOUBT_AFTER_MOVE.min(timers.roam_within),
+            (Cause::Roaming, 1) => timers.roam_within,
+            (Cause::Silence | Cause::Lanes, 0) => DOUBT.min(timers.probe_interval),
+            (_, round) if round < PATIENT_ROUNDS => timers.probe_interval,
+            _ => timers.probe_interval * PATIENT_ROUNDS,
+        }
+    }
+}
+
 /// When a lane was probed because nothing came on it while others received.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
@@ -91,7 +104,7 @@ pub(super) struct Liveness {
     silent_since: Option<Time>,
     last_rx: Time,
     /// Whether probes were not answered, and nothing else came since.
-    in_doubt: bool,
+    pub(super) in_doubt: bool,
 }
 
 impl Liveness {
@@ -123,13 +136,17 @@ impl Liveness {
         total.tx_packets + total.rx_packets
     }
 
+    pub(super) fn last_tx(&self, lane: u8) -> Time {
+        self.lanes[usize::from(lane)].last_tx
+    }
+
     /// Whether anything of the gateway's came after `at`, as far as reported.
     pub(super) fn is_heard_since(&self, at: Time) -> bool {
         self.total().last_rx > at
     }
 
-    /// Returns the time for which packets have been sent and nothing has come back.
-    fn silence(&mut self, now: Time) -> Duration {
+    /// Whether packets went out for `time` and nothing came back, which is not asked about yet.
+    pub(super) fn is_silent(&mut self, now: Time, time: Duration) -> bool {
         let total = self.total();
         if total.last_rx > self.last_rx {
             self.last_rx = total.last_rx;
@@ -139,12 +156,13 @@ impl Liveness {
         if total.last_tx_packet > total.last_rx {
             self.silent_since.get_or_insert(total.last_tx_packet);
         }
-        self.silent_since.map_or(Duration::ZERO, |since| now - since)
+        // Probes for one lane go on while others answer, without end if nothing passes there.
+        let is_asked = self.probing.as_ref().is_some_and(|probing| !probing.answered);
+        self.silent_since.map_or(Duration::ZERO, |since| now - since) >= time && !is_asked
     }
 
     /// The next lane on which nothing has come for `at_first` while others received packets, for
-    /// longer if it was probed since; and whether that went unanswered. It counts as probed from
-    /// now on.
+    /// longer if it was probed since; and whether that went unanswered. It counts as probed now.
     fn quiet_lane(&mut self, now: Time, at_first: Duration) -> Option<(usize, bool)> {
         if now - self.total().last_rx_packet >= at_first {
             return None;
@@ -170,15 +188,33 @@ impl Liveness {
     }
 
     /// The lanes on which nothing has come for `time`, as far as reported.
-    pub(super) fn silent_lanes(&self, now: Time, time: Duration) -> u16 {
+    fn silent_lanes(&self, now: Time, time: Duration) -> u16 {
         let lanes = self.lanes.iter().enumerate();
         let silent = lanes.filter(|(_, lane)| now - lane.last_rx >= time);
         silent.fold(0, |silent, (lane, _)| silent | 1 << lane)
     }
 
-    fn begin(&mut self, cause: Cause) {
+    pub(super) fn is_probing(&self) -> bool {
+        self.probing.is_some()
+    }
+
+    /// There are no keys to probe with any more.
+    pub(super) fn stop(&mut self) {
+        self.probing = None;
+    }
+
+    /// Probes all lanes, from now on until they answer.
+    pub(super) fn begin(&mut self, now: Time, cause: Cause, terms: &Terms, output: &mut Output) {
+        let mut reopen_after = REOPEN_AFTER_SILENCE;
+        if cause == Cause::Epoch {
+            self.silent_since = None;
+            if !core::mem::take(&mut self.in_doubt) {
+                reopen_after = REOPEN_AFTER;
+            }
+        }
         let all = ((1u32 << self.lanes.len()) - 1) as u16;
-        self.begin_on(all, cause, REOPEN_AFTER_SILENCE);
+        self.begin_on(all, cause, reopen_after);
+        self.send_round(now, terms, output);
     }
 
     fn begin_on(&mut self, waiting: u16, cause: Cause, reopen_after: u32) {
@@ -187,189 +223,89 @@ impl Liveness {
         let answered = cause == Cause::Lanes;
         self.probing = Some(Probing { cause, serial, waiting, answered, rounds: 0, reopen_after });
     }
-}
-
-impl Client {
-    /// Whether the gateway has left probes unanswered: it may be down, or at another address by
-    /// now.
-    #[must_use]
-    pub fn is_in_doubt(&self) -> bool {
-        self.liveness.in_doubt
-    }
-
-    /// A new epoch is to be confirmed.
-    pub(super) fn probe_epoch(&mut self, now: Time) {
-        let was_in_doubt = core::mem::take(&mut self.liveness.in_doubt);
-        self.liveness.silent_since = None;
-        self.liveness.begin(Cause::Epoch);
-        if let (false, Some(probing)) = (was_in_doubt, &mut self.liveness.probing) {
-            probing.reopen_after = REOPEN_AFTER;
-        }
-        self.probe_again(now);
-    }
-
-    /// The way to the gateway may have changed.
-    pub(super) fn probe_roaming(&mut self, now: Time) {
-        self.liveness.begin(Cause::Roaming);
-        self.probe_again(now);
-    }
-
-    pub(super) fn check_silence(&mut self, now: Time) {
-        let silence = self.liveness.silence(now);
-        // Probes for one lane go on while others answer, without end if nothing passes there.
-        let is_asked = self.liveness.probing.as_ref().is_some_and(|probing| !probing.answered);
-        if silence >= self.in_force.silence && !is_asked && self.epochs.is_alive() {
-            self.liveness.begin(Cause::Silence);
-            self.probe_again(now);
-        }
-    }
-
-    /// Packets have flowed, and none does any more. Asks once whether the way is still open: a peer
-    /// that waits for what is lost on its way here sends nothing.
-    pub fn check_way(&mut self, now: Time) {
-        if self.liveness.probing.is_none() && self.epochs.is_alive() {
-            self.liveness.begin(Cause::Rest);
-            self.probe_again(now);
-        }
-    }
 
     /// Probes lanes on which nothing comes while others receive: an address translator may have
-    /// forgotten them.
-    pub(super) fn check_quiet_lanes(&mut self, now: Time) {
-        if self.liveness.probing.is_some() || !self.epochs.is_alive() {
+    /// forgotten them. Those that were asked before and did not answer are probed in rounds.
+    pub(super) fn check_quiet_lanes(&mut self, now: Time, terms: &Terms, output: &mut Output) {
+        if self.is_probing() {
             return;
         }
-        let Some(slot) = self.session.as_ref().map(|session| session.slot) else { return };
         let mut unanswered = 0;
-        while let Some((lane, is_unanswered)) = self.liveness.quiet_lane(now, self.in_force.silence) {
+        while let Some((lane, is_unanswered)) = self.quiet_lane(now, terms.timers.silence) {
             if is_unanswered {
                 unanswered |= 1 << lane;
                 continue;
             }
             // The answer is not awaited: it only counts as received traffic.
-            let id = self.liveness.serial() << 4 | lane as u16;
-            let command = Command::Probe { slot, id, size: PROBE_LEN };
-            self.output.command(lane, command);
+            let serial = self.serial();
+            output.command(lane, probe(terms.slot, serial, lane));
         }
         if unanswered != 0 {
-            self.liveness.begin_on(unanswered, Cause::Lanes, REOPEN_AFTER_SILENCE);
-            self.probe_again(now);
+            self.begin_on(unanswered, Cause::Lanes, REOPEN_AFTER_SILENCE);
+            self.send_round(now, terms, output);
         }
     }
 
-    /// An answer came. While an epoch is to be confirmed, one that came in the epoch before does
-    /// not count.
-    pub(super) fn answered(&mut self, now: Time, id: u16) {
-        let confirming = self.epochs.pending.is_some();
-        let Some(probing) = &mut self.liveness.probing else { return };
+    /// An answer came; whether it is the first. While an epoch is to be confirmed, one that came in
+    /// the epoch before does not count.
+    pub(super) fn answered(&mut self, id: u16, confirming: bool, output: &mut Output) -> bool {
+        let Some(probing) = &mut self.probing else { return false };
         if probing.serial != id >> 4 || (confirming && probing.cause == Cause::Epoch) {
-            return;
+            return false;
         }
         let is_first = !probing.answered;
         probing.answered = true;
-        self.liveness.in_doubt = false;
+        self.in_doubt = false;
         probing.waiting &= !(1 << (id & 0xF));
         if probing.waiting == 0 {
-            self.liveness.probing = None;
-            self.output.timers.cancel(Reason::Probe);
+            self.probing = None;
+            output.timers.cancel(Reason::Probe);
         }
-        if is_first {
-            self.back_in_reach(now);
-        }
+        is_first
     }
 
     /// Sends the next round of probes, or takes the silence for an answer.
-    pub(super) fn probe_again(&mut self, now: Time) {
-        let timers = self.in_force;
-        let alive = self.epochs.is_alive();
-        let Some(probing) = self.liveness.probing.as_mut().filter(|_| alive) else {
-            self.liveness.probing = None;
-            return;
-        };
-        let limit = if probing.cause == Cause::Roaming { ROUNDS_AFTER_MOVE } else { timers.probe_limit };
-        if probing.rounds >= limit && !probing.answered {
-            self.liveness.probing = None;
-            self.unanswered(now);
-            return;
+    pub(super) fn next_round(&mut self, now: Time, terms: &Terms, output: &mut Output) -> Option<Finding> {
+        let Probing { cause, answered, rounds, .. } = *self.probing.as_ref()?;
+        let has_moved = cause == Cause::Roaming;
+        let limit = if has_moved { ROUNDS_AFTER_MOVE } else { terms.timers.probe_limit };
+        if rounds >= limit && !answered {
+            self.probing = None;
+            self.silent_since = None;
+            self.in_doubt = true;
+            return Some(Finding::Unanswered);
         }
-        let wait = match (probing.cause, probing.rounds) {
-            (Cause::Epoch, round) if (round as usize) < FIRST_WAITS.len() => FIRST_WAITS[round as usize],
-            (Cause::Roaming, 0) => DOUBT_AFTER_MOVE.min(timers.roam_within),
-            (Cause::Roaming, 1) => timers.roam_within,
-            (Cause::Silence | Cause::Lanes, 0) => DOUBT.min(timers.probe_interval),
-            (_, round) if round < PATIENT_ROUNDS => timers.probe_interval,
-            _ => timers.probe_interval * PATIENT_ROUNDS,
-        };
+        self.send_round(now, terms, output);
+        let becomes_doubtful = rounds == 1 && !answered && cause != Cause::Epoch;
+        self.in_doubt |= becomes_doubtful;
+        becomes_doubtful.then_some(Finding::InDoubt { has_moved })
+    }
+
+    fn send_round(&mut self, now: Time, terms: &Terms, output: &mut Output) {
+        let Some(probing) = &mut self.probing else { return };
+        let wait = probing.wait(&terms.timers);
         probing.rounds += 1;
-        let in_doubt = probing.cause != Cause::Epoch && probing.rounds == 2 && !probing.answered;
-        let has_moved = probing.cause == Cause::Roaming;
-        let (serial, waiting) = (probing.serial, probing.waiting);
+        let Probing { cause, serial, waiting, answered, rounds, reopen_after } = *probing;
         // A gateway that has granted an epoch is there, too.
-        let is_there = probing.answered || probing.cause == Cause::Epoch;
-        let reopens = is_there && probing.rounds > probing.reopen_after;
-        if probing.cause == Cause::Lanes && reopens {
+        let is_there = answered || cause == Cause::Epoch;
+        let reopens = is_there && rounds > reopen_after;
+        if cause == Cause::Lanes && reopens {
             // Answers at the other ports count as received traffic.
-            self.liveness.probing = None;
-            self.output.timers.cancel(Reason::Probe);
+            self.probing = None;
+            output.timers.cancel(Reason::Probe);
         } else {
-            self.output.timers.set(Reason::Probe, now + wait);
+            output.timers.set(Reason::Probe, now + wait);
         }
-        let Some(slot) = self.session.as_ref().map(|session| session.slot) else { return };
         if reopens {
-            self.reopen(now, waiting);
+            output.reopen(now, waiting & self.silent_lanes(now, terms.timers.silence));
         }
-        for lane in (0..self.config.lanes).filter(|lane| waiting & (1 << lane) != 0) {
-            let command = Command::Probe { slot, id: serial << 4 | lane as u16, size: PROBE_LEN };
-            self.output.command(lane, command);
-        }
-        if in_doubt {
-            self.liveness.in_doubt = true;
-            if has_moved && self.epochs.pending.is_none() {
-                // A wait that began in the network before means nothing in this one.
-                self.hasten(now);
-            } else {
-                self.connect_unless_pending();
-            }
+        for lane in (0..self.lanes.len()).filter(|lane| waiting & (1 << lane) != 0) {
+            output.command(lane, probe(terms.slot, serial, lane));
         }
     }
+}
 
-    /// The gateway does not answer: a new connection finds out whether it is there at all. Not at
-    /// once if the last epoch came to nothing too.
-    fn unanswered(&mut self, now: Time) {
-        self.liveness.silent_since = None;
-        self.liveness.in_doubt = true;
-        self.path.may_be_another();
-        if self.epochs.pending.is_some() {
-            self.check_blocked();
-            self.epochs.is_at_rest = false;
-            self.erase_pending();
-            self.retry(now, Duration::ZERO);
-        } else {
-            self.attach(now);
-        }
-    }
-
-    pub(super) fn schedule_keepalives(&mut self, now: Time) {
-        for lane in 0..self.config.lanes {
-            self.output.timers.set(Reason::Keepalive(lane as u8), now + self.in_force.keepalive);
-        }
-    }
-
-    /// Keeps the bindings of address translators on the way alive, while there are keys.
-    pub(super) fn keep_alive(&mut self, now: Time, lane: u8) {
-        let Some(slot) = self.session.as_ref().map(|session| session.slot) else { return };
-        // Keys that are too old for packets would be renewed for this one, by a client at rest.
-        let is_too_old = |epoch: &Epoch| now - epoch.began >= self.in_force.reject_after;
-        if self.epochs.newest().is_none_or(is_too_old) {
-            return;
-        }
-        let last_tx = self.liveness.lanes[usize::from(lane)].last_tx;
-        let mut due = last_tx + self.in_force.keepalive;
-        if due <= now {
-            let command = Command::Keepalive(slot);
-            self.output.command(lane.into(), command);
-            due = now + self.in_force.keepalive;
-        }
-        self.output.timers.set(Reason::Keepalive(lane), due);
-    }
+/// The order to probe a lane.
+fn probe(slot: Slot, serial: u16, lane: usize) -> Command {
+    Command::Probe { slot, id: serial << 4 | lane as u16, size: PROBE_LEN }
 }

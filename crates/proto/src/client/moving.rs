@@ -6,10 +6,7 @@
 
 use core::time::Duration;
 
-use super::reconnect::Attempt;
-use super::{Action, Client, Purpose};
 use crate::control::{Code, Drain};
-use crate::session::ConnectionId;
 use crate::time::Time;
 
 /// Gateways that are tried after one notice. The next notice comes soon.
@@ -31,57 +28,40 @@ pub(super) struct Notices {
     is_unwelcome: bool,
 }
 
-impl Client {
-    /// The gateway asks its clients to leave.
-    pub(super) fn leave(&mut self, now: Time, notice: Drain) {
-        let notices = &mut self.notices;
-        if notices.followed.is_none_or(|followed| now.since(followed) >= SPACING) {
-            notices.followed = Some(now);
-            notices.tries_left = TRIES;
-            notices.with_session = notice.is_shared;
-            self.go_elsewhere();
+impl Notices {
+    /// The gateway asks its clients to leave. Returns whether that is followed.
+    pub(super) fn follow(&mut self, now: Time, notice: &Drain) -> bool {
+        let is_due = self.followed.is_none_or(|followed| now.since(followed) >= SPACING);
+        if is_due {
+            self.followed = Some(now);
+            self.tries_left = TRIES;
+            self.with_session = notice.is_shared;
         }
+        is_due
     }
 
-    fn go_elsewhere(&mut self) {
-        let Notices { tries_left, with_session, is_unwelcome, .. } = self.notices;
-        let may_go = tries_left > 0 && (with_session || !is_unwelcome);
-        if self.over || self.attempt.is_some() || !self.is_up() || !may_go {
-            return;
-        }
-        self.notices.tries_left -= 1;
-        let purpose = match &self.session {
-            Some(session) if with_session => {
-                Purpose::Transfer { session: session.id, token: session.token.clone() }
-            }
-            _ => Purpose::Move,
-        };
-        let connection = ConnectionId(self.next_connection);
-        self.next_connection += 1;
-        let (offer, is_login) = (self.make_offer(), purpose == Purpose::Move);
-        self.attempt = Some(Attempt { connection, offer: offer.clone(), is_login, is_move: true });
-        self.output.push(Action::Connect { connection, purpose, offer });
+    /// Takes one of the tries that are left; whether it is one with the session.
+    pub(super) fn take_try(&mut self) -> Option<bool> {
+        let may_go = self.tries_left > 0 && (self.with_session || !self.is_unwelcome);
+        self.tries_left -= u8::from(may_go);
+        may_go.then_some(self.with_session)
     }
 
-    /// Whether `attempt`, which has failed, was a move from a connection that is still there: then
-    /// nothing is lost. `code` is the refusal, if there was one.
-    pub(super) fn stays(&mut self, attempt: &Attempt, code: Option<Code>) -> bool {
-        if !attempt.is_move || self.connection.is_none() {
-            return false;
-        }
+    /// A try has failed, by `code` if it was refused. Returns whether to try the next one at once.
+    pub(super) fn failed(&mut self, is_login: bool, code: Option<Code>) -> bool {
         match code {
             // It was another address of this gateway, or the next one is to stop, too.
-            Some(Code::Drain) => self.go_elsewhere(),
+            Some(Code::Drain) => return true,
             // The others do not know the session, or not its newest token.
-            Some(Code::Token | Code::Lifetime) if !attempt.is_login => {
-                self.notices.with_session = false;
-                self.go_elsewhere();
+            Some(Code::Token | Code::Lifetime) if !is_login => {
+                self.with_session = false;
+                return true;
             }
             None | Some(Code::Busy | Code::TooMany | Code::NoAddress | Code::Internal | Code::Throttled) => {}
             // Wrong credentials are never tried twice.
-            Some(_) if attempt.is_login => self.notices.is_unwelcome = true,
+            Some(_) if is_login => self.is_unwelcome = true,
             Some(_) => {}
         }
-        true
+        false
     }
 }

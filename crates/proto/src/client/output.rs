@@ -1,18 +1,38 @@
 //! The core's orders to its owner, and its timers.
 //!
-//! INVARIANT: the owner gets no network twice in a row, and opens a lane again no sooner than
-//! [`LanePorts`] permits.
+//! INVARIANT: the owner gets no network twice in a row, nor opens a lane again too soon.
 
 use std::collections::VecDeque;
 
+use super::Action;
 use super::epoch::Epoch;
 use super::lane_ports::LanePorts;
-use super::{Action, Reason};
 use crate::control::{Code, Network};
 use crate::plane::{Command, Slot};
 use crate::session::ConnectionId;
 use crate::time::Time;
 use crate::timer::TimerQueue;
+
+/// The reason of a timer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Reason {
+    /// A connection is to be tried again.
+    Reconnect,
+    /// The epoch is old enough to be replaced, if it was used.
+    Rekey,
+    /// The current epoch has ceased to seal, and is to be erased.
+    Expire,
+    /// Nothing was received in a new epoch.
+    Unconfirmed,
+    /// An old epoch's keys are to be erased.
+    Retire,
+    /// Probes were not answered yet.
+    Probe,
+    /// A probe of the path's MTU was not answered yet, or another is due.
+    PathMtu,
+    /// A lane may have been silent for long.
+    Keepalive(u8),
+}
 
 /// What the core leaves after an input.
 pub(super) struct Output {

@@ -1,11 +1,14 @@
 //! Behaviour that the simulation does not show: answers that do not fit, waits, and the exact times
 //! of probes.
 
-use vpnd_crypto::{Backend, EpochSecret, Suite};
+use vpnd_crypto::{Backend, Suite};
 
+use super::epoch::{Epoch, Epochs};
+use super::path_mtu::PATH_PROBE;
 use super::*;
-use crate::control::{Close, Drain, Established, List, Text, TimersMs, Update};
-use crate::plane::Endpoint;
+use crate::attach::Token;
+use crate::control::{Close, Drain, List, Network, Text, TimersMs, Update};
+use crate::session::{LocalSuite, Timers};
 use crate::wire::Index;
 
 mod lane_ports;
@@ -67,8 +70,12 @@ fn grant(client: &mut Client, now: Time, connection: ConnectionId, answer: &Esta
     client.established(now, connection, answer, EpochSecret::new([1; 32]), gateway);
 }
 
+fn epochs(client: &Client) -> &Epochs {
+    &client.session.as_ref().unwrap().epochs
+}
+
 fn hear(client: &mut Client, now: Time, epoch: u32) {
-    let slot = client.session.as_ref().unwrap().slot;
+    let slot = client.session.as_ref().unwrap().terms.slot;
     let endpoint = Endpoint { remote: "192.0.2.1:1".parse().unwrap(), local: None };
     client.handle_event(now, Event::Heard { slot, epoch, lane: 0, endpoint });
 }
@@ -80,7 +87,7 @@ fn up() -> (Client, ConnectionId) {
     assert_eq!(purpose, Purpose::Login);
     grant(&mut client, START, connection, &answer(1));
     hear(&mut client, START, 1);
-    let slot = client.session.as_ref().unwrap().slot;
+    let slot = client.session.as_ref().unwrap().terms.slot;
     for (_, id) in all_probes(&mut client) {
         client.handle_event(START, Event::ProbeReply { slot, lane: 0, id, size: 4 });
     }
@@ -150,7 +157,7 @@ fn an_attach_continues_its_session_in_order() {
         assert_eq!(purpose, wanted);
         grant(&mut client, START, connection, &bad);
         assert!(matches!(actions(&mut client)[..], [Action::Disconnect { code: Code::BadRequest, .. }]));
-        assert_eq!(client.epochs.current.as_ref().map(|epoch| epoch.number), Some(1), "ours is still good");
+        assert_eq!(epochs(&client).current.as_ref().map(|epoch| epoch.number), Some(1), "ours is still good");
     }
 }
 
@@ -175,7 +182,7 @@ fn the_codes_that_waiting_does_not_cure_end_a_client_and_no_others() {
         assert_eq!(ended, published.contains(&code), "{code:?} in a refusal");
 
         let (mut client, connection) = (self::client(), ConnectionId(0));
-        client.connection = Some(connection);
+        client.connections.current = Some(connection);
         client.handle_message(START, connection, Message::Close(Close { code, text: Text::default() }));
         let ended = actions(&mut client).iter().any(|action| matches!(action, Action::GiveUp { .. }));
         let expected = published.contains(&code) && code != Code::BadRequest;
@@ -469,7 +476,7 @@ fn an_answer_in_the_epoch_before_does_not_confirm_the_new_one() {
     let (connection, _) = connect(&mut client).unwrap();
     grant(&mut client, START, connection, &answer(2));
     let sent = probes(&mut client);
-    let slot = client.session.as_ref().unwrap().slot;
+    let slot = client.session.as_ref().unwrap().terms.slot;
     let reply = |client: &mut Client| {
         for (_, id) in &sent {
             client.handle_event(START, Event::ProbeReply { slot, lane: 0, id: *id, size: 4 });
@@ -524,7 +531,7 @@ fn a_lane_that_never_answers_hides_no_silence() {
     let (connection, _) = connect(&mut client).unwrap();
     grant(&mut client, START, connection, &answer(1));
     hear(&mut client, START, 1);
-    let slot = client.session.as_ref().unwrap().slot;
+    let slot = client.session.as_ref().unwrap().terms.slot;
     let asked = all_probes(&mut client);
     for (_, id) in asked.into_iter().filter(|(lane, id)| *lane == 0 || id & PATH_PROBE != 0) {
         client.handle_event(START, Event::ProbeReply { slot, lane: 0, id, size: 4 });
@@ -577,7 +584,7 @@ fn a_gateway_is_in_doubt_from_the_second_round_of_probes_until_it_is_heard() {
     client.handle_timeout(millis(2_250));
     assert!(client.is_in_doubt());
     let &(_, id) = asked.last().expect("two probes");
-    let slot = client.session.as_ref().expect("it is up").slot;
+    let slot = client.session.as_ref().expect("it is up").terms.slot;
     client.handle_event(millis(2_300), Event::ProbeReply { slot, lane: 0, id, size: 4 });
     assert!(!client.is_in_doubt());
 }
@@ -587,7 +594,7 @@ fn an_answer_to_the_first_probe_after_silence_makes_an_attach_needless() {
     let mut client = silent();
     let asked = probes(&mut client);
     let &(_, id) = asked.first().expect("two probes");
-    let slot = client.session.as_ref().expect("it is up").slot;
+    let slot = client.session.as_ref().expect("it is up").terms.slot;
     client.handle_event(millis(1150), Event::ProbeReply { slot, lane: 0, id, size: 4 });
     for at in [1600, 2600, 3600, 9600] {
         client.handle_timeout(millis(at));
@@ -624,7 +631,7 @@ fn an_answer_after_a_long_silence_ends_the_wait_for_a_connection_but_not_one_tha
         client.handle_activity(now + Duration::from_secs(1), 0, Activity::default());
         let asked = probes(&mut client);
         let &(_, id) = asked.first().expect("a packet was sent into the silence");
-        let slot = client.session.as_ref().expect("it is up").slot;
+        let slot = client.session.as_ref().expect("it is up").terms.slot;
         now = now + Duration::from_millis(1_100);
         client.handle_event(now, Event::ProbeReply { slot, lane: 0, id, size: 4 });
         if ordered {
@@ -643,7 +650,7 @@ fn a_gateway_that_is_heard_after_a_failed_attempt_is_within_reach() {
         |client, now| {
             // The state after a suspend in which the attempt's time ran out.
             client.resumed(now);
-            let slot = client.session.as_ref().expect("it is up").slot;
+            let slot = client.session.as_ref().expect("it is up").terms.slot;
             let &(_, id) = probes(client).first().expect("it looks for the gateway");
             client.handle_event(now, Event::ProbeReply { slot, lane: 0, id, size: 4 });
         },
@@ -704,7 +711,7 @@ fn keys_that_no_packet_may_use_any_more_are_not_kept_alive() {
     client.handle_timeout(millis(155_000));
     assert_eq!(kept(&mut client), [0, 1]);
     client.handle_timeout(millis(180_000));
-    assert_eq!((kept(&mut client), client.epochs.is_alive()), (vec![], true), "they only open");
+    assert_eq!((kept(&mut client), epochs(&client).is_alive()), (vec![], true), "they only open");
 }
 
 /// A packet comes on a lane; the lanes that are probed then.
@@ -738,22 +745,22 @@ fn an_idle_epoch_is_replaced_as_soon_as_it_is_used() {
 fn keys_are_erased_some_time_after_they_ceased_to_seal() {
     let (mut client, _) = up();
     client.handle_timeout(millis(189_999));
-    assert!(client.epochs.is_alive());
+    assert!(epochs(&client).is_alive());
     actions(&mut client);
     client.handle_timeout(millis(190_000));
     let retired = actions(&mut client);
     let retired =
         retired.iter().filter(|a| matches!(a, Action::Command { command: Command::Retire { .. }, .. }));
     assert_eq!(retired.count(), 2);
-    assert!(!client.epochs.is_alive());
+    assert!(!epochs(&client).is_alive());
 }
 
 #[test]
 fn a_session_whose_keys_ended_because_it_was_idle_is_up_until_an_attach_fails() {
     let (mut client, _) = up();
     client.handle_timeout(millis(190_000));
-    assert!(!client.epochs.is_alive() && client.is_up() && client.is_within_reach());
-    let slot = client.session.as_ref().unwrap().slot;
+    assert!(!epochs(&client).is_alive() && client.is_up() && client.is_within_reach());
+    let slot = client.session.as_ref().unwrap().terms.slot;
     client.handle_event(millis(200_000), Event::EpochWanted { slot });
     let (connection, _) = connect(&mut client).unwrap();
     assert!(client.is_up(), "the next packet makes others");
@@ -784,20 +791,27 @@ fn news_of_other_connections_and_sessions_are_ignored() {
     assert!(client.is_up());
     grant(&mut client, START, stranger, &answer(7));
     assert!(matches!(actions(&mut client)[..], [Action::Disconnect { connection: ConnectionId(99), .. }]));
-    assert_eq!(client.connection, Some(connection));
+    assert_eq!(client.connections.current, Some(connection));
 }
 
 #[test]
 fn offers_name_indexes_that_are_free_and_steer_to_their_lanes() {
-    let mut client = client();
+    let (mut client, _) = up();
     for _ in 0..50 {
-        let offer = client.make_offer();
+        client.connector().connect();
+        let offer = actions(&mut client).into_iter().find_map(|action| match action {
+            Action::Connect { offer, .. } => Some(offer),
+            _ => None,
+        });
+        let offer = offer.unwrap();
+        client.abandon_attach();
+        let epochs = &mut client.session.as_mut().unwrap().epochs;
         for (lane, index) in offer.indexes.iter().enumerate() {
             assert_eq!(Index(*index).shard(2), lane);
-            assert!(!client.epochs.uses(Index(*index)));
+            assert!(!epochs.uses(Index(*index)));
         }
         let indexes = offer.indexes.iter().copied().map(Index).collect();
-        client.epochs.current = Some(epoch::Epoch { number: 1, indexes, began: START, packets_before: 0 });
+        epochs.current = Some(Epoch { number: 1, indexes, began: START, packets_before: 0 });
     }
 }
 

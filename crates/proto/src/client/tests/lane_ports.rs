@@ -129,7 +129,7 @@ fn the_end_of_traffic_is_asked_about_once() {
     assert_eq!(asked.len(), 2, "each lane");
     client.check_way(millis(1_000));
     assert_eq!(probes(&mut client), []);
-    let slot = client.session.as_ref().unwrap().slot;
+    let slot = client.session.as_ref().unwrap().terms.slot;
     for (_, id) in asked {
         client.handle_event(millis(1_010), Event::ProbeReply { slot, lane: 0, id, size: 4 });
     }

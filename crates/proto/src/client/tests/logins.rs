@@ -20,7 +20,7 @@ enum Gateway {
 
 impl Gateway {
     fn act(self, now: Time, client: &mut Client) {
-        let Some(connection) = client.connection else { return };
+        let Some(connection) = client.connections.current else { return };
         let close = || Message::Close(Close { code: Code::Token, text: Text::default() });
         match self {
             Self::SendsOn | Self::Drains => {

@@ -115,7 +115,7 @@ fn a_session_that_gateways_share_moves_with_its_keys_in_force() {
     client.handle_message(START, old, notice(true));
     let connection = transfers(&mut client);
     assert!(client.is_up(), "as before");
-    let epoch = client.epochs.newest().unwrap().number;
+    let epoch = epochs(&client).newest().unwrap().number;
     grant(&mut client, START, connection, &answer(epoch + 1));
     let done = actions(&mut client);
     let is_old = |at: &ConnectionId| *at == old;
@@ -127,7 +127,7 @@ fn a_session_that_gateways_share_moves_with_its_keys_in_force() {
     assert!(!done.iter().any(opened), "it is the same session: {done:?}");
     assert_eq!(client.session(), Some(SessionId([1; 16])));
     assert!(
-        client.epochs.current.as_ref().is_some_and(|current| current.number == epoch),
+        epochs(&client).current.as_ref().is_some_and(|current| current.number == epoch),
         "until it is heard"
     );
 }

@@ -11,7 +11,7 @@ fn addresses_are_taken_only_where_that_was_agreed_on() {
         [(FEATURE_RENEWAL, FEATURE_RENEWAL, true), (FEATURE_RENEWAL, 0, false), (0, FEATURE_RENEWAL, false)]
     {
         let mut client = client();
-        client.config.features = offered;
+        client.connections.config.features = offered;
         let (connection, _) = connect(&mut client).unwrap();
         grant(&mut client, START, connection, &Established { features: granted, ..answer(1) });
         actions(&mut client);
