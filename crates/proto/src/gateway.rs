@@ -11,44 +11,43 @@
 //! files, passwords or how a connection is secured.
 
 mod admission;
-mod drain;
-mod epoch;
+mod effect;
 pub mod handover;
 mod indexes;
-mod limits;
 mod profiles;
-mod renewal;
 mod session;
+mod sessions;
 mod table;
-mod wireguard;
 
-use core::net::SocketAddr;
 use core::time::Duration;
-use std::collections::VecDeque;
+use std::sync::Arc;
 
 use vpnd_crypto::{LabPermit, Suite};
 
-use crate::control::{Close, Code, Explanation, Message, Renewal, UserName};
+use crate::control::{
+    Code, Drain, FEATURE_RENEWAL, List, MAX_GATEWAY_ADDRESSES, Message, Renewal, Text, UserName,
+};
 use crate::flows::Flows;
-use crate::plane::{Activity, Command, Event, GroupLimits, Slot};
+use crate::plane::{Activity, Command, Endpoint, Event, GroupLimits, Slot};
+use crate::rate::{Buckets, Rates, SessionLimits};
 use crate::session::{ConnectionId, DeviceId, LocalSuite, Random, SessionId, Timers, random_bytes};
 use crate::time::Time;
-use crate::timer::TimerQueue;
 use crate::wire::MAX_GATEWAY_LANES;
 
 pub use admission::{Authenticated, Claim};
-use indexes::Indexes;
+pub use effect::{Effect, EndedSession};
 pub use profiles::{ProfileSettings, Profiles};
+use session::Session;
 pub use session::{Addresses, SessionRecord, SessionStatus};
-use table::{SessionTaken, Table};
+pub use sessions::Reason;
+use sessions::Sessions;
 
 /// A gateway's configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The number of shards that carry data; each is a lane of every session.
     pub shards: usize,
-    /// The suites that are allowed, and how fast this host is with them. Of equally fast ones, the
-    /// first is taken.
+    /// The suites that are allowed, and how fast this host is with them. Of equals, the first wins.
     pub suites: Vec<LocalSuite>,
     /// The features this host understands (PROTOCOL §3.4).
     pub features: u32,
@@ -91,105 +90,11 @@ pub enum Selector {
     Device(UserName, DeviceId),
 }
 
-/// A task for the owner; they are to be carried out in order.
-#[derive(Debug)]
-pub enum Effect {
-    /// Give a command to a shard.
-    Command {
-        /// Which shard.
-        shard: usize,
-        /// The command.
-        command: Command,
-    },
-    /// Send a message on a control connection.
-    Send {
-        /// Which connection.
-        connection: ConnectionId,
-        /// The message.
-        message: Message,
-    },
-    /// Close a control connection, once what was sent on it is on its way.
-    CloseConnection {
-        /// Which connection.
-        connection: ConnectionId,
-        /// The application close code.
-        code: Code,
-    },
-    /// Store the session; must be durable before a later `Send` goes out.
-    Persist(SessionRecord),
-    /// Remove the session from the store; must be durable before a later `Send` goes out.
-    Forget(SessionId),
-    /// A lane of the session's client is heard from this outer address, which may be known. For the
-    /// audit file.
-    HeardAt {
-        /// Which session.
-        session: SessionId,
-        /// The client's lane.
-        lane: u8,
-        /// From where.
-        outer: SocketAddr,
-    },
-    /// The session is over; its addresses are free. For log and audit file.
-    Ended(EndedSession),
-}
-
-/// A session that is over.
-#[derive(Clone, Debug)]
-pub struct EndedSession {
-    /// Which session.
-    pub session: SessionId,
-    /// Its user.
-    pub user: UserName,
-    /// Its inner addresses.
-    pub addresses: Addresses,
-    /// Why.
-    pub code: Code,
-    /// When it began, or was restored after a restart.
-    pub since: Time,
-    /// Its traffic, as far as shards have reported it.
-    pub activity: Activity,
-}
-
-/// The reason of a timer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Reason {
-    /// Nothing was received in a new epoch.
-    Unconfirmed,
-    /// An old epoch's keys are to be erased.
-    Retire,
-    /// The current epoch has ceased to seal, and is to be erased.
-    Expire,
-    /// A `Wake` was held back, because one had just been sent.
-    Wake,
-    /// The client may be gone.
-    DeadPeer,
-    /// The client may be idle.
-    Idle,
-    /// The session's lifetime ends.
-    Lifetime,
-}
-
-impl Reason {
-    const ALL: [Self; 7] = [
-        Self::Unconfirmed,
-        Self::Retire,
-        Self::Expire,
-        Self::Wake,
-        Self::DeadPeer,
-        Self::Idle,
-        Self::Lifetime,
-    ];
-}
-
 /// The control core of a gateway.
 pub struct Gateway {
     config: Config,
     random: Random,
-    table: Table,
-    /// Indexes of all epochs that are alive.
-    indexes: Indexes,
-    timers: TimerQueue<(Slot, Reason)>,
-    effects: VecDeque<Effect>,
+    sessions: Sessions,
     /// Rate limits that sessions share.
     groups: Vec<GroupLimits>,
     /// No login is accepted.
@@ -200,7 +105,7 @@ pub struct Gateway {
 
 impl core::fmt::Debug for Gateway {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Gateway").field("sessions", &self.table.len()).finish_non_exhaustive()
+        f.debug_struct("Gateway").field("sessions", &self.sessions.table.len()).finish_non_exhaustive()
     }
 }
 
@@ -220,12 +125,9 @@ impl Gateway {
             _ => {}
         }
         Ok(Self {
-            indexes: Indexes::new(config.shards),
+            sessions: Sessions::new(&config),
             config,
             random,
-            table: Table::default(),
-            timers: TimerQueue::new(),
-            effects: VecDeque::new(),
             groups: Vec::new(),
             draining: false,
             elsewhere: 0,
@@ -236,15 +138,16 @@ impl Gateway {
     /// Returns whether it was taken; one that is known already, or whose device has a session, is
     /// not. Another session with one of its addresses ends.
     pub fn restore(&mut self, now: Time, record: SessionRecord) -> bool {
-        let known = self.table.by_id(record.id).is_some()
-            || self.table.by_device(&record.user, record.device).is_some();
+        let known = self.sessions.table.by_id(record.id).is_some()
+            || self.sessions.table.by_device(&record.user, record.device).is_some();
         if known {
             return false;
         }
-        self.end_holders(record.addresses);
-        let Ok(slot) = self.insert(now, record) else { return false };
+        self.sessions.end_holders(record.addresses);
+        let flows = Flows::new(random_bytes(&mut self.random));
+        let Some(slot) = self.sessions.insert(now, record, flows) else { return false };
         // Its client may wait for what a host was sending when the process before this one ended.
-        if let Some(session) = self.table.get(slot) {
+        if let Some(session) = self.sessions.table.get(slot) {
             session.flows.excuse(now);
         }
         true
@@ -252,62 +155,37 @@ impl Gateway {
 
     /// A shard's data plane saw something.
     pub fn handle_event(&mut self, now: Time, event: Event) {
-        match event {
-            Event::Heard { slot, epoch, lane, endpoint } => self.heard(now, slot, epoch, lane, endpoint),
-            Event::EpochWanted { slot } => self.wanted(now, slot),
-            Event::RekeyDue { slot, epoch } => {
-                let current = self.table.get(slot).and_then(|session| session.current.as_ref());
-                if current.is_some_and(|current| current.number == epoch) {
-                    self.wake(now, slot);
-                }
-            }
-            Event::EpochExhausted { slot, epoch } => {
-                self.erase(slot, epoch);
-                self.wake(now, slot);
-            }
-            Event::PathStated { slot, size } => {
-                if let Some(session) = self.table.get_mut(slot) {
-                    session.path_size = Some(size);
-                }
-                self.command_all(|_| Command::PathSize { slot, size });
-            }
-            // A gateway sends no probes, and its planes drop what claims to answer one.
-            Event::ProbeReply { .. } | Event::PathInUse { .. } => {}
-            // For the owner's peers of WireGuard.
-            Event::WireGuardOpened { .. } => {}
-        }
+        self.sessions.handle_event(now, event);
     }
 
-    /// A session's traffic over one shard since the last report; expected about once a second while
-    /// there is some.
+    /// A session's traffic over one shard since the last report, once a second if there is some.
     pub fn handle_activity(&mut self, slot: Slot, activity: Activity) {
-        if let Some(session) = self.table.get_mut(slot) {
+        if let Some(session) = self.sessions.table.get_mut(slot) {
             session.activity = session.activity.merge(activity);
         }
     }
 
     /// A control connection is gone, for whatever reason.
     pub fn connection_lost(&mut self, connection: ConnectionId) {
-        self.table.disconnect(connection);
+        self.sessions.table.disconnect(connection);
     }
 
     /// A message came on a connection whose login or attach is over.
     pub fn handle_message(&mut self, connection: ConnectionId, message: &Message) {
-        match (message, self.table.by_connection(connection)) {
+        match (message, self.sessions.table.by_connection(connection)) {
             (Message::Unknown(_), Some(_)) => {}
-            (Message::Bye, Some(slot)) => self.end_session(slot, Code::Bye, ""),
+            (Message::Bye, Some(slot)) => self.sessions.end(slot, Code::Bye, ""),
             _ => {
-                self.close_connection(connection, Code::BadRequest, Code::BadRequest.explanation());
+                self.sessions.close_connection(connection, Code::BadRequest, Code::BadRequest.explanation());
             }
         }
     }
 
-    /// Ends sessions for good: their keys are erased, their tokens void. Returns how many there
-    /// were.
+    /// Ends sessions for good: keys are erased, tokens void. Returns how many there were.
     pub fn end(&mut self, which: &Selector, code: Code, text: &str) -> usize {
         let slots = self.slots(which);
         for slot in &slots {
-            self.end_session(*slot, code, text);
+            self.sessions.end(*slot, code, text);
         }
         slots.len()
     }
@@ -315,165 +193,209 @@ impl Gateway {
     /// The sessions that [`Gateway::end`] would end now.
     pub fn selected(&self, which: &Selector) -> impl Iterator<Item = SessionId> {
         let slots = self.slots(which).into_iter();
-        slots.filter_map(|slot| Some(self.table.get(slot)?.record.id))
+        slots.filter_map(|slot| Some(self.sessions.table.get(slot)?.record.id))
     }
 
     fn slots(&self, which: &Selector) -> Vec<Slot> {
         match which {
-            Selector::Session(id) => self.table.by_id(*id).into_iter().collect(),
-            Selector::User(user) => self.table.of_user(user).map(|session| session.slot).collect(),
-            Selector::Device(user, device) => self.table.by_device(user, *device).into_iter().collect(),
+            Selector::Session(id) => self.sessions.table.by_id(*id).into_iter().collect(),
+            Selector::User(user) => self.sessions.table.of_user(user).map(|session| session.slot).collect(),
+            Selector::Device(user, device) => {
+                self.sessions.table.by_device(user, *device).into_iter().collect()
+            }
         }
     }
 
-    /// The gateway goes down: clients get `Close`, keys are erased; sessions stay in the store, to
-    /// be attached to later.
+    /// The gateway goes down: clients get `Close`, keys are erased, sessions stay in the store.
     pub fn shutdown(&mut self) {
         self.close_all(Code::Shutdown);
     }
 
     /// Does what is due.
     pub fn handle_timeout(&mut self, now: Time) {
-        while let Some((slot, reason)) = self.timers.pop(now) {
-            match reason {
-                Reason::Unconfirmed => self.erase_pending(slot),
-                Reason::Retire => self.erase_retiring(slot),
-                Reason::Expire => self.erase_current(slot),
-                Reason::Wake => self.wake(now, slot),
-                Reason::DeadPeer => self.check_dead(now, slot),
-                Reason::Idle => self.check_idle(now, slot),
-                Reason::Lifetime => self.end_session(slot, Code::Lifetime, Code::Lifetime.explanation()),
-            }
-        }
+        self.sessions.handle_timeout(now);
     }
 
     /// The sessions that [`Gateway::handle_timeout`] would end now.
     pub fn due_to_end(&self, now: Time) -> impl Iterator<Item = SessionId> {
-        self.timers.due(now).filter_map(move |(slot, reason)| {
-            let session = self.table.get(slot)?;
-            let ends = match reason {
-                Reason::Lifetime => true,
-                Reason::Idle => self.idle_until(session).is_some_and(|until| until <= now),
-                _ => false,
-            };
-            ends.then_some(session.record.id)
-        })
+        self.sessions.due_to_end(now)
     }
 
     /// The next thing the owner has to do.
     pub fn poll_effect(&mut self) -> Option<Effect> {
-        self.effects.pop_front()
+        self.sessions.effects.pop_front()
     }
 
     /// When to call [`Gateway::handle_timeout`], and why.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<(Time, Reason)> {
-        self.timers.poll_timeout().map(|(at, (_, reason))| (at, reason))
+        self.sessions.timers.poll_timeout().map(|(at, (_, reason))| (at, reason))
     }
 
     /// All sessions as an administrator sees them.
     pub fn sessions(&self) -> impl Iterator<Item = SessionStatus> {
-        self.table.iter().map(session::Session::status)
+        self.sessions.table.iter().map(Session::status)
     }
 
     /// One session, as an administrator sees it.
     #[must_use]
     pub fn session(&self, id: SessionId) -> Option<SessionStatus> {
-        self.table.get(self.table.by_id(id)?).map(session::Session::status)
+        self.sessions.table.get(self.sessions.table.by_id(id)?).map(Session::status)
     }
 
     /// The session of a control connection.
     #[must_use]
     pub fn session_of(&self, connection: ConnectionId) -> Option<SessionId> {
-        let slot = self.table.by_connection(connection)?;
-        self.table.get(slot).map(|session| session.record.id)
+        let slot = self.sessions.table.by_connection(connection)?;
+        self.sessions.table.get(slot).map(|session| session.record.id)
     }
 
-    /// Ends the sessions that have one of these addresses, which were leased to another one: their
-    /// own leases are over.
-    fn end_holders(&mut self, addresses: Addresses) {
-        while let Some(slot) = self.table.by_address(addresses) {
-            self.end_session(
-                slot,
-                Code::Token,
-                "the session's inner addresses are leased to another one; log in again",
-            );
+    /// The peer of a session is at `endpoint` now, which may be known.
+    pub fn note_wireguard_endpoint(&mut self, slot: Slot, endpoint: Endpoint) {
+        let Some(session) = self.sessions.table.get_mut(slot) else { return };
+        let (id, Some(peer)) = (session.record.id, &mut session.wireguard) else { return };
+        if peer.endpoint.replace(endpoint) == Some(endpoint) {
+            return;
+        }
+        self.sessions.effects.push_back(Effect::HeardAt { session: id, lane: 0, outer: endpoint.remote });
+    }
+
+    /// Two devices have the keys of the session's peer.
+    pub fn note_wireguard_two_places(&mut self, now: Time, slot: Slot) {
+        if let Some(peer) = self.sessions.table.get_mut(slot).and_then(|session| session.wireguard.as_mut()) {
+            peer.two_places = Some(now);
         }
     }
 
-    fn insert(&mut self, now: Time, record: SessionRecord) -> Result<Slot, SessionTaken> {
-        let (deadline, idle) = (record.deadline, self.idle_timeout(&record));
-        let flows = Flows::new(random_bytes(&mut self.random));
-        let slot = self.table.insert(now, self.config.shards, record, flows)?;
-        self.timers.set((slot, Reason::Lifetime), deadline);
-        if let Some(idle) = idle {
-            self.timers.set((slot, Reason::Idle), now + idle);
-        }
-        Ok(slot)
-    }
-
-    fn close_connection(&mut self, connection: ConnectionId, code: Code, text: &str) {
-        self.table.disconnect(connection);
-        if code != Code::Bye {
-            let message = Message::Close(Close { code, text: Explanation::cut(text) });
-            self.effects.push_back(Effect::Send { connection, message });
-        }
-        self.effects.push_back(Effect::CloseConnection { connection, code });
-    }
-
-    /// The order is: no packet passes any more, that is durable, the client gets `Close`.
-    fn end_session(&mut self, slot: Slot, code: Code, text: &str) {
-        let Some(session) = self.remove(slot) else { return };
-        self.effects.push_back(Effect::Forget(session.record.id));
-        if let Some(connection) = session.connection {
-            self.close_connection(connection, code, text);
-        }
-        let session::Session { record, since, activity, .. } = *session;
-        let SessionRecord { id, user, addresses, .. } = record;
-        let ended = EndedSession { session: id, user, addresses, code, since, activity };
-        self.effects.push_back(Effect::Ended(ended));
-    }
-
-    /// Takes the session out of the table and of all shards.
-    fn remove(&mut self, slot: Slot) -> Option<Box<session::Session>> {
-        let session = self.table.remove(slot)?;
-        for reason in Reason::ALL {
-            self.timers.cancel((slot, reason));
-        }
-        for index in session.epochs().flat_map(|epoch| &epoch.indexes) {
-            self.indexes.release(*index);
-        }
-        if session.open {
-            self.command_all(|_| Command::Close(slot));
-        }
-        Some(session)
-    }
-
-    fn command_all(&mut self, command: impl Fn(usize) -> Command) {
-        for shard in 0..self.config.shards {
-            let command = command(shard);
-            self.effects.push_back(Effect::Command { shard, command });
+    /// New keys were made for a session.
+    pub fn note_wireguard_handshake(&mut self, now: Time, slot: Slot) {
+        if let Some(session) = self.sessions.table.get_mut(slot) {
+            session.heard = session.heard.max(now);
+            if let Some(peer) = &mut session.wireguard {
+                peer.handshake = now;
+            }
         }
     }
 
-    /// The shorter one of the gateway's and the session's own.
-    fn idle_timeout(&self, record: &SessionRecord) -> Option<Duration> {
-        [self.config.idle_timeout, record.idle_timeout].into_iter().flatten().min()
-    }
-
-    fn check_idle(&mut self, now: Time, slot: Slot) {
-        let Some(session) = self.table.get(slot) else { return };
-        let Some(until) = self.idle_until(session) else { return };
-        if until <= now {
-            self.end_session(slot, Code::Idle, Code::Idle.explanation());
-        } else {
-            self.timers.set((slot, Reason::Idle), until);
+    /// Refuses logins from now on, and notifies the connected clients, again at each call;
+    /// `is_shared` says whether other gateways go on with the sessions. Here they go on until they
+    /// end or leave: keys are renewed meanwhile.
+    pub fn drain(&mut self, is_shared: bool) {
+        self.draining = true;
+        for connection in self.sessions.table.iter().filter_map(|session| session.connection) {
+            let message = Message::Drain(Drain { is_shared });
+            self.sessions.effects.push_back(Effect::Send { connection, message });
         }
     }
 
-    /// When the session ends unless its client uses it until then.
-    fn idle_until(&self, session: &session::Session) -> Option<Time> {
-        self.idle_timeout(&session.record).map(|idle| session.last_used() + idle)
+    /// Lets clients in again.
+    pub fn end_drain(&mut self) {
+        self.draining = false;
+    }
+
+    /// Sessions that are in use: with a connection or with keys.
+    #[must_use]
+    pub fn in_use(&self) -> usize {
+        self.sessions.table.iter().filter(|session| !session.is_detached()).count()
+    }
+
+    /// Each session, and whether its client is away.
+    pub fn absences(&self) -> impl Iterator<Item = (SessionId, bool)> {
+        self.sessions.table.iter().map(|session| (session.record.id, session.is_detached()))
+    }
+
+    /// Other gateways have this many sessions, which count for the limit of all.
+    pub fn set_elsewhere(&mut self, sessions: usize) {
+        self.elsewhere = sessions;
+    }
+
+    /// Closes all connections with `code` and erases all keys; sessions stay in the store.
+    pub fn close_all(&mut self, code: Code) {
+        for slot in self.sessions.table.slots() {
+            if let Some(session) = self.sessions.remove(slot)
+                && let Some(connection) = session.connection
+            {
+                self.sessions.close_connection(connection, code, code.explanation());
+            }
+        }
+    }
+
+    /// Whether an attach to this session would bring a client back that is away.
+    fn is_closed_to(&self, session: &Session) -> bool {
+        self.draining && session.is_detached()
+    }
+
+    /// Clients that have agreed on it are to keep these addresses from now on (PROTOCOL §5.3);
+    /// `None` leaves them what they have. Weights stay if the addresses do.
+    pub fn set_renewal(&mut self, renewal: Option<Renewal>) {
+        let addresses = |renewal: &Option<Renewal>| renewal.as_ref().map(|renewal| renewal.addresses.clone());
+        if addresses(&renewal) == addresses(&self.config.renewal) {
+            return;
+        }
+        self.config.renewal = renewal;
+        let sessions = self.sessions.table.iter();
+        let connected = sessions.filter_map(|session| Some((session.connection?, session.features)));
+        let connected: Vec<_> = connected.collect();
+        for (connection, features) in connected {
+            self.renew(connection, features);
+        }
+    }
+
+    /// The addresses that clients are to keep.
+    #[must_use]
+    pub fn addresses(&self) -> &[Text<259>] {
+        self.config.renewal.as_ref().map_or(&[][..], |renewal| &renewal.addresses[..])
+    }
+
+    /// The weights of these addresses, in their order, from the next epochs on: all clients at once
+    /// would be too many messages for what changes every few seconds.
+    pub fn set_weights(&mut self, weights: Option<List<u32, MAX_GATEWAY_ADDRESSES>>) {
+        if let Some(renewal) = &mut self.config.renewal {
+            renewal.weights = weights;
+        }
+    }
+
+    /// Sends a client with these features the addresses that it is to keep.
+    fn renew(&mut self, connection: ConnectionId, features: u32) {
+        if let Some(renewal) = self.config.renewal.clone().filter(|_| features & FEATURE_RENEWAL != 0) {
+            self.sessions.send(connection, Message::Renewal(renewal));
+        }
+    }
+
+    /// These rate limits hold from now on: for each group by its number, and for each session as
+    /// `limits_of` has it. No bucket is filled by that: those of a session last as long as it does,
+    /// those of a user as long as the user has sessions, those of a group's number always.
+    pub fn set_limits(
+        &mut self,
+        now: Time,
+        groups: &[Rates],
+        limits_of: impl Fn(SessionId) -> SessionLimits,
+    ) {
+        self.set_groups(now, groups);
+        for slot in self.sessions.table.slots() {
+            let Some(session) = self.sessions.table.get_mut(slot) else { continue };
+            let limits = limits_of(session.record.id);
+            if core::mem::replace(&mut session.record.limits, limits) == limits || !session.open {
+                continue;
+            }
+            let limits = session.limits();
+            self.sessions.command_all(|_| Command::Limit { slot, limits: limits.clone() });
+        }
+    }
+
+    /// A group that is there no more has no limit.
+    fn set_groups(&mut self, now: Time, groups: &[Rates]) {
+        let shards = self.config.shards;
+        let count = groups.len().max(self.groups.len());
+        self.groups.resize_with(count, || GroupLimits {
+            rates: Rates::default(),
+            buckets: Arc::new(Buckets::new(now, shards)),
+        });
+        for (number, group) in self.groups.iter_mut().enumerate() {
+            group.rates = groups.get(number).copied().unwrap_or_default();
+        }
+        let groups: Arc<[GroupLimits]> = self.groups.clone().into();
+        self.sessions.command_all(|_| Command::Groups(Arc::clone(&groups)));
     }
 }
 

@@ -1,5 +1,4 @@
-//! Sessions on their way from one process of a gateway to the next, which goes on with them (an
-//! upgrade).
+//! Sessions on their way from one process of a gateway to the next, in an upgrade.
 //!
 //! Invariants: a handed-over session is whole or refused: an epoch comes with the progress of every
 //! one of its lanes, so that no counter is used and none accepted twice; a control connection can't
@@ -19,7 +18,7 @@ use minicbor::{Decode, Encode};
 use vpnd_crypto::{EpochSecret, Suite};
 
 use super::session::{Addresses, Epoch, Session, SessionRecord};
-use super::{Effect, Gateway, Reason, SessionTaken};
+use super::{Effect, Gateway, Reason};
 use crate::attach::{TokenHash, Tokens};
 use crate::control::UserName;
 use crate::flows::Flows;
@@ -150,8 +149,7 @@ impl<'b, C> Decode<'b, C> for HandedSecret {
     }
 }
 
-/// The error of a session that could not be taken over. Then none must be: the other process goes
-/// on.
+/// The error of a session that can't be taken over. Then none must be: the other process goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotTaken {
     /// It, or one of its device or with one of its addresses, is here already.
@@ -168,15 +166,14 @@ pub enum NotTaken {
 }
 
 impl Gateway {
-    /// All sessions, for the process that goes on with them. `progress` is that of each shard,
-    /// which has stopped.
+    /// All sessions, for the process that goes on. `progress` is each shard's, which has stopped.
     #[must_use]
     pub fn hand_over(&self, progress: Vec<Vec<Progress>>) -> Vec<HandedSession> {
         let mut progress: Vec<BTreeMap<(Slot, u32), Progress>> = progress
             .into_iter()
             .map(|shard| shard.into_iter().map(|of| ((of.slot, of.epoch), of)).collect())
             .collect();
-        self.table.iter().map(|session| hand_session(session, &mut progress)).collect()
+        self.sessions.table.iter().map(|session| hand_session(session, &mut progress)).collect()
     }
 
     /// Goes on with a session that another process has handed over, as `principal` and with
@@ -197,25 +194,27 @@ impl Gateway {
         let (open, since, activity) = (handed.open, handed.since, handed.activity);
         let path_size = handed.path_size;
         let flows = Flows::import(&handed.flows).ok_or(NotTaken::Torn)?;
-        let taken = self.insert(now, record(handed, principal, limits));
-        let slot = taken.map_err(|SessionTaken| NotTaken::Twice)?;
-        let spec = self.table.get_mut(slot).map(|session| {
+        let record = record(handed, principal, limits);
+        let slot = self.sessions.insert(now, record, flows).ok_or(NotTaken::Twice)?;
+        let spec = self.sessions.table.get_mut(slot).map(|session| {
             (session.open, session.since, session.activity) = (open, since, activity);
             session.path_size = path_size;
-            session.flows = Arc::new(flows);
             session.spec()
         });
         if let Some(spec) = spec.filter(|_| open) {
-            self.command_all(|_| Command::Open(spec.clone()));
+            self.sessions.command_all(|_| Command::Open(spec.clone()));
         }
         if let Some(size) = path_size.filter(|_| open) {
-            self.command_all(|_| Command::PathSize { slot, size });
+            self.sessions.command_all(|_| Command::PathSize { slot, size });
         }
         let [retiring, current, pending] = epochs.map(|epoch| self.take_epoch_over(slot, epoch));
         let (retiring, current, pending) = (retiring?, current?, pending?);
-        let Some(session) = self.table.get_mut(slot) else { return Err(NotTaken::Twice) };
+        let Some(session) = self.sessions.table.get_mut(slot) else { return Err(NotTaken::Twice) };
         (session.retiring, session.current, session.pending) = (retiring, current, pending);
-        self.set_timers_of_epochs(now, slot);
+        if session.epochs().next().is_some() {
+            self.sessions.timers.set((slot, Reason::DeadPeer), now + self.sessions.waits.dead_peer);
+        }
+        self.sessions.schedule(now, slot);
         self.reach_again(slot);
         Ok(())
     }
@@ -234,7 +233,7 @@ impl Gateway {
         let suite = self.config.suites.iter().find(|local| Some(local.suite) == suite).copied();
         let Some(suite) = suite else { return Ok(None) };
         for index in &handed.indexes {
-            if !self.indexes.take(*index) {
+            if !self.sessions.indexes.take(*index) {
                 return Err(NotTaken::IndexTaken);
             }
         }
@@ -250,42 +249,22 @@ impl Gateway {
             began: handed.began,
             confirmed: handed.confirmed,
         };
-        self.install(slot, &epoch);
+        self.sessions.install(slot, &epoch);
         for (shard, HandedProgress { unused, heard }) in handed.progress.into_iter().enumerate() {
             let progress = Progress { slot, epoch: epoch.number, unused, heard };
-            self.effects.push_back(Effect::Command { shard, command: Command::Resume(progress) });
+            self.sessions.effects.push_back(Effect::Command { shard, command: Command::Resume(progress) });
         }
         Ok(Some(epoch))
     }
 
-    /// Every deadline is where it was.
-    fn set_timers_of_epochs(&mut self, now: Time, slot: Slot) {
-        let timers = self.config.timers;
-        let Some(session) = self.table.get(slot) else { return };
-        if session.epochs().next().is_some() {
-            self.timers.set((slot, Reason::DeadPeer), now + timers.dead_peer);
-        }
-        if let Some(current) = &session.current {
-            self.timers.set((slot, Reason::Expire), timers.gateway_erases(current.began));
-        }
-        if let Some(pending) = &session.pending {
-            self.timers.set((slot, Reason::Unconfirmed), pending.began + timers.confirm_within);
-        }
-        if session.retiring.is_some() {
-            let confirmed = session.current.as_ref().and_then(|current| current.confirmed).unwrap_or(now);
-            self.timers.set((slot, Reason::Retire), confirmed + timers.retire_after);
-        }
-    }
-
     /// Sends the shards the client's endpoints.
     fn reach_again(&mut self, slot: Slot) {
-        let Some(current) = self.table.get(slot).and_then(|session| session.current.as_ref()) else { return };
-        let (epoch, lanes) = (current.number, current.endpoints.len());
-        for (lane, endpoint) in current.endpoints.iter().enumerate() {
-            let Some(endpoint) = *endpoint else { continue };
-            for shard in (lane..self.config.shards).step_by(lanes) {
-                let command = Command::Reach { slot, epoch, lane: lane as u8, endpoint };
-                self.effects.push_back(Effect::Command { shard, command });
+        let session = self.sessions.table.get(slot);
+        let Some(current) = session.and_then(|session| session.current.as_ref()) else { return };
+        let (epoch, endpoints) = (current.number, current.endpoints.clone());
+        for (lane, endpoint) in (0..).zip(&endpoints) {
+            if let Some(endpoint) = *endpoint {
+                self.sessions.reach(slot, epoch, (lane, endpoints.len()), endpoint);
             }
         }
     }

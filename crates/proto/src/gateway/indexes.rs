@@ -41,6 +41,10 @@ impl Indexes {
         indexes
     }
 
+    pub(super) fn shards(&self) -> usize {
+        self.load.len()
+    }
+
     /// Takes an index that another process has given out; false if it is taken.
     pub(super) fn take(&mut self, index: Index) -> bool {
         let free = self.taken.insert(index);

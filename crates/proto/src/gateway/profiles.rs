@@ -1,9 +1,7 @@
-//! Access profiles as the control core has them: which networks their clients get, and how many
-//! sessions their users have.
+//! Access profiles: which networks their clients get, and how many sessions their users have.
 //!
 //! INVARIANT: what sessions may reach changes in one command to each shard, the policy together
-//! with the sessions whose principal changes; and before a client is sent the networks that belong
-//! to it.
+//! with the sessions whose principal changes; and before a client is sent its networks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,8 +16,7 @@ use crate::time::Time;
 /// The settings of an access profile that the core needs.
 #[derive(Clone, Debug)]
 pub struct ProfileSettings {
-    /// The clients' network configuration; the addresses of the client itself are filled in for
-    /// each.
+    /// The clients' network configuration, without the addresses of the client itself.
     pub network: Network,
     /// Sessions of one user at most.
     pub max_sessions_per_user: usize,
@@ -40,7 +37,7 @@ impl Gateway {
     /// A new policy holds for all packets, in the profiles that there are.
     pub fn set_policy(&mut self, policy: &Arc<Policy>) {
         let access = Access { policy: Some(Arc::clone(policy)), principals: [].into() };
-        self.command_all(|_| Command::Access(access.clone()));
+        self.sessions.command_all(|_| Command::Access(access.clone()));
     }
 
     /// These profiles and their policy hold from now on, and policy takes each session for what
@@ -51,16 +48,16 @@ impl Gateway {
         profiles: Profiles,
         mut principal_of: impl FnMut(SessionId) -> Principal,
     ) {
-        let principals = self.table.iter().map(|session| (session.slot, principal_of(session.record.id)));
+        let principals =
+            self.sessions.table.iter().map(|session| (session.slot, principal_of(session.record.id)));
         let principals: Vec<_> = principals.collect();
         let before = core::mem::replace(&mut self.config.profiles, profiles);
         self.change_access(Some(policy), Some(&before), principals);
     }
 
-    /// Changes the principals of these sessions. Clients whose network changes by that get the new
-    /// one.
+    /// Changes the principals of these sessions, and the networks of clients that this concerns.
     pub fn set_principals(&mut self, principals: impl IntoIterator<Item = (SessionId, Principal)>) {
-        let of_slot = |(id, principal)| Some((self.table.by_id(id)?, principal));
+        let of_slot = |(id, principal)| Some((self.sessions.table.by_id(id)?, principal));
         let principals: Vec<_> = principals.into_iter().filter_map(of_slot).collect();
         self.change_access(None, None, principals);
     }
@@ -68,19 +65,18 @@ impl Gateway {
     /// Sessions end at these times from now on; `None` leaves one as it is. One whose time is over
     /// ends when it is looked for next.
     pub fn set_deadlines(&mut self, deadline_of: impl Fn(SessionId) -> Option<Time>) {
-        for slot in self.table.slots() {
-            let Some(session) = self.table.get_mut(slot) else { continue };
+        for slot in self.sessions.table.slots() {
+            let Some(session) = self.sessions.table.get_mut(slot) else { continue };
             let Some(deadline) = deadline_of(session.record.id) else { continue };
             session.record.deadline = deadline;
-            self.timers.set((slot, Reason::Lifetime), deadline);
+            self.sessions.timers.set((slot, Reason::Lifetime), deadline);
         }
     }
 
-    /// Number of the routes that a session's client is not given because it lacks the feature to
-    /// take them all.
+    /// Number of the routes that a session's client is not given because it lacks the feature.
     #[must_use]
     pub fn routes_left_out(&self, id: SessionId) -> usize {
-        let session = self.table.by_id(id).and_then(|slot| self.table.get(slot));
+        let session = self.sessions.table.by_id(id).and_then(|slot| self.sessions.table.get(slot));
         let of_session = |session: &super::session::Session| {
             let network = &self.settings_of(&session.record.principal)?.network;
             Some(network.routes.len() - network.clone().within(session.features).routes.len())
@@ -102,7 +98,7 @@ impl Gateway {
     ) {
         let (mut open, mut updates) = (Vec::new(), Vec::new());
         for (slot, principal) in principals {
-            let Some(session) = self.table.get_mut(slot) else { continue };
+            let Some(session) = self.sessions.table.get_mut(slot) else { continue };
             let old = core::mem::replace(&mut session.record.principal, principal.clone());
             let network = network_in(&self.config.profiles, &principal);
             if let (Some(connection), Some(template)) = (session.connection, network)
@@ -118,9 +114,9 @@ impl Gateway {
         }
         if policy.is_some() || !open.is_empty() {
             let access = Access { policy: policy.cloned(), principals: open.into() };
-            self.command_all(|_| Command::Access(access.clone()));
+            self.sessions.command_all(|_| Command::Access(access.clone()));
         }
-        self.effects.extend(updates);
+        self.sessions.effects.extend(updates);
     }
 }
 

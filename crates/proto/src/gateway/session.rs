@@ -50,8 +50,7 @@ impl Addresses {
     }
 }
 
-/// The part of a session that survives a restart of the gateway. Holds no secret: tokens are
-/// hashes.
+/// The part of a session that survives a restart. Holds no secret: tokens are hashes.
 #[derive(Clone, Debug)]
 pub struct SessionRecord {
     /// The session.
@@ -60,8 +59,7 @@ pub struct SessionRecord {
     pub user: UserName,
     /// On which of the user's devices.
     pub device: DeviceId,
-    /// Its user, groups and access profile, as policy knows them; not stored, but looked up again
-    /// when a session is restored.
+    /// Its user, groups and access profile for policy; not stored, but looked up when restored.
     pub principal: Principal,
     /// Its rate limits; not stored either.
     pub limits: SessionLimits,
@@ -69,8 +67,7 @@ pub struct SessionRecord {
     pub addresses: Addresses,
     /// When it ends, by the clock of this process. In a store it has to stand in wall-clock time.
     pub deadline: Time,
-    /// Time without a packet of the client after which it ends, if that is shorter than the
-    /// gateway's.
+    /// Time without a packet of the client after which it ends, if shorter than the gateway's.
     pub idle_timeout: Option<Duration>,
     /// Number of its last epoch.
     pub epoch: u32,
@@ -91,8 +88,7 @@ pub(super) struct Epoch {
     pub(super) features: u32,
     /// Present if both ends were started for the laboratory.
     pub(super) lab: Option<LabPermit>,
-    /// The secret from which the shards derived their keys. Kept for a process that takes over;
-    /// erased with them.
+    /// The secret of the shards' keys, for a process that takes over; erased with them.
     pub(super) secret: Arc<EpochSecret>,
     /// Where each of the client's lanes was heard, or is taken to be until it is.
     pub(super) endpoints: Vec<Option<Endpoint>>,
@@ -101,8 +97,7 @@ pub(super) struct Epoch {
     pub(super) confirmed: Option<Time>,
 }
 
-/// The outer form of a session that has no epochs: WireGuard's. Its keys are with the owner's
-/// peers.
+/// The outer form of a session without epochs: WireGuard's. Its keys are with the owner's peers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WireGuard {
     pub(super) endpoint: Option<Endpoint>,
@@ -117,8 +112,7 @@ pub(super) struct WireGuard {
 pub(super) struct Session {
     pub(super) record: SessionRecord,
     pub(super) slot: Slot,
-    /// The buckets of its rate limits. They last as long as the session: neither an attach nor
-    /// another limit fills them.
+    /// The buckets of its rate limits, for life: neither an attach nor another limit fills them.
     pub(super) buckets: Arc<Buckets>,
     /// The buckets of the rate limits that it shares with the user's other sessions.
     pub(super) user_buckets: UserBuckets,
@@ -271,8 +265,7 @@ pub struct SessionStatus {
     pub profile: ProfileId,
     /// The control connection, if there is one.
     pub connection: Option<ConnectionId>,
-    /// Where the client is: each of its outer addresses once. Empty while there is no confirmed
-    /// epoch.
+    /// Where the client is: each outer address once. Empty while there is no confirmed epoch.
     pub endpoints: Vec<Endpoint>,
     /// Whether its client is a stock WireGuard client.
     pub wireguard: bool,
@@ -284,8 +277,7 @@ pub struct SessionStatus {
     pub epoch: Option<u32>,
     /// Its traffic as last reported.
     pub activity: Activity,
-    /// The largest datagram, in bytes, that the client has found its path to carry; `None` until it
-    /// has stated one.
+    /// The largest datagram, in bytes, that the client has stated that its path carries.
     pub path_size: Option<u16>,
     /// When it began, or was restored after a restart.
     pub since: Time,

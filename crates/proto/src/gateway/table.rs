@@ -16,10 +16,6 @@ use crate::time::Time;
 
 use super::session::{Addresses, Session, SessionRecord};
 
-/// The name, the device or an address of a session is another one's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct SessionTaken;
-
 /// One place of the table.
 #[derive(Debug, Default)]
 struct Place {
@@ -46,22 +42,19 @@ impl Table {
         self.by_id.len()
     }
 
-    /// Adds a session.
-    ///
-    /// # Errors
-    /// If there is one of this name or device, or with one of its addresses: that one stays as it
-    /// is, and nothing is added.
+    /// Adds a session. If there is one of this name or device, or with one of its addresses, that
+    /// one stays as it is, and nothing is added.
     pub(super) fn insert(
         &mut self,
         now: Time,
         shards: usize,
         record: SessionRecord,
         flows: Flows,
-    ) -> Result<Slot, SessionTaken> {
+    ) -> Option<Slot> {
         let has_name = self.by_id(record.id).is_some();
         let has_device = self.by_device(&record.user, record.device).is_some();
         if has_name || has_device || self.by_address(record.addresses).is_some() {
-            return Err(SessionTaken);
+            return None;
         }
         let user_buckets = self.user_buckets(now, shards, &record.user);
         let place = self.free.pop().unwrap_or_else(|| {
@@ -74,7 +67,7 @@ impl Table {
         self.by_device.insert((record.user.clone(), record.device), slot);
         self.by_address.extend(record.addresses.iter().map(|address| (address, slot)));
         entry.session = Some(Box::new(Session::new(now, slot, shards, record, flows, user_buckets)));
-        Ok(slot)
+        Some(slot)
     }
 
     /// The buckets that all sessions of the user share.

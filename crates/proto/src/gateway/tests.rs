@@ -251,10 +251,10 @@ fn indexes_are_unique_and_given_back() {
     for device in 0..200 {
         login(&mut gateway, device.into(), "ada", device);
     }
-    assert_eq!(gateway.indexes.len(), 400);
+    assert_eq!(gateway.sessions.indexes.len(), 400);
     gateway.end(&Selector::User(UserName::new("ada").unwrap()), Code::Disabled, "");
-    assert_eq!(gateway.indexes.len(), 0);
-    assert_eq!(gateway.timers.poll_timeout(), None);
+    assert_eq!(gateway.sessions.indexes.len(), 0);
+    assert_eq!(gateway.sessions.timers.poll_timeout(), None);
 }
 
 #[test]
@@ -504,7 +504,7 @@ fn an_old_epoch_is_erased_ten_seconds_after_its_successor_was_heard() {
     gateway.handle_timeout(confirmed + Duration::from_secs(10));
     let erased = effects(&mut gateway);
     assert!(matches!(erased[..], [Effect::Command { command: Command::Retire { epoch: 1, .. }, .. }]));
-    assert_eq!(gateway.indexes.len(), 2, "its indexes can be used again");
+    assert_eq!(gateway.sessions.indexes.len(), 2, "its indexes can be used again");
 }
 
 #[test]

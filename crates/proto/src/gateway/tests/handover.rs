@@ -88,7 +88,7 @@ fn a_session_continues_in_another_process() {
         })
         .collect();
     assert_eq!(resumed, progress, "no lane begins anew");
-    assert!(next.indexes.len() == 2, "its indexes are taken");
+    assert!(next.sessions.indexes.len() == 2, "its indexes are taken");
     attach(&mut next, NOW, 9, &token).expect("its token is good");
 }
 
@@ -119,7 +119,7 @@ fn flows_are_still_known() {
     let reply = [&udp[..12], &udp[16..20], &udp[12..16], &[0, 53, 0, 7, 0, 8, 0, 0]].concat();
     let key = FlowKey::of_reply(&Packet::parse(&reply).unwrap()).unwrap();
     let (old, _, progress) = running();
-    let flows_of = |gateway: &Gateway| Arc::clone(&gateway.table.iter().next().unwrap().flows);
+    let flows_of = |gateway: &Gateway| Arc::clone(&gateway.sessions.table.iter().next().unwrap().flows);
     flows_of(&old).enter(NOW, Opener::Client, &Packet::parse(&udp).unwrap());
     let session = handed(&old, progress.clone());
     let next = flows_of(&take(session).unwrap());
