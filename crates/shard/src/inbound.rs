@@ -9,17 +9,17 @@ use vpnd_packet::Checked;
 use vpnd_packet::ecn::Ecn;
 use vpnd_packet::mss::clamp_mss;
 use vpnd_packet::offload::Rebuilder;
-use vpnd_proto::plane::{DataHeader, DropReason, Dropped, Endpoint, Opened, Origin, Outgoing, Role, Slot};
+use vpnd_proto::plane::{Dropped, Endpoint, Opened, Origin, Outgoing, Role, Slot};
 use vpnd_proto::rate::Segments;
 use vpnd_proto::time::Time;
-use vpnd_proto::wire::{HEADER_LEN, Header, PacketClass};
-use vpnd_proto::wireguard::TransportHeader;
+use vpnd_proto::wire::HEADER_LEN;
 
-use super::backlog::{BUFFER_LEN, Backlog, MESSAGE_LEN};
+use super::backlog::{BUFFER_LEN, MESSAGE_LEN};
 use super::batch::{Run, send_runs};
 use super::devices::{DatagramSocket, PacketDevice};
-use super::outbound::Outbound;
+use super::overload::Overload;
 use super::sealer::{Form, Sealer};
+use super::tunnel::Tunnel;
 use super::writes::{TunWrites, Writer};
 use super::{Misdirected, Progress, Shard, now};
 use vpnd_sys::tun::TunOffloads;
@@ -46,10 +46,7 @@ pub(super) struct Inbound {
     pub(super) buffers: Vec<Box<[u8]>>,
     /// Messages that the next system call asks for.
     pub(super) messages: usize,
-    /// Messages that wait because the shard is behind.
-    pub(super) backlog: Backlog<RecvMeta>,
-    /// Whether messages go through the backlog.
-    pub(super) behind: bool,
+    pub(super) overload: Overload<RecvMeta>,
     /// Datagrams that were sealed again where they stood and wait to be sent: the number of their
     /// buffer, and their place there.
     runs: Vec<(usize, Run)>,
@@ -65,8 +62,7 @@ impl Inbound {
         Self {
             buffers: (0..RECEIVE_MESSAGES).map(|_| vec![0; BUFFER_LEN].into_boxed_slice()).collect(),
             messages: RECEIVE_MESSAGES,
-            backlog: Backlog::new(),
-            behind: false,
+            overload: Overload::new(),
             runs: Vec::with_capacity(MESSAGE_LEN / SHORTEST_FORWARD + MAX_SENDS),
             rebuilder: Rebuilder::new(writer.features()),
             writer,
@@ -100,7 +96,7 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
     /// Receives until there is nothing or the budget is used.
     pub(super) fn receive(&mut self) -> Progress {
         let mut buffers = std::mem::take(&mut self.inbound.buffers);
-        let progress = if self.inbound.behind {
+        let progress = if self.inbound.overload.is_behind {
             self.receive_by_turns(&mut buffers)
         } else {
             self.receive_in_order(&mut buffers)
@@ -128,8 +124,9 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
                     }
                     // At a client all messages are of one session.
                     let has_taken_long = now.since(*since.get_or_insert(now)) >= BEHIND_AFTER;
-                    self.inbound.behind = self.role == Role::Gateway && (has_taken_long || budget == 0);
-                    if self.inbound.behind {
+                    self.inbound.overload.is_behind =
+                        self.tunnel.role == Role::Gateway && (has_taken_long || budget == 0);
+                    if self.inbound.overload.is_behind {
                         break;
                     }
                 }
@@ -154,7 +151,7 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
         let mut slices = buffers.iter_mut().map(|buffer| IoSliceMut::new(buffer));
         let mut slices: [_; RECEIVE_MESSAGES] =
             std::array::from_fn(|_| slices.next().expect("there is a buffer for each message"));
-        let received = self.socket.try_recv(&mut slices[..self.inbound.messages], meta);
+        let received = self.tunnel.socket.try_recv(&mut slices[..self.inbound.messages], meta);
         match &received {
             Ok(count) => {
                 let bytes: usize = meta[..*count].iter().map(|meta| meta.len.max(1)).sum();
@@ -171,7 +168,7 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
     pub(super) fn handle_misdirected(&mut self, misdirected: Misdirected) {
         let now = now();
         let Misdirected { header, mut datagram, origin } = misdirected;
-        let opened = self.plane.open(now, header, &mut datagram, origin);
+        let opened = self.tunnel.plane.open(now, header, &mut datagram, origin);
         let len = datagram.len();
         let mut message = Message { buffers: std::slice::from_mut(&mut datagram), number: 0, len };
         if let Ok(opened) = opened {
@@ -179,7 +176,7 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
         }
         self.finish_message(&mut message);
         self.finish_batch(&[datagram]);
-        self.send_path_checks(now);
+        self.tunnel.send_path_checks(now);
     }
 
     /// Handles each received message. A bit of `congested` is set for each that shows congestion.
@@ -199,7 +196,7 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
             self.send_if_enough(buffers);
         }
         self.finish_batch(buffers);
-        self.send_path_checks(now);
+        self.tunnel.send_path_checks(now);
         meta.iter().map(|meta| meta.len.max(1)).sum()
     }
 
@@ -224,53 +221,11 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
     /// Opens one datagram, or passes it to the shard or the control plane that can.
     #[inline]
     fn open(&mut self, now: Time, datagram: &mut [u8], origin: Origin) -> Result<Opened, Dropped> {
-        if let Some(quic) = &self.quic
-            && matches!(PacketClass::of(datagram), PacketClass::Quic | PacketClass::Fleet)
-        {
-            let passed = quic.forward(datagram, origin.from);
-            return if passed { Ok(Opened::Consumed) } else { Err(self.drop(DropReason::ShardQueue)) };
+        match self.hand_off.sort(datagram, origin) {
+            Ok(Some(header)) => self.tunnel.plane.open(now, header, datagram, origin),
+            Ok(None) => Ok(Opened::Consumed),
+            Err(reason) => Err(self.tunnel.drop(reason)),
         }
-        let header = match Header::parse(datagram) {
-            Ok(header) => DataHeader::Lane(header),
-            Err(_) => match self.wireguard_header(datagram, origin.from) {
-                Ok(Some(header)) => header.into(),
-                Ok(None) => return Ok(Opened::Consumed),
-                Err(reason) => return Err(self.drop(reason)),
-            },
-        };
-        if self.role == Role::Gateway && self.neighbours.len() > 1 {
-            let owner = header.index().shard(self.neighbours.len());
-            if owner != self.number {
-                let misdirected = Misdirected { header, datagram: (&*datagram).into(), origin };
-                return self.forward_to_shard(owner, misdirected);
-            }
-        }
-        self.plane.open(now, header, datagram, origin)
-    }
-
-    /// The header of WireGuard's data, where its clients are served. A message of a handshake is
-    /// passed to the control plane instead.
-    fn wireguard_header(
-        &self,
-        datagram: &[u8],
-        from: Endpoint,
-    ) -> Result<Option<TransportHeader>, DropReason> {
-        let queue = self.wireguard.as_ref().ok_or(DropReason::BadHeader)?;
-        if PacketClass::of(datagram) != PacketClass::WireGuardHandshake {
-            return TransportHeader::parse(datagram).map(Some).map_err(|_| DropReason::BadHeader);
-        }
-        if queue.push(datagram, from) { Ok(None) } else { Err(DropReason::ShardQueue) }
-    }
-
-    fn forward_to_shard(&mut self, owner: usize, misdirected: Misdirected) -> Result<Opened, Dropped> {
-        match self.neighbours[owner].try_send(misdirected) {
-            Ok(()) => Ok(Opened::Consumed),
-            Err(_) => Err(self.drop(DropReason::ShardQueue)),
-        }
-    }
-
-    pub(super) fn drop(&mut self, reason: DropReason) -> Dropped {
-        self.plane.counters_mut().drop(reason)
     }
 
     /// Passes on the contents of the datagram that stands at `place`.
@@ -286,19 +241,19 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
                 self.pass_joined(now, to, packet);
             }
             Opened::Expired { slot, len } => {
-                self.answer_expired(now, slot, &message.bytes()[place][HEADER_LEN..HEADER_LEN + len]);
+                self.tunnel.answer_expired(now, slot, &message.bytes()[place][HEADER_LEN..HEADER_LEN + len]);
             }
             Opened::Redirect { slot, len } => {
-                self.answer_request(now, slot, &message.bytes()[place][HEADER_LEN..HEADER_LEN + len]);
+                self.tunnel.answer_request(now, slot, &message.bytes()[place][HEADER_LEN..HEADER_LEN + len]);
             }
             Opened::Refused { slot, len } => {
-                self.refuse(now, slot, &message.bytes()[place][HEADER_LEN..HEADER_LEN + len]);
+                self.tunnel.refuse(now, slot, &message.bytes()[place][HEADER_LEN..HEADER_LEN + len]);
             }
             Opened::Probe { slot, id, size, padded } => {
-                self.originate(now, Outgoing::Reply { slot, id, size, padded });
+                self.tunnel.originate(now, Outgoing::Reply { slot, id, size, padded });
             }
             Opened::BatchProbe { slot, id, size } => {
-                self.originate(now, Outgoing::Batch { slot, id, size, replies: true });
+                self.tunnel.originate(now, Outgoing::Batch { slot, id, size, replies: true });
             }
             Opened::BatchesLost(peer) => super::warn_of_lost_batches(peer),
             Opened::Consumed => {}
@@ -309,7 +264,7 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
     /// fits.
     #[inline]
     fn forward(&mut self, now: Time, message: &mut Message<'_>, place: Range<usize>, to: Slot, len: usize) {
-        let Self { plane, inbound, outbound: Outbound { batch, spare, .. }, socket, .. } = self;
+        let Self { tunnel: Tunnel { plane, socket, batch, spare, .. }, inbound, .. } = self;
         let number = message.number;
         let datagram = &mut message.bytes()[place.clone()];
         let mut sender = match plane.sender(now, to) {
@@ -322,7 +277,7 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
         if sender.exceeds_path(len) {
             let len = spare.put(&datagram[HEADER_LEN..HEADER_LEN + len]);
             if let Some(answer) = (Sealer { sender, batch, socket }).fit(spare, len, true) {
-                self.return_message(now, answer);
+                self.tunnel.return_message(now, answer);
             }
             return;
         }
@@ -352,7 +307,7 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
     /// Sends the runs, which stand in `buffers`.
     fn send_runs(&mut self, buffers: &[Box<[u8]>]) {
         let runs = self.inbound.runs.iter().map(|(number, run)| (&*buffers[*number], run));
-        send_runs(&self.socket, runs, self.plane.counters_mut());
+        send_runs(&self.tunnel.socket, runs, self.tunnel.plane.counters_mut());
         self.inbound.runs.clear();
     }
 
@@ -364,9 +319,9 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
         let mut packet = checked.packet(&buffer[start..]);
         // Only the client knows the path, so it also holds down what its own machine sends: on the
         // narrowest paths the device's MTU, which IPv6 keeps at 1280, does not.
-        if self.role == Role::Client && packet.is_syn() {
+        if self.tunnel.role == Role::Client && packet.is_syn() {
             // A packet that can't be parsed carries no MSS either.
-            let _ = clamp_mss(&mut buffer[start..][checked.range()], self.outbound.mtu);
+            let _ = clamp_mss(&mut buffer[start..][checked.range()], self.tunnel.mtu);
             packet = checked.packet(&buffer[start..]);
         }
         let Inbound { rebuilder, writer, .. } = &mut self.inbound;
@@ -380,11 +335,11 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
     #[cold]
     fn pass_joined(&mut self, now: Time, to: Option<Slot>, checked: Checked) {
         let mut joined = std::mem::take(&mut self.inbound.joined);
-        let packet = &self.plane.joined()[checked.range()];
+        let packet = &self.tunnel.plane.joined()[checked.range()];
         let len = packet.len();
         joined[..len].copy_from_slice(packet);
         if let Some(to) = to {
-            self.forward_joined(now, to, &joined[..len]);
+            self.tunnel.forward_joined(now, to, &joined[..len]);
         } else {
             let mut message = Message { buffers: std::slice::from_mut(&mut joined), number: 0, len };
             self.collect(&mut message, 0, checked);
@@ -394,24 +349,9 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
         self.inbound.joined = joined;
     }
 
-    fn forward_joined(&mut self, now: Time, to: Slot, packet: &[u8]) {
-        let Self { plane, outbound: Outbound { batch, spare, .. }, socket, .. } = self;
-        let mut sender = match plane.sender(now, to) {
-            Ok(sender) => sender,
-            Err(no_sender) => return no_sender.queue(packet),
-        };
-        if sender.admit(Segments::one(packet.len())) == 0 {
-            return;
-        }
-        let len = spare.put(packet);
-        if let Some(answer) = (Sealer { sender, batch, socket }).fit(spare, len, true) {
-            self.return_message(now, answer);
-        }
-    }
-
     /// Ends a message: sends what is still collected of it, and completes what will be written.
     fn finish_message(&mut self, message: &mut Message<'_>) {
-        self.flush();
+        self.tunnel.flush();
         self.flush_to_tun(message);
     }
 
@@ -432,8 +372,8 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
 
     /// Writes the packets that wait for it, which stand in `buffers`.
     fn write_held(&mut self, buffers: &[Box<[u8]>]) {
-        let Self { inbound: Inbound { writer, .. }, plane, tun, .. } = self;
-        writer.write(tun, buffers, plane.counters_mut());
+        let Self { inbound: Inbound { writer, .. }, tunnel, tun, .. } = self;
+        writer.write(tun, buffers, tunnel.plane.counters_mut());
     }
 }
 

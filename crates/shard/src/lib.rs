@@ -21,6 +21,7 @@ mod busy_poll;
 mod codel;
 pub mod devices;
 mod fair_queue;
+mod hand_off;
 pub mod handshake_queue;
 mod inbound;
 mod marks;
@@ -29,12 +30,14 @@ mod overload;
 mod oversize;
 pub mod quic_forwarder;
 mod sealer;
+mod shard;
 pub mod stepped;
 mod stir;
 pub mod suites;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod thread;
+mod tunnel;
 mod writes;
 
 use std::io;
@@ -43,21 +46,14 @@ use std::sync::{Arc, Once};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc, oneshot};
-use vpnd_proto::plane::{
-    self, Activity, Command, Counters, DataHeader, Event, Origin, Plane, Role, Slot, WireGuardCommand,
-};
+use vpnd_proto::plane::{self, Activity, Command, Counters, DataHeader, Event, Origin, Role, Slot};
 use vpnd_proto::policy::Policy;
 
 use crate::handshake_queue::HandshakeQueue;
 use crate::quic_forwarder::QuicForwarder;
-use busy_poll::BusyPoll;
 pub use busy_poll::PollCounts;
-use devices::{DatagramSocket, PacketDevice};
-use inbound::Inbound;
-use marks::MarksLog;
-use outbound::Outbound;
+use shard::Shard;
 use stir::Stir;
 use vpnd_sys::clock::now;
 use vpnd_sys::tun::{TunOffloads, TunQueue};
@@ -363,124 +359,6 @@ pub enum Progress {
     Drained,
     /// The other direction has its turn, then come back.
     More,
-}
-
-/// The state of a shard's thread. `inbound.rs` and `outbound.rs` have its two directions,
-/// `oversize.rs` and `sealer.rs` the steps that they share, `overload.rs` the first one's way while
-/// the shard is behind.
-struct Shard<T, S> {
-    number: usize,
-    role: Role,
-    plane: Plane,
-    inbound: Inbound,
-    outbound: Outbound,
-    tun: T,
-    socket: S,
-    neighbours: Vec<mpsc::Sender<Misdirected>>,
-    quic: Option<QuicForwarder>,
-    wireguard: Option<HandshakeQueue>,
-    marks_log: MarksLog,
-    busy_poll: BusyPoll,
-}
-
-impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
-    /// A shard that has no neighbours and passes nothing to QUIC.
-    fn new(
-        number: usize,
-        role: Role,
-        plane: Plane,
-        (tun_offloads, mtu): (TunOffloads, u16),
-        tun: T,
-        socket: S,
-    ) -> Self {
-        let (inbound, outbound) = (Inbound::new(tun_offloads), Outbound::new(mtu));
-        let (neighbours, quic, marks_log) = (Vec::new(), None, MarksLog::default());
-        let busy_poll = BusyPoll::new(Duration::ZERO);
-        Self {
-            number,
-            role,
-            plane,
-            inbound,
-            outbound,
-            tun,
-            socket,
-            neighbours,
-            quic,
-            wireguard: None,
-            marks_log,
-            busy_poll,
-        }
-    }
-
-    fn handle(&mut self, message: ShardMessage) {
-        match message {
-            ShardMessage::Plane(command) => {
-                let sealing = match &command {
-                    Command::Install(spec) => Some(spec.slot),
-                    Command::Reach { slot, .. } => Some(*slot),
-                    Command::WireGuard(WireGuardCommand::Seal { slot, .. }) => Some(*slot),
-                    _ => None,
-                };
-                if let Some(outgoing) = self.plane.apply(command) {
-                    self.originate(now(), outgoing);
-                }
-                if let Some(slot) = sealing {
-                    self.release(slot);
-                }
-            }
-            ShardMessage::Barrier(done) => {
-                // The caller may have given up waiting.
-                let _ = done.send(());
-            }
-            ShardMessage::Mtu(mtu) => self.outbound.mtu = mtu,
-            ShardMessage::Report(reply) => {
-                let _ = reply.send(self.report());
-            }
-        }
-    }
-
-    fn report(&mut self) -> Report {
-        Report {
-            counters: self.plane.counters().clone(),
-            activities: self.plane.take_activities(),
-            udp: self.socket.offloads(),
-            tun: self.inbound.writes(),
-            poll: self.busy_poll.counts(),
-        }
-    }
-
-    /// Sends events to the control plane as far as it has room, and packets that waited for the
-    /// cause of one.
-    fn report_events(&mut self, events: &mpsc::Sender<Event>) {
-        while self.plane.has_events() {
-            match events.try_reserve() {
-                Ok(room) => {
-                    let Some(event) = self.poll_event() else { return };
-                    room.send(event);
-                }
-                Err(TrySendError::Full(())) => return,
-                // The control plane is gone only when the daemon ends.
-                Err(TrySendError::Closed(())) => drop(self.poll_event()),
-            }
-        }
-    }
-
-    fn poll_event(&mut self) -> Option<Event> {
-        let event = self.plane.poll_event()?;
-        if let Event::Heard { slot, .. } = event {
-            self.release(slot);
-        }
-        Some(event)
-    }
-
-    /// Sends the packets that waited for an epoch of this session.
-    fn release(&mut self, slot: Slot) {
-        let now = now();
-        while let Some(packet) = self.plane.poll_waiting(now, slot) {
-            self.send_waiting(now, slot, &packet);
-        }
-        self.flush();
-    }
 }
 
 #[cfg(test)]

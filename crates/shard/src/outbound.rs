@@ -6,16 +6,17 @@ use rustix::io::Errno;
 use vpnd_packet::offload::{PeerFeatures, Slicer, VIRTIO_HEADER, VirtioHeader};
 use vpnd_packet::{Packet, set_ecn};
 use vpnd_proto::control::FEATURE_PARTIAL_CHECKSUM;
-use vpnd_proto::plane::{DropReason, NoSender, Outgoing, PacketQueue, Role};
+use vpnd_proto::plane::{DropReason, NoSender, PacketQueue, Role};
 use vpnd_proto::rate::Segments;
 use vpnd_proto::time::Time;
 
-use super::backlog::{BUFFER_LEN, Backlog, Read};
+use super::backlog::{BUFFER_LEN, Read};
 use super::batch::{Batch, MAX_OVERHEAD};
 use super::devices::{DatagramSocket, PacketDevice};
 use super::inbound::BEHIND_AFTER;
-use super::oversize::Spare;
+use super::overload::Overload;
 use super::sealer::Sealer;
+use super::tunnel::Tunnel;
 use super::{Progress, Shard, now};
 
 /// Packets read before the other direction has its turn.
@@ -28,30 +29,15 @@ const READ_BYTES: usize = 1 << 20;
 pub(super) struct Outbound {
     /// The last read: a header and a packet.
     pub(super) read: Box<[u8]>,
-    pub(super) batch: Batch,
-    /// The tunnel's MTU, to which the MSS of new TCP connections is held in both directions: the
-    /// answer to a SYN that entered the tunnel passes through it, too.
-    pub(super) mtu: u16,
-    pub(super) spare: Spare,
-    /// Packets that wait because the shard is behind.
-    pub(super) backlog: Backlog<Read>,
-    /// Whether packets go through the backlog.
-    pub(super) behind: bool,
+    pub(super) overload: Overload<Read>,
     /// Since when each turn ends with packets left in the device.
     undrained_since: Option<Time>,
 }
 
 impl Outbound {
-    pub(super) fn new(mtu: u16) -> Self {
-        Self {
-            read: vec![0; BUFFER_LEN].into_boxed_slice(),
-            batch: Batch::new(),
-            mtu,
-            spare: Spare::new(),
-            backlog: Backlog::new(),
-            behind: false,
-            undrained_since: None,
-        }
+    pub(super) fn new() -> Self {
+        let read = vec![0; BUFFER_LEN].into_boxed_slice();
+        Self { read, overload: Overload::new(), undrained_since: None }
     }
 
     /// Marks the packet of `len` bytes that was read. Each slice of a super-packet then has the
@@ -75,7 +61,7 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
     /// # Errors
     /// If the device is gone.
     pub(super) fn transmit(&mut self) -> io::Result<Progress> {
-        if self.outbound.behind {
+        if self.outbound.overload.is_behind {
             return self.transmit_by_turns();
         }
         let start = now();
@@ -85,7 +71,7 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
             Progress::More => self.outbound.undrained_since.or(Some(start)),
         };
         // At a client all packets are of one session.
-        self.outbound.behind = self.role == Role::Gateway
+        self.outbound.overload.is_behind = self.tunnel.role == Role::Gateway
             && self.outbound.undrained_since.is_some_and(|since| now().since(since) >= BEHIND_AFTER);
         Ok(progress)
     }
@@ -126,17 +112,16 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
 
     /// Ends a turn: never wait for more packets to fill a batch.
     pub(super) fn finish_sending(&mut self, now: Time) {
-        self.flush();
-        self.send_path_checks(now);
+        self.tunnel.flush();
+        self.tunnel.send_path_checks(now);
     }
 
     /// Slices and seals the (super-)packet of `len` bytes that was read, all but the first slice if
     /// its sender is to be told of congestion by a loss.
     #[inline]
     pub(super) fn send_read(&mut self, now: Time, len: usize, loses_first: bool) {
-        let Self { plane, outbound, tun, socket, .. } = self;
-        let Outbound { read, batch, mtu, spare, .. } = outbound;
-        let (header, packet) = match parse(&read[..len]) {
+        let Self { tunnel: Tunnel { plane, socket, batch, spare, mtu, .. }, outbound, tun, .. } = self;
+        let (header, packet) = match parse(&outbound.read[..len]) {
             Ok(parsed) => parsed,
             Err(reason) => {
                 plane.counters_mut().drop(reason);
@@ -167,30 +152,6 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
         } else {
             sealer.slices(&slicer, slices, clamp);
         }
-    }
-
-    /// Sends a datagram of the plane's own, or a batch of them, at once and by itself.
-    pub(super) fn originate(&mut self, now: Time, outgoing: Outgoing) {
-        self.flush();
-        for part in outgoing.parts() {
-            if let Ok(sealed) = self.plane.originate(now, part, self.outbound.batch.tail()) {
-                self.outbound.batch.push(sealed.outer, sealed.len);
-            }
-        }
-        self.flush();
-    }
-
-    /// Requests the clients to which large datagrams were just sent to probe their paths. One that
-    /// these have reached when the request comes needs not do so.
-    pub(super) fn send_path_checks(&mut self, now: Time) {
-        while let Some(slot) = self.plane.poll_path_check() {
-            self.originate(now, Outgoing::PathCheck(slot));
-        }
-    }
-
-    /// Sends what is in the batch.
-    pub(super) fn flush(&mut self) {
-        self.outbound.batch.send(&self.socket, self.plane.counters_mut());
     }
 }
 

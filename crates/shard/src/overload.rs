@@ -8,12 +8,10 @@
 use std::io;
 
 use vpnd_packet::offload::{PeerFeatures, Slicer};
-use vpnd_proto::plane::{Claim, DataHeader, DropReason};
+use vpnd_proto::plane::{Claim, DropReason};
 use vpnd_proto::time::Time;
-use vpnd_proto::wire::{Header, PacketClass};
-use vpnd_proto::wireguard::TransportHeader;
 
-use super::backlog::{Message, Owner, Read};
+use super::backlog::{Backlog, Message, Owner, Read};
 use super::devices::{DatagramSocket, PacketDevice};
 use super::inbound::{RECEIVE_BYTES, RECEIVE_MESSAGES, sender_of};
 use super::outbound::parse;
@@ -28,17 +26,33 @@ const TURN_COST: usize = 256 << 10;
 /// overflows only when more than four times of what can be handled comes.
 const TAKE_COST: usize = 4 * TURN_COST;
 
+/// One direction of a shard that may be behind.
+pub(super) struct Overload<M> {
+    /// Messages that wait.
+    pub(super) backlog: Backlog<M>,
+    /// Whether messages go through the backlog.
+    pub(super) is_behind: bool,
+}
+
+impl<M: Message> Overload<M> {
+    pub(super) fn new() -> Self {
+        Self { backlog: Backlog::new(), is_behind: false }
+    }
+
+    /// Ends a turn; `taken` is how far the kernel's queue was taken.
+    fn end_turn(&mut self, taken: Progress) -> Progress {
+        self.is_behind = taken == Progress::More || !self.backlog.is_empty();
+        if self.is_behind { Progress::More } else { Progress::Drained }
+    }
+}
+
 impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
     /// Takes messages from the socket, and handles those whose turn it is.
     #[cold]
     pub(super) fn receive_by_turns(&mut self, buffers: &mut [Box<[u8]>]) -> Progress {
         let taken = self.take_messages(buffers);
         self.handle_turn(buffers);
-        if taken == Progress::Drained && self.inbound.backlog.is_empty() {
-            self.inbound.behind = false;
-            return Progress::Drained;
-        }
-        Progress::More
+        self.inbound.overload.end_turn(taken)
     }
 
     /// Takes packets from the TUN device, and sends those whose turn it is.
@@ -49,21 +63,17 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
     pub(super) fn transmit_by_turns(&mut self) -> io::Result<Progress> {
         let taken = self.take_packets()?;
         self.send_turn();
-        if taken == Progress::Drained && self.outbound.backlog.is_empty() {
-            self.outbound.behind = false;
-            return Ok(Progress::Drained);
-        }
-        Ok(Progress::More)
+        Ok(self.outbound.overload.end_turn(taken))
     }
 
     /// Handles all that waits. What comes meanwhile stays in the socket and in the device.
     pub(super) fn handle_backlog(&mut self) {
         let mut buffers = std::mem::take(&mut self.inbound.buffers);
-        while !self.inbound.backlog.is_empty() {
+        while !self.inbound.overload.backlog.is_empty() {
             self.handle_turn(&mut buffers);
         }
         self.inbound.buffers = buffers;
-        while !self.outbound.backlog.is_empty() {
+        while !self.outbound.overload.backlog.is_empty() {
             self.send_turn();
         }
     }
@@ -72,7 +82,7 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
     fn handle_turn(&mut self, buffers: &mut [Box<[u8]>]) {
         let mut meta = [RecvMeta::default(); RECEIVE_MESSAGES];
         let now = now();
-        let (count, congested) = self.inbound.backlog.serve(now, TURN_COST, buffers, &mut meta);
+        let (count, congested) = self.inbound.overload.backlog.serve(now, TURN_COST, buffers, &mut meta);
         self.handle_messages(now, buffers, &meta[..count], congested);
     }
 
@@ -81,7 +91,8 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
         let now = now();
         let mut cost = 0;
         while cost < TURN_COST
-            && let Some((packet, is_congested)) = self.outbound.backlog.pop(now, &mut self.outbound.read)
+            && let Some((packet, is_congested)) =
+                self.outbound.overload.backlog.pop(now, &mut self.outbound.read)
         {
             let loses_first = is_congested && !self.outbound.mark(packet.len);
             self.send_read(now, packet.len, loses_first);
@@ -120,14 +131,14 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
             Ok(owner) => owner,
             // Nothing is cheaper than to drop it now.
             Err(reason) if meta.packets() == 1 => {
-                self.drop(reason);
+                self.tunnel.drop(reason);
                 return;
             }
             // Datagrams behind the first may be of a session.
             Err(_) => Owner::Unproven(meta.addr.ip()),
         };
-        let dropped = self.inbound.backlog.push(now, owner, meta, buffer);
-        self.plane.counters_mut().count(DropReason::Overload, dropped);
+        let dropped = self.inbound.overload.backlog.push(now, owner, meta, buffer);
+        self.tunnel.plane.counters_mut().count(DropReason::Overload, dropped);
     }
 
     /// Returns the queue for a message, judged by its first datagram. Nothing of it is proved yet,
@@ -135,21 +146,8 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
     /// knows a session's index could fill its queue.
     fn owner(&self, message: &[u8], meta: &RecvMeta) -> Result<Owner, DropReason> {
         let from = meta.addr.ip();
-        let header = match PacketClass::of(message) {
-            PacketClass::Quic | PacketClass::Fleet if self.quic.is_some() => {
-                return Ok(Owner::PassedOn(from));
-            }
-            PacketClass::WireGuardHandshake if self.wireguard.is_some() => return Ok(Owner::PassedOn(from)),
-            PacketClass::WireGuardData if self.wireguard.is_some() => {
-                TransportHeader::parse(message).map(DataHeader::from)
-            }
-            _ => Header::parse(message).map(DataHeader::from),
-        };
-        let header = header.map_err(|_| DropReason::BadHeader)?;
-        if self.neighbours.len() > 1 && header.index().shard(self.neighbours.len()) != self.number {
-            return Ok(Owner::PassedOn(from));
-        }
-        match self.plane.claim(header, sender_of(meta)) {
+        let Some(header) = self.hand_off.peek(message)? else { return Ok(Owner::PassedOn(from)) };
+        match self.tunnel.plane.claim(header, sender_of(meta)) {
             Claim::Known(slot) => Ok(Owner::Session(slot)),
             Claim::Unproven => Ok(Owner::Unproven(from)),
             Claim::Nobody => Err(DropReason::UnknownIndex),
@@ -172,12 +170,12 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
         let (owner, packet) = match self.recipient(now, len) {
             Ok(known) => known,
             Err(reason) => {
-                self.drop(reason);
+                self.tunnel.drop(reason);
                 return Read { len, packets: 1 }.cost();
             }
         };
-        let dropped = self.outbound.backlog.push(now, owner, packet, &mut self.outbound.read);
-        self.plane.counters_mut().count(DropReason::Overload, dropped);
+        let dropped = self.outbound.overload.backlog.push(now, owner, packet, &mut self.outbound.read);
+        self.tunnel.plane.counters_mut().count(DropReason::Overload, dropped);
         packet.cost()
     }
 
@@ -185,7 +183,7 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
     /// is for.
     fn recipient(&mut self, now: Time, len: usize) -> Result<(Owner, Read), DropReason> {
         let (header, packet) = parse(&self.outbound.read[..len])?;
-        let slot = self.plane.recipient(now, &packet)?;
+        let slot = self.tunnel.plane.recipient(now, &packet)?;
         let slicer = Slicer::new(&header, &packet, PeerFeatures::default());
         let packets = slicer.map_err(|_| DropReason::BadOffload)?.count();
         Ok((Owner::Session(slot), Read { len, packets }))

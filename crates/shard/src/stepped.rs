@@ -36,7 +36,7 @@ impl<T: PacketDevice, S: DatagramSocket> Stepped<T, S> {
     pub fn new(spec: SteppedSpec, tun: T, socket: S) -> Self {
         let SteppedSpec { role, policy, tun_offloads, mtu } = spec;
         let plane = Plane::new(role, policy, 0);
-        Self { shard: Shard::new(0, role, plane, (tun_offloads, mtu), tun, socket) }
+        Self { shard: Shard::new(role, plane, (tun_offloads, mtu), tun, socket) }
     }
 
     /// Carries out a command to its data plane.
@@ -75,7 +75,7 @@ impl<T: PacketDevice, S: DatagramSocket> Stepped<T, S> {
 
     /// Its socket.
     pub fn socket(&self) -> &S {
-        &self.shard.socket
+        &self.shard.tunnel.socket
     }
 }
 

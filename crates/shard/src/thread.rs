@@ -16,6 +16,7 @@ use vpnd_proto::plane::{Plane, Role};
 
 use super::busy_poll::BusyPoll;
 use super::devices::{DatagramSocket, PacketDevice};
+use super::hand_off::HandOff;
 use super::{Freeze, Links, Misdirected, Progress, Queued, Shard, ShardMessage, ShardSpec, now};
 use vpnd_sys::process;
 use vpnd_sys::tun::TunQueue;
@@ -80,9 +81,11 @@ async fn run(mut spec: ShardSpec, mut links: Links) -> io::Result<()> {
     let mut plane = Plane::new(spec.role, spec.policy, spec.hash_seed);
     plane.set_copies_dscp(spec.copy_dscp);
     let settings = (spec.tun_offloads, spec.mtu);
-    let mut shard = Shard::new(spec.number, spec.role, plane, settings, tun.get_ref(), socket.get_ref());
-    (shard.neighbours, shard.quic) = (std::mem::take(&mut links.neighbours), spec.quic);
-    shard.wireguard = spec.wireguard;
+    let mut shard = Shard::new(spec.role, plane, settings, tun.get_ref(), socket.get_ref());
+    // A client's shard opens whatever comes to it.
+    let is_gateway = spec.role == Role::Gateway;
+    let neighbours = if is_gateway { std::mem::take(&mut links.neighbours) } else { Vec::new() };
+    shard.hand_off = HandOff { number: spec.number, neighbours, quic: spec.quic, wireguard: spec.wireguard };
     shard.busy_poll = BusyPoll::new(spec.busy_poll);
     for command in spec.first {
         shard.handle(ShardMessage::Plane(command));
@@ -103,7 +106,7 @@ async fn run_loop<T: PacketDevice, S: DatagramSocket>(
             queued = links.inbox.recv() => Turn::Message(queued),
             // Only while the control plane is behind; otherwise events have left after the batch
             // that brought them.
-            room = links.events.reserve(), if shard.plane.has_events() => {
+            room = links.events.reserve(), if shard.tunnel.plane.has_events() => {
                 if let Ok(room) = room && let Some(event) = shard.poll_event() {
                     room.send(event);
                 }
@@ -133,7 +136,7 @@ async fn run_loop<T: PacketDevice, S: DatagramSocket>(
             }
         }
         shard.report_events(&links.events);
-        shard.marks_log.look_at(shard.plane.counters(), now);
+        shard.marks_log.look_at(shard.tunnel.plane.counters(), now);
         if progress == Progress::More {
             // Its source stays ready, so waiting for that would never ask the kernel about the
             // others.
@@ -246,7 +249,7 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
         // device.
         self.handle_backlog();
         // The caller may have given up; then it drops the other end, too.
-        let _ = progress.send(self.plane.progress());
+        let _ = progress.send(self.tunnel.plane.progress());
         resume.await.is_ok()
     }
 }

@@ -162,17 +162,17 @@ fn events_wait_for_a_busy_control_plane_and_none_is_lost() {
             flows: Arc::default(),
             path: Arc::default(),
         }));
-        stepped.shard.plane.sender(now(), slot).expect_err("it has no epoch, and requests one");
+        stepped.shard.tunnel.plane.sender(now(), slot).expect_err("it has no epoch, and requests one");
     }
     // The control plane has room for one, and the shard does not wait for more.
     let (events, mut inbox) = tokio::sync::mpsc::channel(1);
     for slot in slots {
-        assert!(stepped.shard.plane.has_events());
+        assert!(stepped.shard.tunnel.plane.has_events());
         stepped.shard.report_events(&events);
         assert_eq!(inbox.try_recv(), Ok(Event::EpochWanted { slot }));
         inbox.try_recv().expect_err("no more than it has room for");
     }
-    assert!(!stepped.shard.plane.has_events());
+    assert!(!stepped.shard.tunnel.plane.has_events());
     // One that has ended takes nothing, and nothing is kept for it.
     drop(inbox);
     let slot = Slot { index: 3, generation: 0 };
@@ -184,7 +184,7 @@ fn events_wait_for_a_busy_control_plane_and_none_is_lost() {
         flows: Arc::default(),
         path: Arc::default(),
     }));
-    stepped.shard.plane.sender(now(), slot).expect_err("it has no epoch, and requests one");
+    stepped.shard.tunnel.plane.sender(now(), slot).expect_err("it has no epoch, and requests one");
     stepped.shard.report_events(&events);
-    assert!(!stepped.shard.plane.has_events());
+    assert!(!stepped.shard.tunnel.plane.has_events());
 }

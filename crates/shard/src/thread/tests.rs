@@ -120,7 +120,7 @@ fn run_until(role: Role, most: usize) -> Vec<(Direction, usize)> {
             (Device { calls: Rc::clone(&calls), most }, Socket { calls: Rc::clone(&calls), wakes_device });
         let plane = Plane::new(role, Arc::new(Policy::default()), 0);
         let settings = (TunOffloads::ALL, 1_400);
-        let mut shard = Shard::new(0, role, plane, settings, devices.0, devices.1);
+        let mut shard = Shard::new(role, plane, settings, devices.0, devices.1);
         let (_queue, inbox) = mpsc::channel(1);
         let (_neighbour, misdirected) = mpsc::channel(1);
         let (events, _inbox) = mpsc::channel(1);

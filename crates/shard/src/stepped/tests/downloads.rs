@@ -245,7 +245,7 @@ impl World {
             self.run(gateway, 100);
             assert!(now().since(start) < TIMEOUT);
         }
-        assert!(gateway.shard.outbound.behind);
+        assert!(gateway.shard.outbound.overload.is_behind);
     }
 
     /// Steps the gateway until nothing is left.
@@ -378,9 +378,11 @@ fn each_slice_leaves_or_is_counted_and_a_shard_that_has_caught_up_is_as_before()
         world.load.set(2);
         world.overload(&mut gateway);
         world.run(&mut gateway, 2_000);
-        assert!(!gateway.shard.outbound.backlog.is_empty() && world.waiting(&mut gateway) > 1_000);
+        assert!(!gateway.shard.outbound.overload.backlog.is_empty() && world.waiting(&mut gateway) > 1_000);
         world.drain(&mut gateway);
-        assert!(!gateway.shard.outbound.behind && gateway.shard.outbound.backlog.is_empty());
+        assert!(
+            !gateway.shard.outbound.overload.is_behind && gateway.shard.outbound.overload.backlog.is_empty()
+        );
         assert_eq!(world.waiting(&mut gateway), 0);
         assert_eq!(gateway.transmit().unwrap(), Progress::Drained);
     }
@@ -401,7 +403,7 @@ fn a_device_that_is_drained_again_and_again_is_never_behind() {
             world.kernel.borrow_mut().push_back(peer.packet());
         }
         assert_eq!(gateway.transmit().unwrap(), Progress::Drained);
-        assert!(!gateway.shard.outbound.behind);
+        assert!(!gateway.shard.outbound.overload.is_behind);
     }
     assert_eq!(gateway.report().counters.total(), 0);
 }
@@ -417,7 +419,7 @@ fn a_slow_client_sends_its_packets_in_their_order() {
     let start = now();
     while now().since(start) < Duration::from_millis(20) {
         world.run(&mut client, 100);
-        assert!(!client.shard.outbound.behind);
+        assert!(!client.shard.outbound.overload.is_behind);
     }
 }
 
@@ -430,7 +432,7 @@ fn what_waits_is_sent_before_another_process_takes_the_device() {
     let (before, waiting) = (world.total.get(), world.waiting(&mut gateway));
     let drops = gateway.report().counters.total();
     gateway.shard.handle_backlog();
-    assert!(gateway.shard.outbound.backlog.is_empty() && waiting > 1_000);
+    assert!(gateway.shard.outbound.overload.backlog.is_empty() && waiting > 1_000);
     // On a machine that stands still, some have waited long enough for CoDel to drop them.
     let dropped = gateway.report().counters.total() - drops;
     assert!(dropped < waiting / 10, "{dropped} of {waiting}");
@@ -457,7 +459,7 @@ fn packets_without_a_receiver_are_dropped_for_the_usual_reason() {
     cases.into_iter().for_each(|bytes| world.kernel.borrow_mut().push_front(bytes));
     gateway.transmit().unwrap();
     assert_eq!(dropped(&mut gateway), [2, 1, 1]);
-    assert!(!gateway.shard.outbound.backlog.is_empty());
+    assert!(!gateway.shard.outbound.overload.backlog.is_empty());
 }
 
 #[test]

@@ -336,10 +336,10 @@ fn each_datagram_leaves_or_is_counted_and_a_shard_that_has_caught_up_is_as_befor
     let world = World::new(5, greedy(), 3);
     let mut gateway = world.gateway();
     world.run(&mut gateway, 4_000);
-    assert!(gateway.shard.inbound.behind && !gateway.shard.inbound.backlog.is_empty());
+    assert!(gateway.shard.inbound.overload.is_behind && !gateway.shard.inbound.overload.backlog.is_empty());
     world.load.set(0);
     while gateway.receive() == Progress::More {}
-    assert!(!gateway.shard.inbound.behind && gateway.shard.inbound.backlog.is_empty());
+    assert!(!gateway.shard.inbound.overload.is_behind && gateway.shard.inbound.overload.backlog.is_empty());
     let drops = gateway.report().counters.total() + world.kernel_drops.get();
     assert_eq!(world.came.get(), world.total.get() + drops);
 }
@@ -352,7 +352,7 @@ fn what_waits_is_handled_before_another_process_takes_the_socket() {
     let before = world.total.get();
     world.load.set(0);
     gateway.shard.handle_backlog();
-    assert!(gateway.shard.inbound.backlog.is_empty() && world.total.get() > before + 1_000);
+    assert!(gateway.shard.inbound.overload.backlog.is_empty() && world.total.get() > before + 1_000);
 }
 
 #[test]
