@@ -15,6 +15,7 @@ mod decision;
 mod first_look;
 pub(super) mod following;
 mod refusals;
+mod sessions;
 mod turns;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -26,14 +27,12 @@ use quinn::AsyncUdpSocket;
 use quinn::udp::Transmit;
 use tokio::sync::mpsc;
 use vpnd_crypto::Backend;
-use vpnd_proto::plane::{Activity, Command, Endpoint, Event as PlaneEvent, Slot, WireGuardCommand};
+use vpnd_proto::plane::{Activity, Command, Endpoint, Event as PlaneEvent, Slot};
 use vpnd_proto::session::{LocalSuite, SessionId};
 use vpnd_proto::time::Time;
-use vpnd_proto::wire::Index;
 use vpnd_wireguard::gate::Limits;
 use vpnd_wireguard::handshakes::{Reply, Request};
 use vpnd_wireguard::peers::{Config, Event, Output, PeerId, RequestId};
-use vpnd_wireguard::transport::Opener;
 use vpnd_wireguard::{Peers, PublicKey};
 
 use crate::worker::auth_client::AuthClient;
@@ -46,6 +45,7 @@ pub(super) use decision::Decision;
 use first_look::FirstLook;
 use following::PeerList;
 use refusals::Refusals;
+use sessions::PeerSessions;
 use turns::{Step, Turns};
 use vpnd_config::ServerConfig;
 use vpnd_ipc::admin::status::RefusedDevice;
@@ -65,30 +65,12 @@ pub(super) enum Input {
     Auth(Box<FromAuth>),
 }
 
-/// A session of a peer.
-#[derive(Clone, Copy)]
-struct Joined {
-    id: SessionId,
-    slot: Slot,
-    /// Whether it reaches nothing but the portal.
-    is_walled: bool,
-    /// When its peer had been renewed last, by which its end was decided.
-    renewed_s: u64,
-    /// Whether the next one is begun from here.
-    is_changed: bool,
-}
-
 /// The peers, their sessions and queues.
 pub(crate) struct WireGuard {
     peers: Peers,
-    sessions: HashMap<PeerId, Joined>,
-    by_slot: HashMap<Slot, PeerId>,
-    by_session: HashMap<SessionId, PeerId>,
-    /// When each peer was renewed last.
-    renewed: HashMap<PublicKey, u64>,
+    sessions: PeerSessions,
     /// The last reply for each peer that waits until its session is in force.
     waiting: HashMap<PublicKey, (RequestId, Reply)>,
-    shards: usize,
     auth: AuthClient,
     socket: Arc<dyn AsyncUdpSocket>,
     queue: HandshakeQueue,
@@ -150,12 +132,8 @@ impl WireGuard {
         let (answer, answers) = mpsc::unbounded_channel();
         let mut this = Self {
             peers: Peers::new(now(), config, vpnd_sys::random::random()),
-            sessions: HashMap::new(),
-            by_slot: HashMap::new(),
-            by_session: HashMap::new(),
-            renewed: HashMap::new(),
+            sessions: PeerSessions::new(shards),
             waiting: HashMap::new(),
-            shards,
             auth: auth.clone(),
             socket: Arc::clone(socket),
             queue,
@@ -221,8 +199,8 @@ impl WireGuard {
                 true
             }
             PlaneEvent::EpochWanted { slot } => {
-                let Some(peer) = self.by_slot.get(slot) else { return false };
-                self.peers.on_no_session(now(), *peer);
+                let Some(peer) = self.sessions.in_slot(*slot) else { return false };
+                self.peers.on_no_session(now(), peer);
                 true
             }
             _ => false,
@@ -231,8 +209,8 @@ impl WireGuard {
 
     /// The traffic of a session since the last call.
     pub(super) fn handle_activity(&mut self, slot: Slot, activity: &Activity) {
-        if let Some(peer) = self.by_slot.get(&slot) {
-            self.peers.on_activity(now(), *peer, activity);
+        if let Some(peer) = self.sessions.in_slot(slot) {
+            self.peers.on_activity(now(), peer, activity);
         }
     }
 
@@ -253,16 +231,14 @@ impl WireGuard {
                 Some(peer) => {
                     let at = peer.outer.map(|at| self.as_bound(at));
                     let id = self.peers.add(now(), key, at, peer.keepalive());
-                    self.renewed.insert(key, peer.renewed_s);
+                    self.sessions.renew(id, peer.renewed_s);
                     self.decide_again(id);
-                    self.begin_renewed(&key, id);
+                    self.begin_renewed(id);
                 }
                 None => {
-                    self.renewed.remove(&key);
                     let Some(id) = self.peers.by_key(&key) else { continue };
-                    if let Some(joined) = self.sessions.get(&id) {
-                        self.decisions.push_back(Decision::Gone(joined.id));
-                    }
+                    self.decisions.extend(self.sessions.get(id).map(|joined| Decision::Gone(joined.id)));
+                    self.sessions.remove(id);
                     self.peers.remove(id);
                 }
             }
@@ -271,17 +247,12 @@ impl WireGuard {
 
     /// Other settings are in force, by which devices that reach the portal alone may be let in.
     pub(super) fn decide_all_again(&mut self) {
-        let walled = self.sessions.iter().filter(|(_, joined)| joined.is_walled);
-        let walled: Vec<PeerId> = walled.map(|(peer, _)| *peer).collect();
-        walled.into_iter().for_each(|peer| self.decide_again(peer));
+        self.sessions.walled().into_iter().for_each(|peer| self.decide_again(peer));
     }
 
     /// Ends the peer's session if it reaches the portal alone; the next one may not be like that.
     fn decide_again(&mut self, peer: PeerId) {
-        if let Some(joined) = self.sessions.get_mut(&peer).filter(|joined| joined.is_walled) {
-            joined.is_changed = true;
-            self.decisions.push_back(Decision::Changed(joined.id));
-        }
+        self.decisions.extend(self.sessions.change_walled(peer).map(Decision::Changed));
     }
 
     /// The addresses as the socket names them.
@@ -292,12 +263,11 @@ impl WireGuard {
 
     /// The gateway's address that the peer of this session talks to.
     pub(super) fn own_address(&self, id: SessionId) -> Option<IpAddr> {
-        self.peers.endpoint(*self.by_session.get(&id)?)?.local
+        self.peers.endpoint(self.sessions.peer(id)?)?.local
     }
 
     /// The peer has a session, in this slot; false if there is no such peer any more. It takes the
-    /// place of the one before. `renewed_s` is when the peer had been renewed last, by which it was
-    /// decided what the session reaches and when it ends.
+    /// place of the one before. `renewed_s` is when the peer had been renewed last.
     pub(super) fn join(
         &mut self,
         peer: PublicKey,
@@ -306,35 +276,22 @@ impl WireGuard {
         is_walled: bool,
         renewed_s: u64,
     ) -> bool {
-        let Some((key, peer)) = self.peers.by_key(&peer).map(|id| (peer, id)) else { return false };
-        let is_changed = is_walled && self.renewed.get(&key) != Some(&renewed_s);
+        let Some(peer) = self.peers.by_key(&peer) else { return false };
         if is_walled {
             self.counts.add("walled");
         }
-        if is_changed {
+        if self.sessions.join(peer, id, slot, is_walled, renewed_s) {
             self.decisions.push_back(Decision::Changed(id));
         }
-        let joined = Joined { id, slot, is_walled, renewed_s, is_changed };
-        if let Some(before) = self.sessions.insert(peer, joined) {
-            // The next session in its slot may be another peer's.
-            self.by_slot.remove(&before.slot);
-        }
-        self.by_slot.insert(slot, peer);
-        self.by_session.insert(id, peer);
         true
     }
 
     /// A session is over.
     pub(super) fn session_over(&mut self, id: SessionId) {
-        let Some(peer) = self.by_session.remove(&id) else { return };
-        // It may have the next one by now.
-        if let Some(joined) = self.sessions.get(&peer).copied().filter(|joined| joined.id == id) {
-            self.sessions.remove(&peer);
-            self.by_slot.remove(&joined.slot);
-            self.peers.end(peer);
-            if joined.is_changed {
-                self.peers.begin_at_once(now(), peer);
-            }
+        let Some((peer, joined)) = self.sessions.over(id) else { return };
+        self.peers.end(peer);
+        if joined.is_changed {
+            self.peers.begin_at_once(now(), peer);
         }
     }
 
@@ -350,12 +307,12 @@ impl WireGuard {
 
     /// Whether it is the session of a peer.
     pub(super) fn has(&self, id: SessionId) -> bool {
-        self.by_session.contains_key(&id)
+        self.sessions.peer(id).is_some()
     }
 
     /// The sessions of peers.
     pub(super) fn sessions(&self) -> impl Iterator<Item = SessionId> {
-        self.by_session.keys().copied()
+        self.sessions.ids()
     }
 
     pub(super) fn counts(&self) -> BTreeMap<String, u64> {
@@ -392,73 +349,54 @@ impl WireGuard {
                     self.turns.add_step(Step { id, request: *request }, has_session);
                     continue;
                 }
-                Output::Event(event) => match self.note(event) {
-                    Some(slot) => self.all(|| WireGuardCommand::Unanswered(slot)),
-                    None => continue,
-                },
-                Output::Open { peer, index, opener } => self.open(peer, index, opener),
-                Output::Close(index) => vec![(index.shard(self.shards), WireGuardCommand::Close(index))],
+                Output::Event(event) => self.note(event),
+                Output::Open { peer, index, opener } => self.sessions.open(peer, index, opener),
+                Output::Close(index) => self.sessions.close(index),
                 Output::Seal(peer, sealer) => {
-                    let Some(joined) = self.sessions.get(&peer).copied() else { continue };
-                    let slot = joined.slot;
-                    match sealer.zip(self.peers.endpoint(peer)) {
-                        Some((sealer, endpoint)) => {
-                            self.decisions.push_back(Decision::At(slot, endpoint));
-                            self.all(|| WireGuardCommand::Seal {
-                                slot,
-                                sealer: Arc::clone(&sealer),
-                                endpoint,
-                            })
-                        }
-                        None => self.all(|| WireGuardCommand::Unseal(slot)),
+                    let key = sealer.zip(self.peers.endpoint(peer));
+                    if let Some((_, endpoint)) = key {
+                        self.note_endpoint(peer, endpoint);
                     }
+                    self.sessions.seal(peer, key)
                 }
                 Output::Endpoint(peer, endpoint) => {
-                    let Some(joined) = self.sessions.get(&peer).copied() else { continue };
-                    self.decisions.push_back(Decision::At(joined.slot, endpoint));
-                    self.all(|| WireGuardCommand::Move { slot: joined.slot, endpoint })
+                    self.note_endpoint(peer, endpoint);
+                    self.sessions.move_to(peer, endpoint)
                 }
             };
-            return Some(
-                commands.into_iter().map(|(shard, command)| (shard, Command::WireGuard(command))).collect(),
-            );
+            return Some(commands);
         }
     }
 
     fn has_session(&self, key: &PublicKey) -> bool {
-        self.peers.by_key(key).is_some_and(|peer| self.sessions.contains_key(&peer))
+        self.peers.by_key(key).is_some_and(|peer| self.sessions.get(peer).is_some())
     }
 
-    fn open(&mut self, peer: PeerId, index: Index, opener: Box<Opener>) -> Vec<(usize, WireGuardCommand)> {
-        let slot = self.sessions.get(&peer).map(|joined| joined.slot);
-        let open = slot.map(|slot| WireGuardCommand::Open { slot, index, opener });
-        open.map(|open| (index.shard(self.shards), open)).into_iter().collect()
+    /// The peer is there, which its session's data go to.
+    fn note_endpoint(&mut self, peer: PeerId, endpoint: Endpoint) {
+        let joined = self.sessions.get(peer);
+        self.decisions.extend(joined.map(|joined| Decision::At(joined.slot, endpoint)));
     }
 
-    fn all(&self, command: impl Fn() -> WireGuardCommand) -> Vec<(usize, WireGuardCommand)> {
-        (0..self.shards).map(|shard| (shard, command())).collect()
-    }
-
-    /// Takes note of what people may want to know. Returns the slot of a peer that has not
-    /// answered.
-    fn note(&mut self, event: Event) -> Option<Slot> {
-        let joined = |peer: &PeerId| self.sessions.get(peer).copied();
+    /// Takes note of what people may want to know. Returns what shards have to know of it.
+    fn note(&mut self, event: Event) -> Vec<(usize, Command)> {
         match event {
             Event::HandshakeDone(peer) => {
-                self.decisions.extend(joined(&peer).map(|joined| Decision::Shaken(joined.slot)));
+                let joined = self.sessions.get(peer);
+                self.decisions.extend(joined.map(|joined| Decision::Shaken(joined.slot)));
                 self.counts.add("done");
             }
             Event::SessionEnded(peer) => {
-                self.decisions.extend(joined(&peer).map(|joined| Decision::Silent(joined.id)));
+                let joined = self.sessions.get(peer);
+                self.decisions.extend(joined.map(|joined| Decision::Silent(joined.id)));
             }
             Event::Unreachable(peer) => {
-                let slot = joined(&peer).map(|joined| joined.slot);
                 self.counts.add("unanswered");
-                return slot;
+                return self.sessions.unanswered(peer);
             }
             Event::BackAndForth { peer, between: [here, there] } => {
                 let key = self.peers.key(peer).map(|key| key.short());
-                let joined = joined(&peer);
+                let joined = self.sessions.get(peer);
                 tracing::warn!(
                     key,
                     session = joined.map(|joined| joined.id.to_string()),
@@ -477,7 +415,7 @@ impl WireGuard {
                 }
             }
         }
-        None
+        Vec::new()
     }
 
     fn send(&self, to: Endpoint, contents: &[u8]) {

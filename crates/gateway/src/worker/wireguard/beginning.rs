@@ -17,18 +17,14 @@ impl WireGuard {
 
     /// Begins a handshake with a peer that was renewed while it has a session, so that one that
     /// lasts longer takes its place before it ends.
-    pub(super) fn begin_renewed(&mut self, key: &PublicKey, id: PeerId) {
-        if self.is_renewed(key) {
-            self.peers.begin_at_once(now(), id);
+    pub(super) fn begin_renewed(&mut self, peer: PeerId) {
+        if self.sessions.is_renewed(peer) {
+            self.peers.begin_at_once(now(), peer);
         }
     }
 
-    /// Whether the peer was renewed after its session had been admitted, which ends too early by
-    /// that: another one takes its place at the next handshake.
     pub(super) fn is_renewed(&self, key: &PublicKey) -> bool {
-        let joined = self.peers.by_key(key).and_then(|peer| self.sessions.get(&peer));
-        let Some(joined) = joined.filter(|joined| !joined.is_walled) else { return false };
-        self.renewed.get(key).is_some_and(|renewed_s| *renewed_s > joined.renewed_s)
+        self.peers.by_key(key).is_some_and(|peer| self.sessions.is_renewed(peer))
     }
 
     /// Begins handshakes with these devices, which have talked to an address that is this machine's
@@ -36,7 +32,7 @@ impl WireGuard {
     pub(in crate::worker) fn begin_at(&mut self, found: Vec<DeviceAt>) {
         for DeviceAt { key, outer } in found {
             let Some(id) = self.peers.by_key(&PublicKey(key.into())) else { continue };
-            if !self.sessions.contains_key(&id) {
+            if self.sessions.get(id).is_none() {
                 let at = self.as_bound(outer);
                 self.peers.expect_at(id, at);
                 self.peers.begin_at_once(now(), id);
