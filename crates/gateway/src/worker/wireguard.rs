@@ -11,6 +11,7 @@
 mod asking;
 mod beginning;
 mod counts;
+mod datagrams;
 mod decision;
 mod first_look;
 pub(super) mod following;
@@ -24,7 +25,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quinn::AsyncUdpSocket;
-use quinn::udp::Transmit;
 use tokio::sync::mpsc;
 use vpnd_crypto::Backend;
 use vpnd_proto::plane::{Activity, Command, Endpoint, Event as PlaneEvent, Slot};
@@ -37,12 +37,11 @@ use vpnd_wireguard::{Peers, PublicKey};
 
 use crate::worker::auth_client::AuthClient;
 use crate::worker::core::Core;
-use crate::worker::quic::as_bound;
 use crate::worker::relayed::Relayed;
 use asking::FromAuth;
 use counts::Counts;
+use datagrams::Datagrams;
 pub(super) use decision::Decision;
-use first_look::FirstLook;
 use following::PeerList;
 use refusals::Refusals;
 use sessions::PeerSessions;
@@ -72,10 +71,7 @@ pub(crate) struct WireGuard {
     /// The last reply for each peer that waits until its session is in force.
     waiting: HashMap<PublicKey, (RequestId, Reply)>,
     auth: AuthClient,
-    socket: Arc<dyn AsyncUdpSocket>,
-    queue: HandshakeQueue,
-    first_look: Arc<FirstLook>,
-    handshakes: mpsc::Receiver<HandshakeDatagram>,
+    datagrams: Datagrams,
     answers: mpsc::UnboundedReceiver<FromAuth>,
     answer: mpsc::UnboundedSender<FromAuth>,
     turns: Turns,
@@ -86,7 +82,6 @@ pub(crate) struct WireGuard {
     admits: bool,
     /// The number of the last change of peers at the start.
     seen: u64,
-    relayed: Relayed,
 }
 
 impl WireGuard {
@@ -126,19 +121,13 @@ impl WireGuard {
         socket: &Arc<dyn AsyncUdpSocket>,
     ) -> Self {
         let config = Config { own: list.own, shards, backend, limits: Limits::default() };
-        let first_look = Arc::new(FirstLook::new(list.own));
-        let looking = Arc::clone(&first_look);
-        let (queue, handshakes) = HandshakeQueue::new(Arc::new(move |datagram| looking.look(datagram)));
         let (answer, answers) = mpsc::unbounded_channel();
         let mut this = Self {
             peers: Peers::new(now(), config, vpnd_sys::random::random()),
             sessions: PeerSessions::new(shards),
             waiting: HashMap::new(),
             auth: auth.clone(),
-            socket: Arc::clone(socket),
-            queue,
-            first_look,
-            handshakes,
+            datagrams: Datagrams::new(list.own, socket),
             answers,
             answer,
             turns: Turns::default(),
@@ -147,7 +136,6 @@ impl WireGuard {
             decisions: VecDeque::new(),
             admits: true,
             seen: list.seen(),
-            relayed: Relayed::default(),
         };
         this.change(list.changes);
         this
@@ -155,7 +143,7 @@ impl WireGuard {
 
     /// Sets the relays of some clients' datagrams.
     pub(super) fn relayed(self, relayed: &Relayed) -> Self {
-        Self { relayed: relayed.clone(), ..self }
+        Self { datagrams: self.datagrams.relayed(relayed), ..self }
     }
 
     /// Whether peers get sessions from now on.
@@ -166,7 +154,7 @@ impl WireGuard {
     /// The next input.
     pub(super) async fn next(&mut self) -> Input {
         tokio::select! {
-            Some(datagram) = self.handshakes.recv() => Input::Datagram(datagram),
+            Some(datagram) = self.datagrams.receive() => Input::Datagram(datagram),
             Some(answer) = self.answers.recv() => Input::Auth(Box::new(answer)),
             else => std::future::pending().await,
         }
@@ -176,13 +164,13 @@ impl WireGuard {
     pub(super) fn try_next(&mut self) -> Option<Input> {
         // A flood of datagrams does not keep answers waiting, which are few.
         let answer = self.answers.try_recv().ok().map(|answer| Input::Auth(Box::new(answer)));
-        answer.or_else(|| self.handshakes.try_recv().ok().map(Input::Datagram))
+        answer.or_else(|| self.datagrams.try_receive().map(Input::Datagram))
     }
 
     pub(super) fn handle(&mut self, input: Input) {
         match input {
             Input::Datagram(datagram) => {
-                let (from, source) = (datagram.from, self.relayed.client(datagram.from.remote));
+                let (from, source) = (datagram.from, self.datagrams.client(datagram.from.remote));
                 if let Err(dropped) = self.peers.on_datagram_of(now(), from, source, datagram.bytes()) {
                     self.counts.add_dropped(dropped);
                 }
@@ -229,7 +217,7 @@ impl WireGuard {
             self.refusals.forget(&key);
             match peer {
                 Some(peer) => {
-                    let at = peer.outer.map(|at| self.as_bound(at));
+                    let at = peer.outer.map(|at| self.datagrams.as_bound(at));
                     let id = self.peers.add(now(), key, at, peer.keepalive());
                     self.sessions.renew(id, peer.renewed_s);
                     self.decide_again(id);
@@ -253,12 +241,6 @@ impl WireGuard {
     /// Ends the peer's session if it reaches the portal alone; the next one may not be like that.
     fn decide_again(&mut self, peer: PeerId) {
         self.decisions.extend(self.sessions.change_walled(peer).map(Decision::Changed));
-    }
-
-    /// The addresses as the socket names them.
-    fn as_bound(&self, Endpoint { remote, local }: Endpoint) -> Endpoint {
-        let named = |address: IpAddr| as_bound(&*self.socket, address);
-        Endpoint { remote: (named(remote.ip()), remote.port()).into(), local: local.map(named) }
     }
 
     /// The gateway's address that the peer of this session talks to.
@@ -297,7 +279,7 @@ impl WireGuard {
 
     /// Where messages of handshakes go in.
     pub(super) fn queue(&self) -> HandshakeQueue {
-        self.queue.clone()
+        self.datagrams.queue()
     }
 
     /// Follows the list of peers from where it was at the start.
@@ -316,7 +298,7 @@ impl WireGuard {
     }
 
     pub(super) fn counts(&self) -> BTreeMap<String, u64> {
-        self.counts.all(self.peers.gate_counts(), self.first_look.counts())
+        self.counts.all(self.peers.gate_counts(), self.datagrams.not_for_us())
     }
 
     /// Devices that got no session lately.
@@ -338,7 +320,7 @@ impl WireGuard {
             };
             let commands = match output {
                 Output::Send { to, datagram } => {
-                    self.send(to, &datagram);
+                    self.datagrams.send(to, &datagram);
                     continue;
                 }
                 Output::Ask(id, request) => {
@@ -416,13 +398,6 @@ impl WireGuard {
             }
         }
         Vec::new()
-    }
-
-    fn send(&self, to: Endpoint, contents: &[u8]) {
-        let transmit =
-            Transmit { destination: to.remote, ecn: None, contents, segment_size: None, src_ip: to.local };
-        // A lost datagram is sent again.
-        let _ = self.socket.try_send(&transmit);
     }
 }
 

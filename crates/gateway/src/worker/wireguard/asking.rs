@@ -51,7 +51,7 @@ impl WireGuard {
         }
         while let Some((peer, from)) = self.turns.next_admission() {
             let (auth, answer) = (self.auth.clone(), self.answer.clone());
-            let outer = self.relayed.client(from.remote).ip().to_canonical();
+            let outer = self.datagrams.client(from.remote).ip().to_canonical();
             tokio::spawn(async move {
                 let request = AdmitDevice { peer: peer.0.into(), outer };
                 let admission = auth.request(request).await.map_err(|error| error.to_string());

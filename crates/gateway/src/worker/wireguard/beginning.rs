@@ -33,7 +33,7 @@ impl WireGuard {
         for DeviceAt { key, outer } in found {
             let Some(id) = self.peers.by_key(&PublicKey(key.into())) else { continue };
             if self.sessions.get(id).is_none() {
-                let at = self.as_bound(outer);
+                let at = self.datagrams.as_bound(outer);
                 self.peers.expect_at(id, at);
                 self.peers.begin_at_once(now(), id);
             }
