@@ -45,7 +45,7 @@ use vpnd_ipc::gateway::wireguard::{DeviceAt, PeerChange};
 use vpnd_pki::revocation_list::{CertificateNumber, RevocationList};
 use vpnd_shard::Shards;
 use vpnd_sys::clock::now;
-use wireguard::{Unreleased, next_input};
+use wireguard::next_input;
 
 /// Text of a refusal of a revoked certificate.
 const REVOKED: &str = "your certificate was revoked by the authority that signed it";
@@ -197,7 +197,6 @@ impl Core {
             registry,
             revoked,
             wireguard,
-            unreleased: Vec::new(),
             outboxes: Outboxes::default(),
             batch: Batch::default(),
             ended: Ended::default(),
@@ -285,8 +284,6 @@ struct CoreTask {
     revoked: RevocationList,
     /// Stock WireGuard clients, if they are served.
     wireguard: Option<WireGuard>,
-    /// Their peers that wait for addresses.
-    unreleased: Vec<Unreleased>,
     outboxes: Outboxes,
     batch: Batch,
     ended: Ended,
@@ -309,8 +306,9 @@ impl CoreTask {
         let releases = self.registry.releases().clone();
         while open {
             let timeout = self.gateway.poll_timeout().map(|(at, _)| at);
-            let others = self.outboxes.held_until().into_iter().chain(self.wireguard_until());
-            let due = timeout.into_iter().chain(others).min().map(|at| at.since(now()));
+            let peers = self.wireguard.as_ref().and_then(WireGuard::poll_timeout);
+            let due = timeout.into_iter().chain(self.outboxes.held_until()).chain(peers).min();
+            let due = due.map(|at| at.since(now()));
             tokio::select! {
                 request = requests.recv() => open = self.handle(request).await,
                 Some(event) = events.recv() => self.handle_event(event),

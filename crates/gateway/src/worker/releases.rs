@@ -8,11 +8,15 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 
 use super::administration::Administration;
 use vpnd_ipc::gateway::MAX_RELEASED;
+
+/// Time for the kernel to forget connections. A client waits longer for the answer to its login.
+pub(super) const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The addresses, for the control plane and for the task that has the parent release them.
 #[derive(Clone, Default)]

@@ -8,53 +8,55 @@
 //! INVARIANT: shards have keys of a peer only while it has a session. Requests to the auth process
 //! are as few as the peers' state machines allow at once, whatever arrives.
 
-mod asking;
-mod beginning;
+mod admissions;
 mod counts;
 mod datagrams;
 mod decision;
 mod first_look;
 pub(super) mod following;
+mod questions;
 mod refusals;
 mod sessions;
 mod turns;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use quinn::AsyncUdpSocket;
-use tokio::sync::mpsc;
 use vpnd_crypto::Backend;
-use vpnd_proto::plane::{Activity, Command, Endpoint, Event as PlaneEvent, Slot};
+use vpnd_proto::control;
+use vpnd_proto::plane::{Activity, Command, Event as PlaneEvent, Slot};
 use vpnd_proto::session::{LocalSuite, SessionId};
 use vpnd_proto::time::Time;
 use vpnd_wireguard::gate::Limits;
 use vpnd_wireguard::handshakes::{Reply, Request};
-use vpnd_wireguard::peers::{Config, Event, Output, PeerId, RequestId};
+use vpnd_wireguard::peers::{Config, Event, Output, RequestId};
 use vpnd_wireguard::{Peers, PublicKey};
 
 use crate::worker::auth_client::AuthClient;
 use crate::worker::core::Core;
 use crate::worker::relayed::Relayed;
-use asking::FromAuth;
+use admissions::{Admissions, Unreleased};
 use counts::Counts;
 use datagrams::Datagrams;
 pub(super) use decision::Decision;
 use following::PeerList;
-use refusals::Refusals;
+use questions::{FromAuth, Questions};
 use sessions::PeerSessions;
-use turns::{Step, Turns};
+use turns::Step;
 use vpnd_config::ServerConfig;
 use vpnd_ipc::admin::status::RefusedDevice;
-use vpnd_ipc::gateway::wireguard::PeerChange;
+use vpnd_ipc::gateway::wireguard::{Admission, DeviceAt, PeerChange};
 use vpnd_ipc::requests::NoReply;
 use vpnd_shard::handshake_queue::{HandshakeDatagram, HandshakeQueue};
 use vpnd_shard::suites;
 use vpnd_sys::clock::now;
 use vpnd_sys::log_limit::LogLimit;
 
+/// Why a device whose session lifetime is over, or that was kicked, is not let in.
+const WALLED: &str = "its sessions are over until 'vpnd device renew'";
 /// Limits the log's lines about handshakes that were refused.
 static REFUSALS: LogLimit = LogLimit::new(20, Duration::from_secs(5));
 
@@ -68,18 +70,10 @@ pub(super) enum Input {
 pub(crate) struct WireGuard {
     peers: Peers,
     sessions: PeerSessions,
-    /// The last reply for each peer that waits until its session is in force.
-    waiting: HashMap<PublicKey, (RequestId, Reply)>,
-    auth: AuthClient,
+    admissions: Admissions,
     datagrams: Datagrams,
-    answers: mpsc::UnboundedReceiver<FromAuth>,
-    answer: mpsc::UnboundedSender<FromAuth>,
-    turns: Turns,
-    refusals: Refusals,
+    questions: Questions,
     counts: Counts,
-    decisions: VecDeque<Decision>,
-    /// Whether peers get sessions.
-    admits: bool,
     /// The number of the last change of peers at the start.
     seen: u64,
 }
@@ -121,20 +115,13 @@ impl WireGuard {
         socket: &Arc<dyn AsyncUdpSocket>,
     ) -> Self {
         let config = Config { own: list.own, shards, backend, limits: Limits::default() };
-        let (answer, answers) = mpsc::unbounded_channel();
         let mut this = Self {
             peers: Peers::new(now(), config, vpnd_sys::random::random()),
             sessions: PeerSessions::new(shards),
-            waiting: HashMap::new(),
-            auth: auth.clone(),
+            admissions: Admissions::new(),
             datagrams: Datagrams::new(list.own, socket),
-            answers,
-            answer,
-            turns: Turns::default(),
-            refusals: Refusals::default(),
+            questions: Questions::new(auth),
             counts: Counts::default(),
-            decisions: VecDeque::new(),
-            admits: true,
             seen: list.seen(),
         };
         this.change(list.changes);
@@ -148,14 +135,14 @@ impl WireGuard {
 
     /// Whether peers get sessions from now on.
     pub(super) fn admit(&mut self, admits: bool) {
-        self.admits = admits;
+        self.admissions.open(admits);
     }
 
     /// The next input.
     pub(super) async fn next(&mut self) -> Input {
         tokio::select! {
             Some(datagram) = self.datagrams.receive() => Input::Datagram(datagram),
-            Some(answer) = self.answers.recv() => Input::Auth(Box::new(answer)),
+            Some(answer) = self.questions.receive() => Input::Auth(Box::new(answer)),
             else => std::future::pending().await,
         }
     }
@@ -163,7 +150,7 @@ impl WireGuard {
     /// The next input, if one waits.
     pub(super) fn try_next(&mut self) -> Option<Input> {
         // A flood of datagrams does not keep answers waiting, which are few.
-        let answer = self.answers.try_recv().ok().map(|answer| Input::Auth(Box::new(answer)));
+        let answer = self.questions.try_receive().map(|answer| Input::Auth(Box::new(answer)));
         answer.or_else(|| self.datagrams.try_receive().map(Input::Datagram))
     }
 
@@ -175,7 +162,17 @@ impl WireGuard {
                     self.counts.add_dropped(dropped);
                 }
             }
-            Input::Auth(answer) => self.take_answer(*answer),
+            Input::Auth(answer) => match *answer {
+                FromAuth::Step(step, reply) => {
+                    if let Some((request, reply)) = self.questions.step_done(step, *reply) {
+                        self.take_step(request, reply);
+                    }
+                }
+                FromAuth::Admission { peer, admission } => {
+                    self.admissions.decided();
+                    self.take_admission(peer, admission);
+                }
+            },
         }
     }
 
@@ -203,7 +200,8 @@ impl WireGuard {
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Time> {
-        self.peers.poll_timeout().into_iter().chain(self.turns.poll_timeout()).min()
+        let others = self.questions.poll_timeout().into_iter().chain(self.admissions.poll_timeout(now()));
+        self.peers.poll_timeout().into_iter().chain(others).min()
     }
 
     pub(super) fn handle_timeout(&mut self) {
@@ -214,18 +212,19 @@ impl WireGuard {
     pub(super) fn change(&mut self, changes: Vec<PeerChange>) {
         for PeerChange { key, peer } in changes {
             let key = PublicKey(key.into());
-            self.refusals.forget(&key);
+            self.admissions.forget_refusal(&key);
             match peer {
                 Some(peer) => {
                     let at = peer.outer.map(|at| self.datagrams.as_bound(at));
                     let id = self.peers.add(now(), key, at, peer.keepalive());
                     self.sessions.renew(id, peer.renewed_s);
-                    self.decide_again(id);
-                    self.begin_renewed(id);
+                    // One that lasts longer takes its session's place before that one ends.
+                    if self.sessions.is_renewed(id) {
+                        self.peers.begin_at_once(now(), id);
+                    }
                 }
                 None => {
                     let Some(id) = self.peers.by_key(&key) else { continue };
-                    self.decisions.extend(self.sessions.get(id).map(|joined| Decision::Gone(joined.id)));
                     self.sessions.remove(id);
                     self.peers.remove(id);
                 }
@@ -235,12 +234,7 @@ impl WireGuard {
 
     /// Other settings are in force, by which devices that reach the portal alone may be let in.
     pub(super) fn decide_all_again(&mut self) {
-        self.sessions.walled().into_iter().for_each(|peer| self.decide_again(peer));
-    }
-
-    /// Ends the peer's session if it reaches the portal alone; the next one may not be like that.
-    fn decide_again(&mut self, peer: PeerId) {
-        self.decisions.extend(self.sessions.change_walled(peer).map(Decision::Changed));
+        self.sessions.change_all();
     }
 
     /// The gateway's address that the peer of this session talks to.
@@ -252,27 +246,26 @@ impl WireGuard {
     /// place of the one before. `renewed_s` is when the peer had been renewed last.
     pub(super) fn join(
         &mut self,
-        peer: PublicKey,
+        key: PublicKey,
         id: SessionId,
         slot: Slot,
         is_walled: bool,
         renewed_s: u64,
     ) -> bool {
-        let Some(peer) = self.peers.by_key(&peer) else { return false };
+        let Some(peer) = self.peers.by_key(&key) else { return false };
         if is_walled {
             self.counts.add("walled");
         }
-        if self.sessions.join(peer, id, slot, is_walled, renewed_s) {
-            self.decisions.push_back(Decision::Changed(id));
-        }
+        self.sessions.join(peer, id, slot, is_walled, renewed_s);
+        self.admissions.begin(now(), key, id);
         true
     }
 
     /// A session is over.
     pub(super) fn session_over(&mut self, id: SessionId) {
-        let Some((peer, joined)) = self.sessions.over(id) else { return };
+        let Some((peer, is_changed)) = self.sessions.over(id) else { return };
         self.peers.end(peer);
-        if joined.is_changed {
+        if is_changed {
             self.peers.begin_at_once(now(), peer);
         }
     }
@@ -284,7 +277,7 @@ impl WireGuard {
 
     /// Follows the list of peers from where it was at the start.
     pub(super) fn follow(&self, core: Core) -> impl Future<Output = ()> + use<> {
-        following::follow(core, self.auth.clone(), self.seen)
+        following::follow(core, self.questions.auth(), self.seen)
     }
 
     /// Whether it is the session of a peer.
@@ -303,12 +296,12 @@ impl WireGuard {
 
     /// Devices that got no session lately.
     pub(super) fn refused_devices(&self) -> Vec<RefusedDevice> {
-        self.refusals.shown(now())
+        self.admissions.refused_devices(now())
     }
 
     /// The next thing that others have to do.
     pub(super) fn poll_decision(&mut self) -> Option<Decision> {
-        self.decisions.pop_front()
+        self.sessions.poll_decision()
     }
 
     /// The next command, and the shard that it is for. What needs none is done.
@@ -318,7 +311,7 @@ impl WireGuard {
                 self.take_turns();
                 return None;
             };
-            let commands = match output {
+            return Some(match output {
                 Output::Send { to, datagram } => {
                     self.datagrams.send(to, &datagram);
                     continue;
@@ -328,65 +321,163 @@ impl WireGuard {
                         Request::Initiate(key) => self.has_session(key),
                         Request::Respond(_) | Request::Finish(..) => false,
                     };
-                    self.turns.add_step(Step { id, request: *request }, has_session);
+                    self.questions.add_step(Step { id, request: *request }, has_session);
                     continue;
                 }
                 Output::Event(event) => self.note(event),
                 Output::Open { peer, index, opener } => self.sessions.open(peer, index, opener),
                 Output::Close(index) => self.sessions.close(index),
-                Output::Seal(peer, sealer) => {
-                    let key = sealer.zip(self.peers.endpoint(peer));
-                    if let Some((_, endpoint)) = key {
-                        self.note_endpoint(peer, endpoint);
-                    }
-                    self.sessions.seal(peer, key)
-                }
-                Output::Endpoint(peer, endpoint) => {
-                    self.note_endpoint(peer, endpoint);
-                    self.sessions.move_to(peer, endpoint)
-                }
-            };
-            return Some(commands);
+                Output::Seal(peer, sealer) => self.sessions.seal(peer, sealer.zip(self.peers.endpoint(peer))),
+                Output::Endpoint(peer, endpoint) => self.sessions.move_to(peer, endpoint),
+            });
         }
     }
 
-    fn has_session(&self, key: &PublicKey) -> bool {
-        self.peers.by_key(key).is_some_and(|peer| self.sessions.get(peer).is_some())
+    /// Asks the auth process what has its turn.
+    fn take_turns(&mut self) {
+        self.questions.ask_steps(self.peers.finishing(), self.admissions.count());
+        while let Some((peer, from)) = self.admissions.next_question() {
+            self.questions.ask_admission(peer, self.datagrams.client(from.remote).ip().to_canonical());
+        }
     }
 
-    /// The peer is there, which its session's data go to.
-    fn note_endpoint(&mut self, peer: PeerId, endpoint: Endpoint) {
-        let joined = self.sessions.get(peer);
-        self.decisions.extend(joined.map(|joined| Decision::At(joined.slot, endpoint)));
+    /// Takes the reply to a step. A peer without a session gets no answer to its handshake before
+    /// it has one. One that was renewed is answered in any case: if it gets no other session, in
+    /// the one that it has.
+    fn take_step(&mut self, request: RequestId, reply: Reply) {
+        let key = match &reply {
+            Reply::Responded(responded) => responded.peer,
+            Reply::Finished(_) => match self.peers.finishes_with(request) {
+                Some(key) => key,
+                None => return,
+            },
+            Reply::Initiated(..) | Reply::Refused(_) => return self.peers.on_reply(now(), request, reply),
+        };
+        // A session that has begun may not be in force yet: then the peer's last reply waits for
+        // it.
+        let is_in_force = self.has_session(&key) && !self.admissions.has(&key);
+        let is_answered = is_in_force && !(self.admissions.is_open() && self.is_renewed(&key));
+        let outer = self.peers.source(request);
+        let Some(outer) = outer.filter(|_| !is_answered) else {
+            return self.peers.on_reply(now(), request, reply);
+        };
+        if !self.admissions.takes(now(), &key) {
+            return self.peers.give_up(request);
+        }
+        // It may take a directory long to say whether the device is let in.
+        self.peers.set_aside(request);
+        if let Some(before) = self.admissions.add(key, request, reply, outer) {
+            self.peers.give_up(before);
+        }
+    }
+
+    fn take_admission(&mut self, peer: PublicKey, admission: Result<Admission, String>) {
+        match admission {
+            Ok(Admission::Granted(grant)) => self.sessions.admit(peer, grant),
+            Ok(Admission::Walled) => self.turn_away(peer, WALLED, true),
+            Ok(Admission::Refused(refused)) => self.refused(peer, &control::Refused::from(refused).text),
+            Err(why) => self.refused(peer, &why),
+        }
+    }
+
+    /// Answers the peers whose sessions are in force by now. Returns the sessions whose addresses
+    /// are not released in time.
+    pub(super) fn answer_released(&mut self, is_released: impl Fn(SessionId) -> bool) -> Vec<SessionId> {
+        let (now, mut late) = (now(), Vec::new());
+        for waiting in self.admissions.take_unreleased() {
+            let Unreleased { peer, session, until } = waiting;
+            if !self.has(session) {
+                self.refused(peer, "its session could not be stored, or was ended at once");
+            } else if is_released(session) {
+                self.answer(peer);
+            } else if until <= now {
+                tracing::warn!(%session, "the kernel does not forget the connections of an address; its next device is refused");
+                self.refused(peer, "its address is not free yet");
+                late.push(session);
+            } else {
+                self.admissions.wait_longer(waiting);
+            }
+        }
+        late
+    }
+
+    /// The peer's session is in force: what it waits for is done.
+    fn answer(&mut self, peer: PublicKey) {
+        if let Some((request, reply)) = self.admissions.admitted(&peer) {
+            self.peers.on_reply(now(), request, reply);
+        }
+    }
+
+    /// The peer gets no session.
+    pub(super) fn refused(&mut self, peer: PublicKey, why: &str) {
+        self.turn_away(peer, why, false);
+    }
+
+    fn turn_away(&mut self, peer: PublicKey, why: &str, is_walled: bool) {
+        if self.is_renewed(&peer) {
+            if REFUSALS.admits() {
+                tracing::info!(key = peer.short(), why, "a renewed WireGuard device keeps its session");
+            }
+            return self.answer(peer);
+        }
+        self.counts.add(if is_walled { "walled" } else { "refused" });
+        if REFUSALS.admits() {
+            tracing::info!(key = peer.short(), why, "a WireGuard device is not let in");
+        }
+        if let Some(request) = self.admissions.refused(now(), peer, why, is_walled) {
+            self.peers.give_up(request);
+        }
+    }
+
+    /// Begins handshakes with the peers that have been somewhere: what they had agreed on with the
+    /// gateway's process before this one is lost, and they do not know.
+    fn begin_all(&mut self) {
+        let known: Vec<_> = self.peers.ids().filter(|id| self.peers.endpoint(*id).is_some()).collect();
+        known.into_iter().for_each(|id| self.peers.on_no_session(now(), id));
+    }
+
+    /// Begins handshakes with these devices, which have talked to an address that is this machine's
+    /// now, unless they have sessions here.
+    pub(super) fn begin_at(&mut self, found: Vec<DeviceAt>) {
+        for DeviceAt { key, outer } in found {
+            let Some(id) = self.peers.by_key(&PublicKey(key.into())) else { continue };
+            if !self.sessions.has(id) {
+                let at = self.datagrams.as_bound(outer);
+                self.peers.expect_at(id, at);
+                self.peers.begin_at_once(now(), id);
+            }
+        }
+    }
+
+    fn is_renewed(&self, key: &PublicKey) -> bool {
+        self.peers.by_key(key).is_some_and(|peer| self.sessions.is_renewed(peer))
+    }
+
+    fn has_session(&self, key: &PublicKey) -> bool {
+        self.peers.by_key(key).is_some_and(|peer| self.sessions.has(peer))
     }
 
     /// Takes note of what people may want to know. Returns what shards have to know of it.
     fn note(&mut self, event: Event) -> Vec<(usize, Command)> {
         match event {
             Event::HandshakeDone(peer) => {
-                let joined = self.sessions.get(peer);
-                self.decisions.extend(joined.map(|joined| Decision::Shaken(joined.slot)));
+                self.sessions.shaken(peer);
                 self.counts.add("done");
             }
-            Event::SessionEnded(peer) => {
-                let joined = self.sessions.get(peer);
-                self.decisions.extend(joined.map(|joined| Decision::Silent(joined.id)));
-            }
+            Event::SessionEnded(peer) => self.sessions.silent(peer),
             Event::Unreachable(peer) => {
                 self.counts.add("unanswered");
                 return self.sessions.unanswered(peer);
             }
             Event::BackAndForth { peer, between: [here, there] } => {
                 let key = self.peers.key(peer).map(|key| key.short());
-                let joined = self.sessions.get(peer);
                 tracing::warn!(
                     key,
-                    session = joined.map(|joined| joined.id.to_string()),
+                    session = self.sessions.id(peer).map(|id| id.to_string()),
                     "two devices use one WireGuard configuration, and both are slow: give each its own"
                 );
                 tracing::debug!(here = %here.remote, there = %there.remote, "they are there");
-                self.decisions
-                    .extend(joined.map(|joined| Decision::TwoDevices(joined.slot, joined.id, here.remote)));
+                self.sessions.two_devices(peer, here.remote);
                 self.counts.add("back_and_forth");
             }
             Event::Refused { from, why } => {

@@ -6,7 +6,6 @@
 //! wait for the kernel: the messages do.
 
 use std::collections::{HashMap, HashSet};
-use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
@@ -15,10 +14,8 @@ use vpnd_proto::session::{ConnectionId, SessionId};
 use vpnd_proto::time::Time;
 
 use super::{CoreTask, Outgoing};
+use crate::worker::releases::RELEASE_TIMEOUT;
 use vpnd_sys::clock::now;
-
-/// Time for the kernel to forget connections. A client waits longer for the answer to its login.
-pub(super) const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Messages that wait for clients.
 #[derive(Default)]

@@ -4,30 +4,16 @@
 //! INVARIANT: a peer is answered only once its session is in force: shards know it, the store has
 //! it, and the kernel has nothing left of the last holder of its addresses.
 
-use std::time::Duration;
-
 use vpnd_ipc::gateway::wireguard::{DeviceAt, DeviceGrant, PeerChange};
 use vpnd_proto::control::Code;
 use vpnd_proto::plane::{Activity, Event, Slot};
 use vpnd_proto::session::{DeviceId, SessionId};
-use vpnd_proto::time::Time;
 use vpnd_wireguard::PublicKey;
 
-use super::announce::RELEASE_TIMEOUT;
 use super::{Core, CoreRequest, CoreTask, Stopped, ToEnd};
 use crate::worker::registry::AdmittedSession;
 use crate::worker::wireguard::{Decision, Input, WireGuard};
 use vpnd_sys::clock::now;
-
-/// Time between two looks whether the kernel has forgotten the connections of an address.
-const LOOK_INTERVAL: Duration = Duration::from_millis(10);
-
-/// A peer that waits for its addresses.
-pub(super) struct Unreleased {
-    peer: PublicKey,
-    session: SessionId,
-    until: Time,
-}
 
 impl Core {
     /// Peers have come, gone or changed.
@@ -85,13 +71,6 @@ impl CoreTask {
         if let Some(wireguard) = &mut self.wireguard {
             wireguard.begin_at(found);
         }
-    }
-
-    /// When there is something to do for WireGuard.
-    pub(super) fn wireguard_until(&self) -> Option<Time> {
-        let look = (!self.unreleased.is_empty()).then(|| now() + LOOK_INTERVAL);
-        let timers = self.wireguard.as_ref().and_then(WireGuard::poll_timeout);
-        look.into_iter().chain(timers).min()
     }
 
     /// Carries out what the peers want, and its effects.
@@ -157,7 +136,6 @@ impl CoreTask {
                 } else {
                     tracing::info!(%user, device = %name, key, %session, "a WireGuard device is let in");
                 }
-                self.unreleased.push(Unreleased { peer, session, until: now() + RELEASE_TIMEOUT });
             }
             // It was removed meanwhile, or was added a moment ago.
             Ok(_) => {
@@ -174,20 +152,7 @@ impl CoreTask {
     /// Answers the peers whose sessions are in force by now, and ends those that waited too long.
     fn answer_released(&mut self) {
         let Some(wireguard) = &mut self.wireguard else { return };
-        let now = now();
-        for waiting in std::mem::take(&mut self.unreleased) {
-            let Unreleased { peer, session, until } = waiting;
-            if !wireguard.has(session) {
-                wireguard.refused(peer, "its session could not be stored, or was ended at once");
-            } else if self.registry.is_released(session) {
-                wireguard.answer(peer);
-            } else if until <= now {
-                tracing::warn!(%session, "the kernel does not forget the connections of an address; its next device is refused");
-                wireguard.refused(peer, "its address is not free yet");
-                self.batch.unready.push(session);
-            } else {
-                self.unreleased.push(waiting);
-            }
-        }
+        let late = wireguard.answer_released(|session| self.registry.is_released(session));
+        self.batch.unready.extend(late);
     }
 }

@@ -9,8 +9,8 @@ use vpnd_wireguard::PublicKey;
 
 /// The result of an input that others have to carry out.
 pub(in crate::worker) enum Decision {
-    /// Make a session for this peer, and call [`join`](super::WireGuard::join) and
-    /// [`answer`](super::WireGuard::answer), or [`refused`](super::WireGuard::refused).
+    /// Make a session for this peer, and call [`join`](super::WireGuard::join) or
+    /// [`refused`](super::WireGuard::refused).
     Admit { peer: PublicKey, grant: Box<DeviceGrant> },
     /// End the session: its peer is silent.
     Silent(SessionId),

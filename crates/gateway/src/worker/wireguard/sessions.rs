@@ -1,28 +1,41 @@
-//! The sessions of peers, and what shards are sent about them.
+//! The sessions of peers: what shards are sent about them, and what others have to do with them.
 //!
 //! INVARIANT: shards get keys of a peer only while it has a session. A slot that may be another
 //! peer's next is no peer's here.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use vpnd_proto::plane::{Command, Endpoint, Slot, WireGuardCommand};
 use vpnd_proto::session::SessionId;
 use vpnd_proto::wire::Index;
+use vpnd_wireguard::PublicKey;
 use vpnd_wireguard::peers::PeerId;
 use vpnd_wireguard::transport::{Opener, Sealer};
 
+use super::decision::Decision;
+use vpnd_ipc::gateway::wireguard::DeviceGrant;
+
 /// A session of a peer.
 #[derive(Clone, Copy)]
-pub(super) struct Joined {
-    pub(super) id: SessionId,
-    pub(super) slot: Slot,
+struct Joined {
+    id: SessionId,
+    slot: Slot,
     /// Whether it reaches nothing but the portal.
     is_walled: bool,
     /// When its peer had been renewed last, by which its end was decided.
     renewed_s: u64,
     /// Whether the next one is begun from here.
-    pub(super) is_changed: bool,
+    is_changed: bool,
+}
+
+impl Joined {
+    /// If it reaches the portal alone it is to end.
+    fn change(&mut self) -> Option<Decision> {
+        self.is_changed |= self.is_walled;
+        self.is_walled.then_some(Decision::Changed(self.id))
+    }
 }
 
 /// The session of each peer that has one.
@@ -34,6 +47,7 @@ pub(super) struct PeerSessions {
     /// When each peer was renewed last.
     renewed: HashMap<PeerId, u64>,
     shards: usize,
+    decisions: VecDeque<Decision>,
 }
 
 impl PeerSessions {
@@ -45,31 +59,42 @@ impl PeerSessions {
             by_session: HashMap::new(),
             renewed: HashMap::new(),
             shards,
+            decisions: VecDeque::new(),
         }
     }
 
-    /// The peer was renewed last then.
+    /// The peer was renewed last then. If its session reaches the portal alone it is to end: the
+    /// next one may not be like that.
     pub(super) fn renew(&mut self, peer: PeerId, renewed_s: u64) {
         self.renewed.insert(peer, renewed_s);
+        if let Some(joined) = self.joined.get_mut(&peer) {
+            self.decisions.extend(joined.change());
+        }
+    }
+
+    /// Other settings are in force, by which devices that reach the portal alone may be let in.
+    pub(super) fn change_all(&mut self) {
+        self.decisions.extend(self.joined.values_mut().filter_map(Joined::change));
     }
 
     /// The peer is none any more. Its session is there until it is over.
     pub(super) fn remove(&mut self, peer: PeerId) {
         self.renewed.remove(&peer);
+        self.decide(peer, |joined| Decision::Gone(joined.id));
+    }
+
+    /// The auth process has admitted a peer.
+    pub(super) fn admit(&mut self, peer: PublicKey, grant: Box<DeviceGrant>) {
+        self.decisions.push_back(Decision::Admit { peer, grant });
     }
 
     /// The peer has this session, in place of the one before. `renewed_s` is when the peer had been
-    /// renewed last, by which it was decided what the session reaches and when it ends. Returns
-    /// whether that would be decided otherwise now, so that the session is to end.
-    pub(super) fn join(
-        &mut self,
-        peer: PeerId,
-        id: SessionId,
-        slot: Slot,
-        is_walled: bool,
-        renewed_s: u64,
-    ) -> bool {
+    /// renewed last, by which it was decided what the session reaches and when it ends.
+    pub(super) fn join(&mut self, peer: PeerId, id: SessionId, slot: Slot, is_walled: bool, renewed_s: u64) {
         let is_changed = is_walled && self.renewed.get(&peer) != Some(&renewed_s);
+        if is_changed {
+            self.decisions.push_back(Decision::Changed(id));
+        }
         let joined = Joined { id, slot, is_walled, renewed_s, is_changed };
         if let Some(before) = self.joined.insert(peer, joined) {
             // The next session in its slot may be another peer's.
@@ -77,29 +102,54 @@ impl PeerSessions {
         }
         self.by_slot.insert(slot, peer);
         self.by_session.insert(id, peer);
-        is_changed
     }
 
-    /// A session is over. Returns it with its peer, unless that one has the next one by now.
-    pub(super) fn over(&mut self, id: SessionId) -> Option<(PeerId, Joined)> {
+    /// A session is over. Returns its peer, and whether the next one is begun from here; `None` if
+    /// the peer has the next one by now.
+    pub(super) fn over(&mut self, id: SessionId) -> Option<(PeerId, bool)> {
         let peer = self.by_session.remove(&id)?;
         let joined = self.get(peer).filter(|joined| joined.id == id)?;
         self.joined.remove(&peer);
         self.by_slot.remove(&joined.slot);
-        Some((peer, joined))
+        Some((peer, joined.is_changed))
     }
 
-    /// The session of a peer that reaches the portal alone is to end: the next one may not be like
-    /// that.
-    pub(super) fn change_walled(&mut self, peer: PeerId) -> Option<SessionId> {
-        let joined = self.joined.get_mut(&peer).filter(|joined| joined.is_walled)?;
-        joined.is_changed = true;
-        Some(joined.id)
+    /// Nothing was received of the peer for long.
+    pub(super) fn silent(&mut self, peer: PeerId) {
+        self.decide(peer, |joined| Decision::Silent(joined.id));
+    }
+
+    /// The peer's session has new keys.
+    pub(super) fn shaken(&mut self, peer: PeerId) {
+        self.decide(peer, |joined| Decision::Shaken(joined.slot));
+    }
+
+    /// Two devices have the peer's configuration; one of them is at `outer`.
+    pub(super) fn two_devices(&mut self, peer: PeerId, outer: SocketAddr) {
+        self.decide(peer, |joined| Decision::TwoDevices(joined.slot, joined.id, outer));
+    }
+
+    /// The next thing that others have to do.
+    pub(super) fn poll_decision(&mut self) -> Option<Decision> {
+        self.decisions.pop_front()
+    }
+
+    fn decide(&mut self, peer: PeerId, decision: impl FnOnce(Joined) -> Decision) {
+        self.decisions.extend(self.get(peer).map(decision));
+    }
+
+    fn get(&self, peer: PeerId) -> Option<Joined> {
+        self.joined.get(&peer).copied()
+    }
+
+    /// Whether the peer has a session.
+    pub(super) fn has(&self, peer: PeerId) -> bool {
+        self.joined.contains_key(&peer)
     }
 
     /// The session of a peer.
-    pub(super) fn get(&self, peer: PeerId) -> Option<Joined> {
-        self.joined.get(&peer).copied()
+    pub(super) fn id(&self, peer: PeerId) -> Option<SessionId> {
+        self.get(peer).map(|joined| joined.id)
     }
 
     /// The peer whose session is in this slot.
@@ -114,12 +164,6 @@ impl PeerSessions {
 
     pub(super) fn ids(&self) -> impl Iterator<Item = SessionId> {
         self.by_session.keys().copied()
-    }
-
-    /// The peers whose sessions reach the portal alone.
-    pub(super) fn walled(&self) -> Vec<PeerId> {
-        let walled = self.joined.iter().filter(|(_, joined)| joined.is_walled);
-        walled.map(|(peer, _)| *peer).collect()
     }
 
     /// Whether the peer was renewed after its session had been admitted, which ends too early by
@@ -141,7 +185,14 @@ impl PeerSessions {
     }
 
     /// Has data for the peer sealed with this key, and sent there; not at all without one.
-    pub(super) fn seal(&self, peer: PeerId, key: Option<(Arc<Sealer>, Endpoint)>) -> Vec<(usize, Command)> {
+    pub(super) fn seal(
+        &mut self,
+        peer: PeerId,
+        key: Option<(Arc<Sealer>, Endpoint)>,
+    ) -> Vec<(usize, Command)> {
+        if let Some((_, endpoint)) = key {
+            self.decide(peer, |joined| Decision::At(joined.slot, endpoint));
+        }
         self.all(peer, |slot| match &key {
             Some((sealer, endpoint)) => {
                 WireGuardCommand::Seal { slot, sealer: Arc::clone(sealer), endpoint: *endpoint }
@@ -151,7 +202,8 @@ impl PeerSessions {
     }
 
     /// Has data for the peer sent there.
-    pub(super) fn move_to(&self, peer: PeerId, endpoint: Endpoint) -> Vec<(usize, Command)> {
+    pub(super) fn move_to(&mut self, peer: PeerId, endpoint: Endpoint) -> Vec<(usize, Command)> {
+        self.decide(peer, |joined| Decision::At(joined.slot, endpoint));
         self.all(peer, |slot| WireGuardCommand::Move { slot, endpoint })
     }
 

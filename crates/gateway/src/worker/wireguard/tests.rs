@@ -5,6 +5,7 @@ use std::sync::Mutex;
 
 use quinn::{Runtime as _, TokioRuntime};
 use tokio::net::UdpSocket;
+use tokio::sync::mpsc;
 use vpnd_config::factor::Factors;
 use vpnd_crypto::{Secret, Suite};
 use vpnd_ipc::channel::Channel;
@@ -15,10 +16,12 @@ use vpnd_ipc::messages::SecretBytes;
 use vpnd_ipc::request::{Numbered, encoded};
 use vpnd_pki::revocation_list::RevocationList;
 use vpnd_proto::control::{Text, UserName};
+use vpnd_proto::plane::Endpoint;
 use vpnd_sys::clock::steady_s;
 use vpnd_wireguard::Handshakes;
 use vpnd_wireguard::handshakes::Known;
 use vpnd_wireguard::key::StaticKey;
+use vpnd_wireguard::peers::PeerId;
 
 use super::*;
 use crate::worker::core::CoreSnapshot;

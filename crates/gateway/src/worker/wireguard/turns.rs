@@ -1,4 +1,4 @@
-//! Turns at the auth process: how many questions about WireGuard it is asked at once.
+//! Turns of handshakes at the auth process: how many of their steps it is asked for at once.
 //!
 //! After a start handshakes are begun with all devices at once. The auth process has a short queue
 //! of handshakes and refuses what does not fit; a device that is refused waits for seconds. So the
@@ -15,16 +15,12 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use vpnd_proto::plane::Endpoint;
 use vpnd_proto::time::Time;
-use vpnd_wireguard::PublicKey;
 use vpnd_wireguard::handshakes::{Refused, Reply, Request};
 use vpnd_wireguard::peers::{MAX_WAITING, RequestId};
 
 /// Steps of handshakes under way; the auth process lets 32 wait.
 const STEPS: usize = 24;
-/// Admissions under way. Each may wait for a directory.
-const ADMISSIONS: usize = 24;
 /// Time until a busy auth process is asked for a handshake again.
 const PAUSE: Duration = Duration::from_millis(25);
 /// Time after which a device that has not answered makes room for the next one.
@@ -37,7 +33,7 @@ pub(in crate::worker) struct Step {
     pub(super) request: Request,
 }
 
-/// The questions that wait, and how many are under way.
+/// The steps that wait, and how many are under way.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
     /// First messages of peers, which send again.
@@ -54,8 +50,6 @@ pub(super) struct Turns {
     is_turn_of_own: bool,
     /// No step is asked for before.
     pause: Option<Time>,
-    admissions: VecDeque<(PublicKey, Endpoint)>,
-    admitting: usize,
 }
 
 impl Turns {
@@ -127,31 +121,12 @@ impl Turns {
         let room = self.unanswered.front().copied().filter(|_| is_beginning);
         self.pause.filter(|_| !is_idle).into_iter().chain(room).min()
     }
-
-    /// The admission of this peer waits for its turn.
-    pub(super) fn add_admission(&mut self, peer: PublicKey, from: Endpoint) {
-        self.admissions.push_back((peer, from));
-    }
-
-    /// The next admission to ask for.
-    pub(super) fn next_admission(&mut self) -> Option<(PublicKey, Endpoint)> {
-        if self.admitting >= ADMISSIONS {
-            return None;
-        }
-        let next = self.admissions.pop_front()?;
-        self.admitting += 1;
-        Some(next)
-    }
-
-    /// An admission was decided.
-    pub(super) fn admission_done(&mut self) {
-        self.admitting = self.admitting.saturating_sub(1);
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use vpnd_crypto::Secret;
+    use vpnd_proto::plane::Endpoint;
     use vpnd_wireguard::Handshakes;
     use vpnd_wireguard::handshakes::Known;
     use vpnd_wireguard::key::StaticKey;
@@ -316,17 +291,5 @@ mod tests {
         let next = std::iter::from_fn(|| turns.next_step(START, 0, full)).map(|step| step.id);
         assert_eq!(next.collect::<Vec<_>>(), [id], "the other device would have to wait for a session");
         assert!(turns.next_step(START, 0, 0).is_some());
-    }
-
-    #[test]
-    fn admissions_are_queued_too() {
-        let mut turns = Turns::default();
-        let from = Endpoint { remote: ([192, 0, 2, 1], 1).into(), local: None };
-        for number in 0..100 {
-            turns.add_admission(key(number).public(), from);
-        }
-        assert_eq!(std::iter::from_fn(|| turns.next_admission()).count(), ADMISSIONS);
-        turns.admission_done();
-        assert_eq!(std::iter::from_fn(|| turns.next_admission()).count(), 1);
     }
 }
