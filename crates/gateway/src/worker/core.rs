@@ -203,7 +203,6 @@ impl Core {
             drain,
             changes: Changes::default(),
             requests: requests.downgrade(),
-            handed_over: false,
         };
         let core = Self { requests, draining };
         if let Some(wireguard) = &task.wireguard {
@@ -291,26 +290,33 @@ struct CoreTask {
     changes: Changes,
     /// For what comes back to this task.
     requests: mpsc::WeakSender<CoreRequest>,
+}
+
+/// Why the task ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// The gateway goes down.
+    Shutdown,
     /// The sessions are another process's.
-    handed_over: bool,
+    HandedOver,
 }
 
 impl CoreTask {
     async fn run(mut self, mut requests: mpsc::Receiver<CoreRequest>, mut events: mpsc::Receiver<Event>) {
         let mut activity = interval(ACTIVITY_INTERVAL);
         activity.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut open = true;
+        let mut end = None;
         // Those of an earlier process, which had other settings.
         self.registry.set_deadlines(&mut self.gateway);
         self.end_unfit();
         let releases = self.registry.releases().clone();
-        while open {
+        while end.is_none() {
             let timeout = self.gateway.poll_timeout().map(|(at, _)| at);
             let peers = self.wireguard.as_ref().and_then(WireGuard::poll_timeout);
             let due = timeout.into_iter().chain(self.outboxes.held_until()).chain(peers).min();
             let due = due.map(|at| at.since(now()));
             tokio::select! {
-                request = requests.recv() => open = self.handle(request).await,
+                request = requests.recv() => end = self.handle(request).await,
                 Some(event) = events.recv() => self.handle_event(event),
                 input = next_input(self.wireguard.as_mut()) => self.handle_input(input),
                 () = tokio::time::sleep(due.unwrap_or(Duration::MAX)), if due.is_some() => {
@@ -327,7 +333,7 @@ impl CoreTask {
             for _ in 1..BATCH {
                 // One of each in turn: a flood of the one must not keep the other waiting.
                 let event = events.try_recv().ok();
-                let request = if open { requests.try_recv().ok() } else { None };
+                let request = if end.is_none() { requests.try_recv().ok() } else { None };
                 let input = self.wireguard.as_mut().and_then(WireGuard::try_next);
                 if event.is_none() && request.is_none() && input.is_none() {
                     break;
@@ -339,10 +345,10 @@ impl CoreTask {
                     self.handle_event(event);
                 }
                 if let Some(request) = request {
-                    open = self.handle(Some(request)).await;
+                    end = self.handle(Some(request)).await;
                 }
             }
-            if self.handed_over {
+            if end == Some(End::HandedOver) {
                 return;
             }
             self.deliver_held();
@@ -353,16 +359,16 @@ impl CoreTask {
         self.carry_out().await;
     }
 
-    /// Returns whether there may be more.
-    async fn handle(&mut self, request: Option<CoreRequest>) -> bool {
-        let Some(request) = request else { return false };
+    /// Returns why the task ends, if it does.
+    async fn handle(&mut self, request: Option<CoreRequest>) -> Option<End> {
+        let Some(request) = request else { return Some(End::Shutdown) };
         self.changes.note(&request);
         match request {
             CoreRequest::Login { connection, outbox, device, admission, certificate, offer, secret } => {
                 self.outboxes.open(connection, outbox);
                 if self.is_revoked(connection, certificate.as_ref()) {
                     self.registry.abandon(admission.session);
-                    return true;
+                    return None;
                 }
                 self.log_in(connection, device, &admission, &offer, secret);
                 self.registry.shown(admission.session, certificate);
@@ -408,10 +414,10 @@ impl CoreTask {
             }
             CoreRequest::HandOver { to, reply } => {
                 let handed_over_to = self.hand_over(*to).await;
-                self.handed_over = handed_over_to.is_ok();
+                let end = handed_over_to.is_ok().then_some(End::HandedOver);
                 // The requester ends with this reply.
                 let _ = reply.send(handed_over_to);
-                return !self.handed_over;
+                return end;
             }
             CoreRequest::Leave { sessions, reply } => {
                 self.leave(sessions);
@@ -419,9 +425,9 @@ impl CoreTask {
             }
             CoreRequest::Peers(changes) => self.change_peers(changes),
             CoreRequest::BeginPeers(found) => self.begin_peers(found),
-            CoreRequest::Shutdown => return false,
+            CoreRequest::Shutdown => return Some(End::Shutdown),
         }
-        true
+        None
     }
 
     /// Stops the shards and hands all sessions over. Control connections stay behind; their clients
