@@ -271,8 +271,8 @@ impl RunningWorker {
         let (hosts, shards) = (registry.hosts().cloned(), Shards::start(specs, &event_sender)?);
         // The control plane is as any other program; this fails where it never was anything else.
         let _ = process::prefer_current_thread(0);
-        let (shard_failure, revoked) = (shards.failure(), prepared.clients.revoked()?);
-        let (core, control) = Core::start(gateway, shards, events, registry, revoked, peers);
+        let (shard_failure, registry) = (shards.failure(), registry.revoking(prepared.clients.revoked()?));
+        let (core, control) = Core::start(gateway, shards, events, registry, peers);
         let admission = AdmissionControl::new(settings::admission(config), relayed);
         let (keys, paused, for_quic) = (prepared.keys, Arc::<AtomicBool>::default(), admission.clone());
         let endpoint = quic::listen(quic_socket, prepared.tls, &keys, for_quic, Arc::clone(&paused), aside)?;

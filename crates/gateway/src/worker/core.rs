@@ -185,7 +185,6 @@ impl Core {
         shards: Shards,
         events: mpsc::Receiver<Event>,
         registry: Registry,
-        revoked: RevocationList,
         wireguard: Option<WireGuard>,
     ) -> (Self, tokio::task::JoinHandle<()>) {
         let (requests, inbox) = mpsc::channel(QUEUE);
@@ -195,7 +194,6 @@ impl Core {
             gateway,
             shards,
             registry,
-            revoked,
             wireguard,
             outboxes: Outboxes::default(),
             batch: Batch::default(),
@@ -278,9 +276,6 @@ struct CoreTask {
     gateway: Gateway,
     shards: Shards,
     registry: Registry,
-    /// Certificates revoked by the clients' authority. TLS refuses them, too, but a connection may
-    /// have begun before.
-    revoked: RevocationList,
     /// Stock WireGuard clients, if they are served.
     wireguard: Option<WireGuard>,
     outboxes: Outboxes,
@@ -391,8 +386,7 @@ impl CoreTask {
                 self.reply_when_done(reply, count);
             }
             CoreRequest::Revoke { revoked, reply } => {
-                self.revoked = *revoked;
-                let revoked = self.registry.sessions_of(&self.revoked).into_iter();
+                let revoked = self.registry.revoke(*revoked).into_iter();
                 let to_end = revoked.map(|session| ToEnd::session(session, Code::Certificate, REVOKED));
                 let count = to_end.map(|to_end| self.end_with_batch(to_end)).sum();
                 self.reply_when_done(reply, count);

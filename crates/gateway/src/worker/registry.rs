@@ -3,6 +3,7 @@
 //! INVARIANT: a write that failed is reported to the waiting caller; nothing is acknowledged on
 //! the strength of it.
 
+mod certificates;
 mod rules;
 mod write_queue;
 
@@ -24,6 +25,7 @@ use crate::worker::auth_client::AuthClient;
 use crate::worker::hosts::Hosts;
 use crate::worker::relayed::Relayed;
 use crate::worker::releases::Releases;
+use certificates::Certificates;
 use rules::Rules;
 use vpnd_config::access_profile::Who;
 use vpnd_config::factor::Factors;
@@ -92,8 +94,7 @@ pub struct Registry {
     writes: WriteQueue,
     /// Sessions that are kept, and their users.
     known: HashMap<SessionId, Member>,
-    /// The certificates that clients of sessions have shown last.
-    certificates: HashMap<SessionId, CertificateNumber>,
+    certificates: Certificates,
     /// The sources whose sessions are accounted for.
     accounted: BTreeSet<String>,
     releases: Releases,
@@ -163,7 +164,7 @@ impl Registry {
             rules: Rules::new(config)?,
             writes: WriteQueue::new(auth),
             known: HashMap::new(),
-            certificates: HashMap::new(),
+            certificates: Certificates::default(),
             accounted: accounted.map(|source| source.name.clone()).collect(),
             releases: Releases::default(),
             relayed: Relayed::default(),
@@ -174,6 +175,12 @@ impl Registry {
     /// Sets who releases the addresses of ended sessions.
     pub fn releasing(self, releases: Releases) -> Self {
         Self { releases, ..self }
+    }
+
+    /// Sets which certificates are revoked.
+    pub fn revoking(mut self, revoked: RevocationList) -> Self {
+        self.certificates.revoke(revoked);
+        self
     }
 
     /// Sets the relays of some clients' datagrams.
@@ -374,7 +381,7 @@ impl Registry {
     /// The session's client has shown this certificate.
     pub fn shown(&mut self, session: SessionId, certificate: Option<CertificateNumber>) {
         if let Some(certificate) = certificate.filter(|_| self.known.contains_key(&session)) {
-            self.certificates.insert(session, certificate);
+            self.certificates.show(session, certificate);
         }
     }
 
@@ -405,13 +412,17 @@ impl Registry {
 
     /// The certificate that the session's client has shown, for another process.
     pub fn certificate(&self, session: SessionId) -> Option<CertificateNumber> {
-        self.certificates.get(&session).cloned()
+        self.certificates.shown(session)
     }
 
-    /// The sessions whose certificate is among these.
-    pub fn sessions_of(&self, revoked: &RevocationList) -> Vec<SessionId> {
-        let named = self.certificates.iter().filter(|(_, certificate)| revoked.names(certificate));
-        named.map(|(session, _)| *session).collect()
+    /// These certificates are revoked now. Returns the sessions whose clients have shown one.
+    pub fn revoke(&mut self, revoked: RevocationList) -> Vec<SessionId> {
+        self.certificates.revoke(revoked)
+    }
+
+    /// Whether the certificate was revoked.
+    pub fn is_revoked(&self, certificate: &CertificateNumber) -> bool {
+        self.certificates.is_revoked(certificate)
     }
 
     /// The session is over; its addresses are free.
@@ -420,7 +431,7 @@ impl Registry {
         if let (Some(member), Some(hosts)) = (member, &self.hosts) {
             hosts.withdraw(member.addresses, member.generation);
         }
-        self.certificates.remove(&session);
+        self.certificates.forget(session);
         self.writes.end(session);
     }
 
@@ -456,7 +467,7 @@ impl Registry {
     /// The sessions are in the store only, and an attach looks them up there.
     pub fn release_all(&mut self) {
         self.known.clear();
-        self.certificates.clear();
+        self.certificates.forget_all();
         self.hosts.iter().for_each(Hosts::withdraw_all);
         self.writes.forget_addresses();
     }

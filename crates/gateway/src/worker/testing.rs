@@ -6,7 +6,6 @@ use tokio::sync::mpsc;
 use vpnd_crypto::{Backend, Suite};
 use vpnd_ipc::channel::{Channel, pair};
 use vpnd_ipc::messages::MAX_FRAME;
-use vpnd_pki::revocation_list::RevocationList;
 use vpnd_proto::control::{List, Network, Offer, SuiteSpeed};
 use vpnd_proto::gateway::{Config, Gateway, ProfileSettings};
 use vpnd_proto::session::{LocalSuite, Timers};
@@ -51,7 +50,7 @@ pub(super) fn core() -> (Core, Channel) {
     let (shards, _) = vpnd_shard::testing::answering(1);
     let (_, no_events) = mpsc::channel(1);
     let gateway = gateway(config(2));
-    let (core, _) = Core::start(gateway, shards, no_events, registry, RevocationList::default(), None);
+    let (core, _) = Core::start(gateway, shards, no_events, registry, None);
     (core, process)
 }
 

@@ -183,7 +183,6 @@ mod tests {
     use vpnd_config::factor::Factors;
     use vpnd_crypto::EpochSecret;
     use vpnd_ipc::gateway::auth::SourceName;
-    use vpnd_pki::revocation_list::RevocationList;
     use vpnd_proto::control::UserName;
     use vpnd_proto::gateway::{Addresses, Authenticated, Config, Gateway};
     use vpnd_proto::session::DeviceId;
@@ -244,7 +243,7 @@ mod tests {
         }
         let (shards, reports) = vpnd_shard::testing::answering(2);
         let (_events, no_events) = mpsc::channel(1);
-        let (core, _) = Core::start(gateway, shards, no_events, registry, RevocationList::default(), None);
+        let (core, _) = Core::start(gateway, shards, no_events, registry, None);
         let began = now();
         let mut ends = JoinSet::new();
         for number in 1..=SESSIONS {
@@ -272,7 +271,7 @@ mod tests {
         }
         let (shards, _) = vpnd_shard::testing::answering(2);
         let (_events, no_events) = mpsc::channel(1);
-        let (core, _) = Core::start(gateway, shards, no_events, registry, RevocationList::default(), None);
+        let (core, _) = Core::start(gateway, shards, no_events, registry, None);
         let order = |number| {
             let which = Selector::User(user(number));
             (ToEnd { which, code: Code::Kicked, text: "".into() }, 1_000)

@@ -173,11 +173,11 @@ impl CoreTask {
         connection: ConnectionId,
         certificate: Option<&CertificateNumber>,
     ) -> bool {
-        let revoked = certificate.is_some_and(|certificate| self.revoked.names(certificate));
-        if revoked {
+        let is_revoked = certificate.is_some_and(|certificate| self.registry.is_revoked(certificate));
+        if is_revoked {
             self.outboxes.refuse(connection, Code::Certificate, REVOKED);
         }
-        revoked
+        is_revoked
     }
 }
 

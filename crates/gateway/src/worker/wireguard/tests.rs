@@ -14,7 +14,6 @@ use vpnd_ipc::gateway::refusal::Refusal;
 use vpnd_ipc::gateway::wireguard::{Admission, HandshakeReply, Peer, PeerChanges, PeersQuery};
 use vpnd_ipc::messages::SecretBytes;
 use vpnd_ipc::request::{Numbered, encoded};
-use vpnd_pki::revocation_list::RevocationList;
 use vpnd_proto::control::{Text, UserName};
 use vpnd_proto::plane::Endpoint;
 use vpnd_sys::clock::steady_s;
@@ -176,8 +175,7 @@ impl Bench {
         let (shards, _) = vpnd_shard::testing::answering(1);
         let (_, no_events) = mpsc::channel(1);
         let gateway = testing::gateway(testing::config(2));
-        let revoked = RevocationList::default();
-        let (core, _) = Core::start(gateway, shards, no_events, registry, revoked, Some(wireguard));
+        let (core, _) = Core::start(gateway, shards, no_events, registry, Some(wireguard));
         let settings =
             Config { own: phone_key, shards: 1, backend: Backend::Ring, limits: Limits::default() };
         let mut peers = Peers::new(now(), settings, vpnd_sys::random::random());
