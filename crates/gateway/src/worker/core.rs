@@ -34,7 +34,7 @@ use crate::worker::wireguard::WireGuard;
 use accounting::Batch;
 pub(crate) use accounting::{EndedCounts, ToEnd};
 use announce::Outboxes;
-use attach::{Attaching, Changes, Found};
+use attach::{Attaches, Attaching, Found, unanswered};
 use drain::{Drain, DrainRequest};
 pub(crate) use ended::Ended;
 pub(crate) use fleet::Reported;
@@ -79,11 +79,10 @@ pub(crate) enum CoreRequest {
         attaching: Box<Attaching>,
         outbox: mpsc::Sender<Outgoing>,
     },
-    /// The store's answer about a claim, and the changes until it was asked.
+    /// The store's answer about a claim.
     LookedUp {
         attaching: Box<Attaching>,
         found: Found,
-        as_of: Changes,
     },
     /// The store has not answered the claim of a connection for as long as its client waits.
     Unanswered(ConnectionId),
@@ -199,8 +198,7 @@ impl Core {
             batch: Batch::default(),
             ended: Ended::default(),
             drain,
-            changes: Changes::default(),
-            requests: requests.downgrade(),
+            attaches: Attaches::new(requests.downgrade()),
         };
         let core = Self { requests, draining };
         if let Some(wireguard) = &task.wireguard {
@@ -282,9 +280,7 @@ struct CoreTask {
     batch: Batch,
     ended: Ended,
     drain: Drain,
-    changes: Changes,
-    /// For what comes back to this task.
-    requests: mpsc::WeakSender<CoreRequest>,
+    attaches: Attaches,
 }
 
 /// Why the task ends.
@@ -357,11 +353,11 @@ impl CoreTask {
     /// Returns why the task ends, if it does.
     async fn handle(&mut self, request: Option<CoreRequest>) -> Option<End> {
         let Some(request) = request else { return Some(End::Shutdown) };
-        self.changes.note(&request);
+        self.attaches.note(&request);
         match request {
             CoreRequest::Login { connection, outbox, device, admission, certificate, offer, secret } => {
                 self.outboxes.open(connection, outbox);
-                if self.is_revoked(connection, certificate.as_ref()) {
+                if self.outboxes.refuse_revoked(connection, certificate.as_ref(), &self.registry) {
                     self.registry.abandon(admission.session);
                     return None;
                 }
@@ -370,10 +366,12 @@ impl CoreTask {
             }
             CoreRequest::Attach { attaching, outbox } => {
                 self.outboxes.open(attaching.connection, outbox);
-                self.attach(attaching);
+                let is_draining = self.drain.has_begun();
+                let (gateway, registry) = (&mut self.gateway, &mut self.registry);
+                self.attaches.attach(attaching, is_draining, gateway, registry, &mut self.outboxes);
             }
-            CoreRequest::LookedUp { attaching, found, as_of } => self.looked_up(attaching, found, as_of),
-            CoreRequest::Unanswered(connection) => self.unanswered(connection),
+            CoreRequest::LookedUp { attaching, found } => self.looked_up(attaching, found),
+            CoreRequest::Unanswered(connection) => unanswered(connection, &mut self.outboxes),
             CoreRequest::Message { connection, message } => self.handle_message(connection, &message),
             CoreRequest::Lost(connection) => {
                 self.outboxes.lost(connection);
@@ -422,6 +420,16 @@ impl CoreTask {
             CoreRequest::Shutdown => return Some(End::Shutdown),
         }
         None
+    }
+
+    fn looked_up(&mut self, attaching: Box<Attaching>, found: Found) {
+        let is_draining = self.drain.has_begun();
+        let (gateway, registry) = (&mut self.gateway, &mut self.registry);
+        let outboxes = &mut self.outboxes;
+        let left = self.attaches.looked_up(attaching, found, is_draining, gateway, registry, outboxes);
+        if let Some(to_end) = left {
+            self.end_with_batch(to_end);
+        }
     }
 
     /// Stops the shards and hands all sessions over. Control connections stay behind; their clients

@@ -13,8 +13,10 @@ use vpnd_proto::control::{Code, Explanation, Message, ROUTES_IN_MESSAGE, Refused
 use vpnd_proto::session::{ConnectionId, SessionId};
 use vpnd_proto::time::Time;
 
-use super::{CoreTask, Outgoing};
+use super::{CoreTask, Outgoing, REVOKED};
+use crate::worker::registry::Registry;
 use crate::worker::releases::RELEASE_TIMEOUT;
+use vpnd_pki::revocation_list::CertificateNumber;
 use vpnd_sys::clock::now;
 
 /// Messages that wait for clients.
@@ -54,6 +56,21 @@ impl Outboxes {
     /// Refuses a new connection and closes it.
     pub(super) fn refuse(&mut self, connection: ConnectionId, code: Code, text: &str) {
         self.refuse_until(connection, code, text, None);
+    }
+
+    /// Refuses a connection that has shown a certificate which was revoked meanwhile. Returns
+    /// whether it has.
+    pub(super) fn refuse_revoked(
+        &mut self,
+        connection: ConnectionId,
+        certificate: Option<&CertificateNumber>,
+        registry: &Registry,
+    ) -> bool {
+        let is_revoked = certificate.is_some_and(|certificate| registry.is_revoked(certificate));
+        if is_revoked {
+            self.refuse(connection, Code::Certificate, REVOKED);
+        }
+        is_revoked
     }
 
     /// Refuses a claim that may be good a moment later.

@@ -9,12 +9,13 @@
 use tokio::sync::mpsc;
 use vpnd_crypto::EpochSecret;
 use vpnd_proto::control::{Code, Offer};
-use vpnd_proto::gateway::Claim;
+use vpnd_proto::gateway::{Claim, Gateway};
 use vpnd_proto::session::ConnectionId;
 
+use super::announce::Outboxes;
 use super::fleet::MOVED;
-use super::{CoreRequest, CoreTask, REVOKED, ToEnd};
-use crate::worker::registry::LATE;
+use super::{CoreRequest, ToEnd};
+use crate::worker::registry::{LATE, Registry};
 use vpnd_ipc::gateway::auth::StoredSession;
 use vpnd_ipc::requests::NoReply;
 use vpnd_pki::revocation_list::CertificateNumber;
@@ -31,6 +32,8 @@ pub(crate) struct Attaching {
     pub(crate) offer: Offer,
     pub(crate) secret: EpochSecret,
     attempts: u8,
+    /// The changes until its claim was looked up last.
+    as_of: Changes,
 }
 
 impl Attaching {
@@ -41,7 +44,7 @@ impl Attaching {
         offer: Offer,
         secret: EpochSecret,
     ) -> Self {
-        Self { connection, claim, certificate, offer, secret, attempts: 0 }
+        Self { connection, claim, certificate, offer, secret, attempts: 0, as_of: Changes::default() }
     }
 }
 
@@ -55,11 +58,10 @@ pub(crate) enum Found {
 
 /// Counts what may change who has a session, and by which rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Changes(u64);
+struct Changes(u64);
 
 impl Changes {
-    /// Notes a request before it is carried out.
-    pub(super) fn note(&mut self, request: &CoreRequest) {
+    fn note(&mut self, request: &CoreRequest) {
         let changes = match request {
             CoreRequest::End { .. }
             | CoreRequest::EndBegun { .. }
@@ -73,111 +75,135 @@ impl Changes {
     }
 }
 
-impl CoreTask {
-    /// Attaches the client, or has its session looked up first.
-    pub(super) fn attach(&mut self, attaching: Box<Attaching>) {
+/// The clients that attach while sessions change.
+pub(super) struct Attaches {
+    /// Where what was found comes back.
+    requests: mpsc::WeakSender<CoreRequest>,
+    changes: Changes,
+}
+
+impl Attaches {
+    pub(super) fn new(requests: mpsc::WeakSender<CoreRequest>) -> Self {
+        Self { requests, changes: Changes::default() }
+    }
+
+    /// Notes a request before it is carried out.
+    pub(super) fn note(&mut self, request: &CoreRequest) {
+        self.changes.note(request);
+    }
+
+    /// Attaches the client, or has its session looked up first. While the gateway `is_draining`,
+    /// no session comes here that another gateway of the fleet may have.
+    pub(super) fn attach(
+        &self,
+        attaching: Box<Attaching>,
+        is_draining: bool,
+        gateway: &mut Gateway,
+        registry: &mut Registry,
+        outboxes: &mut Outboxes,
+    ) {
         let (connection, claim) = (attaching.connection, &attaching.claim);
-        if self.is_revoked(connection, attaching.certificate.as_ref()) {
+        if outboxes.refuse_revoked(connection, attaching.certificate.as_ref(), registry) {
             return;
         }
-        if self.is_closed_to(claim.session) {
+        let (is_known, is_in_fleet) = (registry.member(claim.session).is_some(), registry.hosts().is_some());
+        if is_draining && is_in_fleet && !is_known {
             // It stays where it is.
-            return self.outboxes.refuse(connection, Code::Drain, Code::Drain.explanation());
+            return outboxes.refuse(connection, Code::Drain, Code::Drain.explanation());
         }
-        if self.registry.member(claim.session).is_none() {
+        if !is_known {
             let late = tell(self.requests.clone(), CoreRequest::Unanswered(connection));
-            let stored = self.registry.look_up(claim, self.outboxes.is_open(connection), late);
+            let stored = registry.look_up(claim, outboxes.is_open(connection), late);
             self.look(
                 attaching,
                 async move { Found::Stored(stored.await.map(|stored| stored.map(Box::new))) },
             );
-        } else if self.registry.hosts().is_some() && !self.gateway.accepts(now(), claim) {
-            let is_missing = self.registry.is_missing(claim.session);
+        } else if is_in_fleet && !gateway.accepts(now(), claim) {
+            let is_missing = registry.is_missing(claim.session);
             self.look(attaching, async move { Found::HasLeft(is_missing.await) });
         } else {
-            self.grant(*attaching);
+            grant(*attaching, gateway, registry, outboxes);
         }
     }
 
     /// Comes back to it with what was found.
-    fn look(&mut self, mut attaching: Box<Attaching>, look: impl Future<Output = Found> + Send + 'static) {
+    fn look(&self, mut attaching: Box<Attaching>, look: impl Future<Output = Found> + Send + 'static) {
         attaching.attempts = attaching.attempts.saturating_add(1);
-        let (core, as_of) = (self.requests.clone(), self.changes);
+        attaching.as_of = self.changes;
+        let core = self.requests.clone();
         tokio::spawn(async move {
             let found = look.await;
-            tell(core, CoreRequest::LookedUp { attaching, found, as_of }).await;
+            tell(core, CoreRequest::LookedUp { attaching, found }).await;
         });
     }
 
-    /// Refuses a client that waits for the store, and that may go on at another gateway now.
-    pub(super) fn unanswered(&mut self, connection: ConnectionId) {
-        if self.outboxes.is_open(connection) {
-            tracing::error!(error = LATE, "a session could not be looked up in the store");
-            self.outboxes.refuse_for_now(connection);
-        }
-    }
-
-    /// Goes on with an attach whose claim was looked up.
-    pub(super) fn looked_up(&mut self, attaching: Box<Attaching>, found: Found, as_of: Changes) {
+    /// Goes on with an attach whose claim was looked up. Returns the session to end, if it is
+    /// another gateway's.
+    pub(super) fn looked_up(
+        &self,
+        attaching: Box<Attaching>,
+        found: Found,
+        is_draining: bool,
+        gateway: &mut Gateway,
+        registry: &mut Registry,
+        outboxes: &mut Outboxes,
+    ) -> Option<ToEnd> {
         let (connection, session) = (attaching.connection, attaching.claim.session);
         match found {
-            Found::Stored(found) if as_of != self.changes => {
+            Found::Stored(found) if attaching.as_of != self.changes => {
                 if attaching.attempts >= ATTEMPTS {
-                    self.outboxes.refuse_for_now(connection);
+                    outboxes.refuse_for_now(connection);
                     if !matches!(found, Ok(Some(_))) {
-                        return;
+                        return None;
                     }
                 }
-                return self.attach(attaching);
+                self.attach(attaching, is_draining, gateway, registry, outboxes);
+                return None;
             }
-            Found::Stored(Ok(Some(stored))) if self.registry.member(session).is_none() => {
-                let record = self.registry.restore(session, *stored);
+            Found::Stored(Ok(Some(stored))) if registry.member(session).is_none() => {
+                let record = registry.restore(session, *stored);
                 let addresses = record.addresses;
-                if !self.gateway.restore(now(), record) {
-                    self.registry.supersede(session, addresses);
+                if !gateway.restore(now(), record) {
+                    registry.supersede(session, addresses);
                 }
             }
-            Found::Stored(Err(error)) if self.outboxes.is_open(connection) => {
+            Found::Stored(Err(error)) if outboxes.is_open(connection) => {
                 tracing::error!(%error, "a session could not be looked up in the store");
                 // It may be good, and go on later.
-                if self.registry.hosts().is_some() {
-                    return self.outboxes.refuse_for_now(connection);
+                if registry.hosts().is_some() {
+                    outboxes.refuse_for_now(connection);
+                    return None;
                 }
             }
-            Found::HasLeft(true) if !self.gateway.accepts(now(), &attaching.claim) => {
-                if self.registry.member(session).is_some() {
-                    self.end_with_batch(ToEnd::session(session, Code::Superseded, MOVED));
-                }
-                return self.outboxes.refuse_for_now(connection);
+            Found::HasLeft(true) if !gateway.accepts(now(), &attaching.claim) => {
+                outboxes.refuse_for_now(connection);
+                let is_here = registry.member(session).is_some();
+                return is_here.then(|| ToEnd::session(session, Code::Superseded, MOVED));
             }
             Found::Stored(_) | Found::HasLeft(_) => {}
         }
-        self.grant(*attaching);
+        grant(*attaching, gateway, registry, outboxes);
+        None
     }
+}
 
-    /// A refusal is among the effects.
-    fn grant(&mut self, attaching: Attaching) {
-        // A session has moved here even if its client has gone, which may have new keys by now.
-        if !self.outboxes.is_open(attaching.connection) {
-            return;
-        }
-        let Attaching { connection, claim, certificate, offer, secret, .. } = attaching;
-        if self.gateway.attach(now(), connection, &claim, &offer, secret).is_ok() {
-            self.registry.shown(claim.session, certificate);
-        }
+/// A refusal is among the effects.
+fn grant(attaching: Attaching, gateway: &mut Gateway, registry: &mut Registry, outboxes: &Outboxes) {
+    // A session has moved here even if its client has gone, which may have new keys by now.
+    if !outboxes.is_open(attaching.connection) {
+        return;
     }
+    let Attaching { connection, claim, certificate, offer, secret, .. } = attaching;
+    if gateway.attach(now(), connection, &claim, &offer, secret).is_ok() {
+        registry.shown(claim.session, certificate);
+    }
+}
 
-    /// Refuses a connection that has shown a certificate which was revoked meanwhile.
-    pub(super) fn is_revoked(
-        &mut self,
-        connection: ConnectionId,
-        certificate: Option<&CertificateNumber>,
-    ) -> bool {
-        let is_revoked = certificate.is_some_and(|certificate| self.registry.is_revoked(certificate));
-        if is_revoked {
-            self.outboxes.refuse(connection, Code::Certificate, REVOKED);
-        }
-        is_revoked
+/// Refuses a client that waits for the store, and that may go on at another gateway now.
+pub(super) fn unanswered(connection: ConnectionId, outboxes: &mut Outboxes) {
+    if outboxes.is_open(connection) {
+        tracing::error!(error = LATE, "a session could not be looked up in the store");
+        outboxes.refuse_for_now(connection);
     }
 }
 

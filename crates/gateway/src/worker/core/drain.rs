@@ -46,6 +46,10 @@ impl Drain {
         self.is_draining.send_replace(true);
     }
 
+    pub(super) fn has_begun(&self) -> bool {
+        self.begun.is_some()
+    }
+
     /// Whether there was one to cancel.
     fn cancel(&mut self) -> bool {
         self.is_draining.send_replace(false);
@@ -114,13 +118,6 @@ impl CoreTask {
     fn notify_of_drain(&mut self) {
         let is_in_fleet = self.registry.hosts().is_some();
         self.gateway.drain(is_in_fleet);
-    }
-
-    /// Whether the claim would bring a session here that another gateway of the fleet may have.
-    pub(super) fn is_closed_to(&self, session: SessionId) -> bool {
-        self.drain.begun.is_some()
-            && self.registry.hosts().is_some()
-            && self.registry.member(session).is_none()
     }
 
     fn admit_peers(&mut self, admits: bool) {
