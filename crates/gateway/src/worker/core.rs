@@ -7,12 +7,12 @@
 //! INVARIANT: no other task changes a session. Nothing here hashes passwords or waits for a peer.
 
 mod access;
-mod accounting;
 mod announce;
 pub(crate) mod attach;
 pub(crate) mod drain;
 mod effects;
 mod ended;
+mod endings;
 pub(crate) mod fleet;
 mod snapshot;
 mod wireguard;
@@ -31,12 +31,12 @@ use vpnd_proto::session::{ConnectionId, DeviceId, SessionId};
 use crate::worker::handover::{HandoverError, Successor};
 use crate::worker::registry::{AdmittedSession, Registry};
 use crate::worker::wireguard::WireGuard;
-use accounting::Batch;
-pub(crate) use accounting::{EndedCounts, ToEnd};
 use announce::Outboxes;
 use attach::{Attaches, Attaching, Found, unanswered};
 use drain::{Drain, DrainRequest};
 pub(crate) use ended::Ended;
+use endings::Endings;
+pub(crate) use endings::{EndedCounts, ToEnd};
 pub(crate) use fleet::Reported;
 pub(crate) use snapshot::CoreSnapshot;
 use vpnd_config::ServerConfig;
@@ -195,8 +195,7 @@ impl Core {
             registry,
             wireguard,
             outboxes: Outboxes::default(),
-            batch: Batch::default(),
-            ended: Ended::default(),
+            endings: Endings::default(),
             drain,
             attaches: Attaches::new(requests.downgrade()),
         };
@@ -255,6 +254,14 @@ impl Core {
         self.ask(|reply| CoreRequest::Revoke { revoked: Box::new(revoked), reply }).await
     }
 
+    /// The traffic of those of these sessions that there are.
+    pub(crate) async fn traffic(
+        &self,
+        sessions: Vec<SessionId>,
+    ) -> Result<Vec<(SessionId, Activity)>, Stopped> {
+        self.ask(|reply| CoreRequest::Traffic { sessions, reply }).await
+    }
+
     pub(crate) async fn status(&self) -> Result<CoreSnapshot, Stopped> {
         self.ask(CoreRequest::Status).await
     }
@@ -277,8 +284,7 @@ struct CoreTask {
     /// Stock WireGuard clients, if they are served.
     wireguard: Option<WireGuard>,
     outboxes: Outboxes,
-    batch: Batch,
-    ended: Ended,
+    endings: Endings,
     drain: Drain,
     attaches: Attaches,
 }
@@ -377,17 +383,19 @@ impl CoreTask {
                 self.outboxes.lost(connection);
                 self.gateway.connection_lost(connection);
             }
-            CoreRequest::End { which, reply } => self.end_and_reply(which, reply),
-            CoreRequest::EndBegun { which, reply } => self.end_begun_and_reply(which, reply),
+            CoreRequest::End { which, reply } => self.endings.end_and_reply(which, reply, &self.gateway),
+            CoreRequest::EndBegun { which, reply } => {
+                self.endings.end_begun_and_reply(which, reply, &self.gateway, &self.registry);
+            }
             CoreRequest::Regroup { users, reply } => {
                 let count = self.regroup(users);
-                self.reply_when_done(reply, count);
+                self.endings.reply_when_done(reply, count);
             }
             CoreRequest::Revoke { revoked, reply } => {
                 let revoked = self.registry.revoke(*revoked).into_iter();
                 let to_end = revoked.map(|session| ToEnd::session(session, Code::Certificate, REVOKED));
-                let count = to_end.map(|to_end| self.end_with_batch(to_end)).sum();
-                self.reply_when_done(reply, count);
+                let count: usize = to_end.map(|to_end| self.endings.end(to_end, &self.gateway)).sum();
+                self.endings.reply_when_done(reply, count);
             }
             CoreRequest::Status(reply) => {
                 let _ = reply.send(self.snapshot().await);
@@ -397,12 +405,13 @@ impl CoreTask {
             }
             CoreRequest::Fleet(gateways) => self.know_fleet(&gateways),
             CoreRequest::Traffic { sessions, reply } => {
-                let _ = reply.send(self.traffic(sessions));
+                let activity = |id| Some((id, self.gateway.session(id)?.activity));
+                let _ = reply.send(sessions.into_iter().filter_map(activity).collect());
             }
             CoreRequest::Drain(request, reply) => self.handle_drain(request, reply),
             CoreRequest::Settings { config, reply } => {
                 let set = self.set(&config);
-                self.reply_when_done(reply, set);
+                self.endings.reply_when_done(reply, set);
             }
             CoreRequest::HandOver { to, reply } => {
                 let handed_over_to = self.hand_over(*to).await;
@@ -413,7 +422,7 @@ impl CoreTask {
             }
             CoreRequest::Leave { sessions, reply } => {
                 self.leave(sessions);
-                self.reply_when_done(reply, ());
+                self.endings.reply_when_done(reply, ());
             }
             CoreRequest::Peers(changes) => self.change_peers(changes),
             CoreRequest::BeginPeers(found) => self.begin_peers(found),
@@ -428,7 +437,7 @@ impl CoreTask {
         let outboxes = &mut self.outboxes;
         let left = self.attaches.looked_up(attaching, found, is_draining, gateway, registry, outboxes);
         if let Some(to_end) = left {
-            self.end_with_batch(to_end);
+            self.endings.end(to_end, &self.gateway);
         }
     }
 

@@ -40,12 +40,12 @@ impl CoreTask {
     /// Ends the sessions that can't go on under the settings in force.
     pub(super) fn end_unfit(&mut self) {
         for Unfit { session, code, text } in self.registry.unfit() {
-            self.end_with_batch(ToEnd::session(session, code, text));
+            self.endings.end(ToEnd::session(session, code, text), &self.gateway);
         }
         let stock = self.wireguard.iter().flat_map(WireGuard::sessions);
         let refused: Vec<_> = stock.filter(|session| !self.registry.permits_wireguard(*session)).collect();
         for session in refused {
-            self.end_with_batch(ToEnd::session(session, Code::NoProfile, NO_WIREGUARD));
+            self.endings.end(ToEnd::session(session, Code::NoProfile, NO_WIREGUARD), &self.gateway);
         }
     }
 }

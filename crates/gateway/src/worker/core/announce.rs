@@ -142,7 +142,7 @@ impl CoreTask {
             self.send(connection, refusal("the gateway cannot store your session; try again later"));
             // One that goes on has tokens in the store by which its client attaches.
             if has_begun {
-                self.batch.unready.push(session);
+                self.endings.add_unready([session]);
             }
         } else if has_begun && !self.registry.is_released(session) {
             let until = now() + RELEASE_TIMEOUT;
@@ -164,7 +164,7 @@ impl CoreTask {
             if !self.registry.is_released(session) {
                 tracing::warn!(%session, "the kernel does not forget the connections of an address; its next user is refused");
                 self.send(connection, refusal("your address is not free yet; try again later"));
-                self.batch.unready.push(session);
+                self.endings.add_unready([session]);
                 continue;
             }
             self.outboxes.over(session);

@@ -137,11 +137,7 @@ impl CoreTask {
     }
 
     fn close_all(&mut self) {
-        for session in self.gateway.sessions() {
-            // Totals go on.
-            self.ended.rx_bytes += session.activity.rx_bytes;
-            self.ended.tx_bytes += session.activity.tx_bytes;
-        }
+        self.endings.count_closed(&self.gateway);
         self.gateway.close_all(Code::Drain);
         self.registry.release_all();
     }

@@ -5,11 +5,14 @@
 
 use std::collections::BTreeSet;
 
-use vpnd_proto::control::Code;
+use vpnd_proto::control::{Code, Message};
 use vpnd_proto::gateway::{Effect, Selector};
 use vpnd_proto::plane::Endpoint;
+use vpnd_proto::session::ConnectionId;
 
-use super::{CoreTask, Outgoing};
+use super::endings::Leaving;
+use super::{CoreTask, Outgoing, ToEnd};
+use vpnd_sys::clock::now;
 
 impl CoreTask {
     /// Carries out the core's effects, and those of sessions that end because they could not begin;
@@ -18,17 +21,15 @@ impl CoreTask {
         self.end_leaving().await;
         loop {
             self.carry_out_once().await;
-            if self.batch.unready.is_empty() {
+            let unready = self.endings.take_unready();
+            if unready.is_empty() {
                 break;
             }
-            for session in std::mem::take(&mut self.batch.unready) {
+            for session in unready {
                 self.gateway.end(&Selector::Session(session), Code::Internal, "");
             }
         }
-        let unstored = std::mem::take(&mut self.batch.unstored);
-        for reply in self.batch.replies.drain(..) {
-            reply(&unstored);
-        }
+        self.endings.reply();
     }
 
     /// Carries out effects: shards first, then the store, and when both are done the messages to
@@ -56,7 +57,7 @@ impl CoreTask {
                     messages.push((connection, Outgoing::Close(code)));
                 }
                 Effect::Ended(session) => {
-                    self.ended.add(&session);
+                    self.endings.count(&session);
                     self.outboxes.over(session.session);
                     if let Some(wireguard) = &mut self.wireguard {
                         wireguard.session_over(session.session);
@@ -74,12 +75,45 @@ impl CoreTask {
         // Before the store, from which on the addresses may be anybody's.
         self.registry.release(over);
         let failed = self.registry.commit(endings).await;
-        self.batch.unstored.extend(&failed);
+        self.endings.add_unstored(&failed);
         if let Some(wireguard) = &self.wireguard {
-            self.batch.unready.extend(failed.iter().filter(|session| wireguard.has(**session)));
+            self.endings.add_unready(failed.iter().copied().filter(|session| wireguard.has(*session)));
         }
         for (connection, message) in messages {
             self.deliver(connection, message, &failed);
+        }
+    }
+
+    /// Ends the sessions that were to end since the last call. Shards are asked for what they have
+    /// counted once for all of them.
+    async fn end_leaving(&mut self) {
+        let leaving = self.endings.take_leaving();
+        if leaving.iter().any(|leaving| self.registry.is_accounted(leaving.session)) {
+            self.collect_activity().await;
+        }
+        for Leaving { session, code, text } in leaving {
+            self.gateway.end(&Selector::Session(session), code, &text);
+        }
+    }
+
+    /// Does what is due, which may end sessions.
+    pub(super) async fn handle_timeout(&mut self) {
+        let now = now();
+        if self.gateway.due_to_end(now).any(|session| self.registry.is_accounted(session)) {
+            self.collect_activity().await;
+        }
+        self.gateway.handle_timeout(now);
+    }
+
+    /// A message of a client, which may end its session. One whose traffic is accounted for ends
+    /// with the others of its batch.
+    pub(super) fn handle_message(&mut self, connection: ConnectionId, message: &Message) {
+        let session = self.gateway.session_of(connection);
+        match (message, session.filter(|session| self.registry.is_accounted(*session))) {
+            (Message::Bye, Some(session)) => {
+                self.endings.end(ToEnd::session(session, Code::Bye, ""), &self.gateway);
+            }
+            _ => self.gateway.handle_message(connection, message),
         }
     }
 }

@@ -99,7 +99,7 @@ impl CoreTask {
         for taken in sessions {
             let session = SessionId(taken.session.into());
             if self.registry.member(session).is_some_and(|member| taken.ends(member.generation)) {
-                self.end_with_batch(ToEnd::session(session, Code::Superseded, MOVED));
+                self.endings.end(ToEnd::session(session, Code::Superseded, MOVED), &self.gateway);
             }
         }
     }

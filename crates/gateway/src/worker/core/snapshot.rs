@@ -58,7 +58,7 @@ impl CoreTask {
         let refused_devices = stock.map(WireGuard::refused_devices).unwrap_or_default();
         let sessions: Vec<_> = self.gateway.sessions().collect();
         let profiles = self.registry.access().names_of(&sessions);
-        let ended = self.ended.clone();
+        let ended = self.endings.ended().clone();
         CoreSnapshot {
             sessions,
             profiles,

@@ -116,7 +116,7 @@ impl CoreTask {
     }
 
     fn end_peer(&mut self, session: SessionId, code: Code) {
-        self.end_with_batch(ToEnd::session(session, code, ""));
+        self.endings.end(ToEnd::session(session, code, ""), &self.gateway);
     }
 
     /// Makes the session of a device that the auth process has admitted.
@@ -153,6 +153,6 @@ impl CoreTask {
     fn answer_released(&mut self) {
         let Some(wireguard) = &mut self.wireguard else { return };
         let late = wireguard.answer_released(|session| self.registry.is_released(session));
-        self.batch.unready.extend(late);
+        self.endings.add_unready(late);
     }
 }

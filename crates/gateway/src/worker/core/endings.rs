@@ -1,20 +1,19 @@
-//! The traffic of sessions that are accounted for, to their last packet.
+//! Sessions that end, and what waits until they have.
 //!
 //! INVARIANT: sessions of one batch end together, whatever ends them, so that shards are asked once
-//! for what all of these have carried: no request or message waits for the shards by itself.
+//! for what all of these have carried, to their last packet: no request or message waits for the
+//! shards by itself. No request is replied to before all of its batch is carried out.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use vpnd_proto::control::{Code, Message};
-use vpnd_proto::gateway::Selector;
-use vpnd_proto::plane::Activity;
-use vpnd_proto::session::{ConnectionId, SessionId};
-
 use tokio::sync::oneshot;
+use vpnd_proto::control::Code;
+use vpnd_proto::gateway::{EndedSession, Gateway, Selector};
+use vpnd_proto::session::SessionId;
 
-use super::{Core, CoreRequest, CoreTask, Stopped};
-use vpnd_sys::clock::now;
+use super::Ended;
+use crate::worker::registry::Registry;
 
 /// Sessions to end, and the reason that their clients get.
 #[derive(Debug)]
@@ -45,82 +44,53 @@ impl EndedCounts {
 }
 
 /// A session that ends with the others of its batch.
-struct Leaving {
-    session: SessionId,
-    code: Code,
-    text: Cow<'static, str>,
-}
-
-/// Work that is done once for all requests and messages that were handled together.
-#[derive(Default)]
-pub(super) struct Batch {
-    /// Sessions that could not begin, and are to end.
-    pub(super) unready: Vec<SessionId>,
-    /// Sessions that are to end, and whose last packets are not counted yet.
-    leaving: Vec<Leaving>,
-    /// Replies to send once everything before is carried out.
-    pub(super) replies: Vec<Reply>,
-    /// Sessions of which a change, such as their end, is not in the store.
-    pub(super) unstored: HashSet<SessionId>,
+pub(super) struct Leaving {
+    pub(super) session: SessionId,
+    pub(super) code: Code,
+    pub(super) text: Cow<'static, str>,
 }
 
 /// Sends a reply, given the sessions of which a change is not in the store.
 type Reply = Box<dyn FnOnce(&HashSet<SessionId>) + Send>;
 
-impl Core {
-    /// The traffic of those of these sessions that there are.
-    pub(crate) async fn traffic(
-        &self,
-        sessions: Vec<SessionId>,
-    ) -> Result<Vec<(SessionId, Activity)>, Stopped> {
-        self.ask(|reply| CoreRequest::Traffic { sessions, reply }).await
-    }
+/// Endings and replies of one batch of requests and messages, and what has ended before.
+#[derive(Default)]
+pub(super) struct Endings {
+    /// Sessions that are to end, and whose last packets are not counted yet.
+    leaving: Vec<Leaving>,
+    /// Sessions that could not begin, and are to end.
+    unready: Vec<SessionId>,
+    /// Sessions of which a change, such as their end, is not in the store.
+    unstored: HashSet<SessionId>,
+    /// Replies to send once everything before is carried out.
+    replies: Vec<Reply>,
+    ended: Ended,
 }
 
-impl CoreTask {
-    /// A message of a client, which may end its session. One whose traffic is accounted for ends
-    /// with the others of its batch.
-    pub(super) fn handle_message(&mut self, connection: ConnectionId, message: &Message) {
-        let session = self.gateway.session_of(connection);
-        match (message, session.filter(|session| self.registry.is_accounted(*session))) {
-            (Message::Bye, Some(session)) => {
-                self.end_with_batch(ToEnd::session(session, Code::Bye, ""));
-            }
-            _ => self.gateway.handle_message(connection, message),
-        }
-    }
-
+impl Endings {
     /// These sessions end with the others of their batch. Returns how many there are; one that
     /// another request of the batch ends, too, counts for both.
-    pub(super) fn end_with_batch(&mut self, ToEnd { which, code, text }: ToEnd) -> usize {
-        let before = self.batch.leaving.len();
+    pub(super) fn end(&mut self, ToEnd { which, code, text }: ToEnd, gateway: &Gateway) -> usize {
+        let before = self.leaving.len();
         let leaving = |session| Leaving { session, code, text: text.clone() };
-        self.batch.leaving.extend(self.gateway.selected(&which).map(leaving));
-        self.batch.leaving.len() - before
-    }
-
-    /// Ends the sessions that were to end since the last call. Shards are asked for what they have
-    /// counted once for all of them.
-    pub(super) async fn end_leaving(&mut self) {
-        let leaving = std::mem::take(&mut self.batch.leaving);
-        if leaving.iter().any(|leaving| self.registry.is_accounted(leaving.session)) {
-            self.collect_activity().await;
-        }
-        for Leaving { session, code, text } in leaving {
-            self.gateway.end(&Selector::Session(session), code, &text);
-        }
+        self.leaving.extend(gateway.selected(&which).map(leaving));
+        self.leaving.len() - before
     }
 
     /// Sends the reply once this batch is carried out, if the requester still waits.
     pub(super) fn reply_when_done<T: Send + 'static>(&mut self, reply: oneshot::Sender<T>, answer: T) {
-        self.batch.replies.push(Box::new(move |_| drop(reply.send(answer))));
+        self.replies.push(Box::new(move |_| drop(reply.send(answer))));
     }
 
     /// Ends sessions with the others of their batch, and replies then.
-    pub(super) fn end_and_reply(&mut self, which: Vec<ToEnd>, reply: oneshot::Sender<EndedCounts>) {
-        let sessions = which.iter().flat_map(|to_end| self.gateway.selected(&to_end.which));
-        let sessions: Vec<SessionId> = sessions.collect();
-        let counts = which.into_iter().map(|to_end| self.end_with_batch(to_end)).collect();
+    pub(super) fn end_and_reply(
+        &mut self,
+        which: Vec<ToEnd>,
+        reply: oneshot::Sender<EndedCounts>,
+        gateway: &Gateway,
+    ) {
+        let sessions = which.iter().flat_map(|to_end| gateway.selected(&to_end.which)).collect();
+        let counts = which.into_iter().map(|to_end| self.end(to_end, gateway)).collect();
         self.reply_when_ended(sessions, counts, reply);
     }
 
@@ -129,17 +99,18 @@ impl CoreTask {
         &mut self,
         which: Vec<(ToEnd, u64)>,
         reply: oneshot::Sender<EndedCounts>,
+        gateway: &Gateway,
+        registry: &Registry,
     ) {
         let (mut sessions, mut counts) = (Vec::new(), Vec::new());
         for (ToEnd { which, code, text }, until_s) in which {
-            let began = |id: &SessionId| {
-                self.registry.member(*id).is_none_or(|member| member.span.started_s <= until_s)
-            };
-            let meant: Vec<SessionId> = self.gateway.selected(&which).filter(began).collect();
+            let began =
+                |id: &SessionId| registry.member(*id).is_none_or(|member| member.span.started_s <= until_s);
+            let meant: Vec<SessionId> = gateway.selected(&which).filter(began).collect();
             counts.push(meant.len());
             for session in &meant {
                 let (which, text) = (Selector::Session(*session), text.clone());
-                self.end_with_batch(ToEnd { which, code, text });
+                self.end(ToEnd { which, code, text }, gateway);
             }
             sessions.extend(meant);
         }
@@ -152,24 +123,56 @@ impl CoreTask {
         counts: Vec<usize>,
         reply: oneshot::Sender<EndedCounts>,
     ) {
-        self.batch.replies.push(Box::new(move |unstored| {
+        self.replies.push(Box::new(move |unstored| {
             let is_stored = !sessions.iter().any(|session| unstored.contains(session));
             drop(reply.send(EndedCounts { counts, is_stored }));
         }));
     }
 
-    /// Does what is due, which may end sessions.
-    pub(super) async fn handle_timeout(&mut self) {
-        let now = now();
-        if self.gateway.due_to_end(now).any(|session| self.registry.is_accounted(session)) {
-            self.collect_activity().await;
-        }
-        self.gateway.handle_timeout(now);
+    /// The sessions to end that were named since the last call.
+    pub(super) fn take_leaving(&mut self) -> Vec<Leaving> {
+        std::mem::take(&mut self.leaving)
     }
 
-    pub(super) fn traffic(&self, sessions: Vec<SessionId>) -> Vec<(SessionId, Activity)> {
-        let activity = |id| Some((id, self.gateway.session(id)?.activity));
-        sessions.into_iter().filter_map(activity).collect()
+    /// These sessions could not begin, and are to end.
+    pub(super) fn add_unready(&mut self, sessions: impl IntoIterator<Item = SessionId>) {
+        self.unready.extend(sessions);
+    }
+
+    /// The sessions that could not begin since the last call.
+    pub(super) fn take_unready(&mut self) -> Vec<SessionId> {
+        std::mem::take(&mut self.unready)
+    }
+
+    /// A change of these sessions is not in the store.
+    pub(super) fn add_unstored(&mut self, sessions: &HashSet<SessionId>) {
+        self.unstored.extend(sessions);
+    }
+
+    /// Everything is carried out: sends the replies.
+    pub(super) fn reply(&mut self) {
+        let unstored = std::mem::take(&mut self.unstored);
+        for reply in self.replies.drain(..) {
+            reply(&unstored);
+        }
+    }
+
+    /// A session has ended.
+    pub(super) fn count(&mut self, ended: &EndedSession) {
+        self.ended.add(ended);
+    }
+
+    /// The sessions of the gateway are closed without an end: what they have carried counts.
+    pub(super) fn count_closed(&mut self, gateway: &Gateway) {
+        for session in gateway.sessions() {
+            self.ended.rx_bytes += session.activity.rx_bytes;
+            self.ended.tx_bytes += session.activity.tx_bytes;
+        }
+    }
+
+    /// All that have ended.
+    pub(super) fn ended(&self) -> &Ended {
+        &self.ended
     }
 }
 
@@ -184,11 +187,13 @@ mod tests {
     use vpnd_crypto::EpochSecret;
     use vpnd_ipc::gateway::auth::SourceName;
     use vpnd_proto::control::UserName;
-    use vpnd_proto::gateway::{Addresses, Authenticated, Config, Gateway};
-    use vpnd_proto::session::DeviceId;
+    use vpnd_proto::gateway::{Addresses, Authenticated, Config};
+    use vpnd_proto::session::{ConnectionId, DeviceId};
+    use vpnd_sys::clock::now;
 
     use super::*;
-    use crate::worker::registry::{Member, Registry, Span};
+    use crate::worker::core::Core;
+    use crate::worker::registry::{Member, Span};
     use crate::worker::testing;
 
     const RADIUS: &str = "[[source]]\nname = 'campus'\nkind = 'radius'\nmatch = '*'\nservers = ['radius://192.0.2.1']\n\
