@@ -250,13 +250,14 @@ impl From<DrainState> for Drain {
 impl Handler for Administration {
     async fn status(&self) -> Result<Status, String> {
         let snapshot = self.core.status().await.map_err(|error| error.to_string())?;
-        let mut counters = Counters::from(&snapshot.counters);
+        let mut counters = Counters::from(&snapshot.shards.counters);
         counters.logins = self.logins.counts();
         counters.handshakes = self.admission.counts();
         counters.handshakes.extend(snapshot.wireguard);
         let Ended { sessions, rx_bytes, tx_bytes, reasons } = snapshot.ended;
         counters.ends = reasons.into_iter().map(|(reason, count)| (reason.to_owned(), count)).collect();
-        counters.polling = snapshot.poll.by_name().map(|(name, count)| (name.to_owned(), count)).into();
+        counters.polling =
+            snapshot.shards.poll.by_name().map(|(name, count)| (name.to_owned(), count)).into();
         let ended = [("sessions", sessions), ("rx_bytes", rx_bytes), ("tx_bytes", tx_bytes)];
         counters.ended = ended.map(|(name, count)| (name.to_owned(), count)).into();
         let AuthStatus { pools, sources, audit, portal, portal_refusals } = self.auth_status().await;
@@ -284,8 +285,8 @@ impl Handler for Administration {
             shards: self.static_info.shards,
             steering: self.static_info.steering,
             offloads: Offloads {
-                tun: Tun::of_shards(self.static_info.tun, &snapshot.tun),
-                udp: Udp::of_shards(&snapshot.udp),
+                tun: Tun::of_shards(self.static_info.tun, &snapshot.shards.tun),
+                udp: Udp::of_shards(&snapshot.shards.udp),
             },
             suites: self.static_info.suites.iter().map(Suite::from).collect(),
             processes: self.static_info.processes.clone(),

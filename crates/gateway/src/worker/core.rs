@@ -10,17 +10,16 @@ mod access;
 mod announce;
 pub(crate) mod attach;
 pub(crate) mod drain;
-mod effects;
 mod ended;
 mod endings;
 pub(crate) mod fleet;
 mod snapshot;
+mod task;
 mod wireguard;
 
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::{MissedTickBehavior, interval};
 use vpnd_crypto::EpochSecret;
 use vpnd_proto::control::{Code, Message, Offer, UserName};
 use vpnd_proto::gateway::Gateway;
@@ -31,34 +30,25 @@ use vpnd_proto::session::{ConnectionId, DeviceId, SessionId};
 use crate::worker::handover::{HandoverError, Successor};
 use crate::worker::registry::{AdmittedSession, Registry};
 use crate::worker::wireguard::WireGuard;
-use announce::Outboxes;
-use attach::{Attaches, Attaching, Found, unanswered};
+use attach::{Attaching, Found};
 use drain::{Drain, DrainRequest};
 pub(crate) use ended::Ended;
-use endings::Endings;
 pub(crate) use endings::{EndedCounts, ToEnd};
 pub(crate) use fleet::Reported;
 pub(crate) use snapshot::CoreSnapshot;
+use task::CoreTask;
 use vpnd_config::ServerConfig;
 use vpnd_ipc::gateway::auth::{GatewayState, TakenAway};
 use vpnd_ipc::gateway::wireguard::{DeviceAt, PeerChange};
 use vpnd_pki::revocation_list::{CertificateNumber, RevocationList};
 use vpnd_shard::Shards;
-use vpnd_sys::clock::now;
-use wireguard::next_input;
 
 /// Text of a refusal of a revoked certificate.
 const REVOKED: &str = "your certificate was revoked by the authority that signed it";
-/// Interval at which each session's traffic is collected from the shards.
-const ACTIVITY_INTERVAL: Duration = Duration::from_secs(1);
-/// Requests and events that are carried out together, with one trip to the disk, at most this many.
-const BATCH: usize = 256;
 /// Messages that wait for one connection's task at most. The task gives a client that does not read
 /// up after [`crate::worker::connection::READ_TIMEOUT`], within which fewer come: a `Wake` each
 /// second, and what an administrator changes.
 pub(crate) const OUTBOX: usize = 64;
-/// Time for routes to be withdrawn before a hand-over.
-const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Requests that wait at most; who comes later waits in its own task.
 const QUEUE: usize = 1_024;
 
@@ -188,21 +178,13 @@ impl Core {
     ) -> (Self, tokio::task::JoinHandle<()>) {
         let (requests, inbox) = mpsc::channel(QUEUE);
         let (drain, draining) = Drain::new();
-        let wireguard = wireguard.map(|wireguard| wireguard.relayed(registry.relays()));
-        let task = CoreTask {
-            gateway,
-            shards,
-            registry,
-            wireguard,
-            outboxes: Outboxes::default(),
-            endings: Endings::default(),
-            drain,
-            attaches: Attaches::new(requests.downgrade()),
-        };
         let core = Self { requests, draining };
-        if let Some(wireguard) = &task.wireguard {
+        let wireguard = wireguard.map(|wireguard| wireguard.relayed(registry.relays()));
+        if let Some(wireguard) = &wireguard {
             tokio::spawn(wireguard.follow(core.clone()));
         }
+        let back = core.requests.downgrade();
+        let task = CoreTask::new(gateway, shards, registry, wireguard, drain, back);
         (core, tokio::spawn(task.run(inbox, events)))
     }
 
@@ -266,6 +248,26 @@ impl Core {
         self.ask(CoreRequest::Status).await
     }
 
+    /// The report to the fleet's other gateways.
+    pub(crate) async fn reported(&self) -> Result<Reported, Stopped> {
+        self.ask(CoreRequest::Reported).await
+    }
+
+    /// Drops these sessions, unless they have come back.
+    async fn leave(&self, sessions: Vec<TakenAway>) -> Result<(), Stopped> {
+        self.ask(|reply| CoreRequest::Leave { sessions, reply }).await
+    }
+
+    /// Peers have come, gone or changed.
+    pub(crate) async fn change_peers(&self, changes: Vec<PeerChange>) -> Result<(), Stopped> {
+        self.send(CoreRequest::Peers(changes)).await
+    }
+
+    /// These devices have talked to an address that is this machine's now.
+    pub(crate) async fn begin_peers(&self, found: Vec<DeviceAt>) -> Result<(), Stopped> {
+        self.send(CoreRequest::BeginPeers(found)).await
+    }
+
     /// Begins to drain the gateway, or ends that.
     pub(crate) async fn drain(&self, request: DrainRequest) -> Result<(), Stopped> {
         self.ask(|reply| CoreRequest::Drain(request, reply)).await
@@ -274,212 +276,5 @@ impl Core {
     /// Whether logins are refused. The core refuses one that is being checked meanwhile.
     pub(crate) fn is_draining(&self) -> bool {
         *self.draining.borrow()
-    }
-}
-
-struct CoreTask {
-    gateway: Gateway,
-    shards: Shards,
-    registry: Registry,
-    /// Stock WireGuard clients, if they are served.
-    wireguard: Option<WireGuard>,
-    outboxes: Outboxes,
-    endings: Endings,
-    drain: Drain,
-    attaches: Attaches,
-}
-
-/// Why the task ends.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
-    /// The gateway goes down.
-    Shutdown,
-    /// The sessions are another process's.
-    HandedOver,
-}
-
-impl CoreTask {
-    async fn run(mut self, mut requests: mpsc::Receiver<CoreRequest>, mut events: mpsc::Receiver<Event>) {
-        let mut activity = interval(ACTIVITY_INTERVAL);
-        activity.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut end = None;
-        // Those of an earlier process, which had other settings.
-        self.registry.set_deadlines(&mut self.gateway);
-        self.end_unfit();
-        let releases = self.registry.releases().clone();
-        while end.is_none() {
-            let timeout = self.gateway.poll_timeout().map(|(at, _)| at);
-            let peers = self.wireguard.as_ref().and_then(WireGuard::poll_timeout);
-            let due = timeout.into_iter().chain(self.outboxes.held_until()).chain(peers).min();
-            let due = due.map(|at| at.since(now()));
-            tokio::select! {
-                request = requests.recv() => end = self.handle(request).await,
-                Some(event) = events.recv() => self.handle_event(event),
-                input = next_input(self.wireguard.as_mut()) => self.handle_input(input),
-                () = tokio::time::sleep(due.unwrap_or(Duration::MAX)), if due.is_some() => {
-                    self.handle_timeout().await;
-                }
-                () = releases.progress() => {}
-                _ = activity.tick() => {
-                    self.collect_activity().await;
-                    self.go_on_draining();
-                    self.announce_heard();
-                }
-            }
-            // While the disk was busy, others came: they share the next trip.
-            for _ in 1..BATCH {
-                // One of each in turn: a flood of the one must not keep the other waiting.
-                let event = events.try_recv().ok();
-                let request = if end.is_none() { requests.try_recv().ok() } else { None };
-                let input = self.wireguard.as_mut().and_then(WireGuard::try_next);
-                if event.is_none() && request.is_none() && input.is_none() {
-                    break;
-                }
-                if let Some(input) = input {
-                    self.handle_input(input);
-                }
-                if let Some(event) = event {
-                    self.handle_event(event);
-                }
-                if let Some(request) = request {
-                    end = self.handle(Some(request)).await;
-                }
-            }
-            if end == Some(End::HandedOver) {
-                return;
-            }
-            self.deliver_held();
-            self.carry_out().await;
-            self.serve_wireguard().await;
-        }
-        self.gateway.shutdown();
-        self.carry_out().await;
-    }
-
-    /// Returns why the task ends, if it does.
-    async fn handle(&mut self, request: Option<CoreRequest>) -> Option<End> {
-        let Some(request) = request else { return Some(End::Shutdown) };
-        self.attaches.note(&request);
-        match request {
-            CoreRequest::Login { connection, outbox, device, admission, certificate, offer, secret } => {
-                self.outboxes.open(connection, outbox);
-                if self.outboxes.refuse_revoked(connection, certificate.as_ref(), &self.registry) {
-                    self.registry.abandon(admission.session);
-                    return None;
-                }
-                self.log_in(connection, device, &admission, &offer, secret);
-                self.registry.shown(admission.session, certificate);
-            }
-            CoreRequest::Attach { attaching, outbox } => {
-                self.outboxes.open(attaching.connection, outbox);
-                let is_draining = self.drain.has_begun();
-                let (gateway, registry) = (&mut self.gateway, &mut self.registry);
-                self.attaches.attach(attaching, is_draining, gateway, registry, &mut self.outboxes);
-            }
-            CoreRequest::LookedUp { attaching, found } => self.looked_up(attaching, found),
-            CoreRequest::Unanswered(connection) => unanswered(connection, &mut self.outboxes),
-            CoreRequest::Message { connection, message } => self.handle_message(connection, &message),
-            CoreRequest::Lost(connection) => {
-                self.outboxes.lost(connection);
-                self.gateway.connection_lost(connection);
-            }
-            CoreRequest::End { which, reply } => self.endings.end_and_reply(which, reply, &self.gateway),
-            CoreRequest::EndBegun { which, reply } => {
-                self.endings.end_begun_and_reply(which, reply, &self.gateway, &self.registry);
-            }
-            CoreRequest::Regroup { users, reply } => {
-                let count = self.regroup(users);
-                self.endings.reply_when_done(reply, count);
-            }
-            CoreRequest::Revoke { revoked, reply } => {
-                let revoked = self.registry.revoke(*revoked).into_iter();
-                let to_end = revoked.map(|session| ToEnd::session(session, Code::Certificate, REVOKED));
-                let count: usize = to_end.map(|to_end| self.endings.end(to_end, &self.gateway)).sum();
-                self.endings.reply_when_done(reply, count);
-            }
-            CoreRequest::Status(reply) => {
-                let _ = reply.send(self.snapshot().await);
-            }
-            CoreRequest::Reported(reply) => {
-                let _ = reply.send(self.reported());
-            }
-            CoreRequest::Fleet(gateways) => self.know_fleet(&gateways),
-            CoreRequest::Traffic { sessions, reply } => {
-                let activity = |id| Some((id, self.gateway.session(id)?.activity));
-                let _ = reply.send(sessions.into_iter().filter_map(activity).collect());
-            }
-            CoreRequest::Drain(request, reply) => self.handle_drain(request, reply),
-            CoreRequest::Settings { config, reply } => {
-                let set = self.set(&config);
-                self.endings.reply_when_done(reply, set);
-            }
-            CoreRequest::HandOver { to, reply } => {
-                let handed_over_to = self.hand_over(*to).await;
-                let end = handed_over_to.is_ok().then_some(End::HandedOver);
-                // The requester ends with this reply.
-                let _ = reply.send(handed_over_to);
-                return end;
-            }
-            CoreRequest::Leave { sessions, reply } => {
-                self.leave(sessions);
-                self.endings.reply_when_done(reply, ());
-            }
-            CoreRequest::Peers(changes) => self.change_peers(changes),
-            CoreRequest::BeginPeers(found) => self.begin_peers(found),
-            CoreRequest::Shutdown => return Some(End::Shutdown),
-        }
-        None
-    }
-
-    fn looked_up(&mut self, attaching: Box<Attaching>, found: Found) {
-        let is_draining = self.drain.has_begun();
-        let (gateway, registry) = (&mut self.gateway, &mut self.registry);
-        let outboxes = &mut self.outboxes;
-        let left = self.attaches.looked_up(attaching, found, is_draining, gateway, registry, outboxes);
-        if let Some(to_end) = left {
-            self.endings.end(to_end, &self.gateway);
-        }
-    }
-
-    /// Stops the shards and hands all sessions over. Control connections stay behind; their clients
-    /// attach when they notice.
-    async fn hand_over(&mut self, to: Successor) -> Result<HandoverSummary, HandoverError> {
-        self.carry_out().await;
-        if let Some(hosts) = self.registry.hosts().cloned() {
-            // The successor does not know which routes are to be withdrawn.
-            let _ = tokio::time::timeout(SETTLE_TIMEOUT, hosts.settled()).await;
-        }
-        self.collect_activity().await;
-        let stopped = now();
-        let mut frozen = self.shards.freeze().await?;
-        let sessions = self.gateway.hand_over(std::mem::take(&mut frozen.progress));
-        let count = sessions.len();
-        match to.hand_over(sessions, &self.registry).await {
-            // The shards end with what holds them still.
-            Ok(version) => Ok(HandoverSummary { sessions: count, version, paused_for: now().since(stopped) }),
-            Err(error) => {
-                frozen.resume();
-                Err(error)
-            }
-        }
-    }
-
-    fn log_in(
-        &mut self,
-        connection: ConnectionId,
-        device: DeviceId,
-        admission: &AdmittedSession,
-        offer: &Offer,
-        secret: EpochSecret,
-    ) {
-        let who = self.registry.authenticated(admission, device);
-        match self.gateway.login(now(), connection, who, offer, secret) {
-            Ok(session) => {
-                self.outboxes.begin(session);
-                self.log_routes_left_out(session);
-            }
-            // The effects include the refusal.
-            Err(_) => self.registry.abandon(admission.session),
-        }
     }
 }

@@ -10,10 +10,11 @@ use std::collections::{HashMap, HashSet};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 use vpnd_proto::control::{Code, Explanation, Message, ROUTES_IN_MESSAGE, Refused};
+use vpnd_proto::gateway::Gateway;
 use vpnd_proto::session::{ConnectionId, SessionId};
 use vpnd_proto::time::Time;
 
-use super::{CoreTask, Outgoing, REVOKED};
+use super::{Outgoing, REVOKED};
 use crate::worker::registry::Registry;
 use crate::worker::releases::RELEASE_TIMEOUT;
 use vpnd_pki::revocation_list::CertificateNumber;
@@ -99,7 +100,68 @@ impl Outboxes {
         self.held.values().map(|held| held.until).min()
     }
 
-    fn send(&mut self, connection: ConnectionId, message: Outgoing) {
+    /// Delivers a message to its connection. `failed` are the sessions that could not be made
+    /// durable. Returns the session that it should announce, if that one can't begin.
+    pub(super) fn deliver(
+        &mut self,
+        connection: ConnectionId,
+        message: Outgoing,
+        failed: &HashSet<SessionId>,
+        gateway: &Gateway,
+        registry: &Registry,
+    ) -> Option<SessionId> {
+        if let Some(held) = self.held.get_mut(&connection) {
+            held.messages.push(message);
+            return None;
+        }
+        let Some(session) = announced(&message) else {
+            self.send(connection, message, gateway);
+            return None;
+        };
+        let has_begun = self.begun.contains(&session);
+        if failed.contains(&session) {
+            self.send(connection, refusal("the gateway cannot store your session; try again later"), gateway);
+            // One that goes on has tokens in the store by which its client attaches.
+            return has_begun.then_some(session);
+        }
+        if has_begun && !registry.is_released(session) {
+            let until = now() + RELEASE_TIMEOUT;
+            self.held.insert(connection, Held { session, until, messages: vec![message] });
+        } else {
+            self.over(session);
+            self.send(connection, message, gateway);
+        }
+        None
+    }
+
+    /// Delivers what waits for addresses that are released by now, and refuses who has waited too
+    /// long. Returns the sessions of these, which can't begin.
+    pub(super) fn deliver_held(&mut self, gateway: &Gateway, registry: &Registry) -> Vec<SessionId> {
+        let now = now();
+        let is_due = |held: &Held| held.until <= now || registry.is_released(held.session);
+        let due: Vec<_> = self.held.extract_if(|_, held| is_due(held)).collect();
+        let mut late = Vec::new();
+        for (connection, Held { session, messages, .. }) in due {
+            if !registry.is_released(session) {
+                tracing::warn!(%session, "the kernel does not forget the connections of an address; its next user is refused");
+                self.send(connection, refusal("your address is not free yet; try again later"), gateway);
+                late.push(session);
+                continue;
+            }
+            self.over(session);
+            for message in messages {
+                self.send(connection, message, gateway);
+            }
+        }
+        late
+    }
+
+    fn send(&mut self, connection: ConnectionId, message: Outgoing, gateway: &Gateway) {
+        if is_update(&message)
+            && let Some(session) = gateway.session_of(connection)
+        {
+            log_routes_left_out(gateway, session);
+        }
         if let Outgoing::Close(_) = message {
             // Its task may have ended by itself, or ends without an outbox.
             if let Some(outbox) = self.connections.remove(&connection) {
@@ -123,78 +185,17 @@ struct Held {
     messages: Vec<Outgoing>,
 }
 
-impl CoreTask {
-    /// Delivers a message to its connection. `failed` are the sessions that could not be made
-    /// durable.
-    pub(super) fn deliver(
-        &mut self,
-        connection: ConnectionId,
-        message: Outgoing,
-        failed: &HashSet<SessionId>,
-    ) {
-        if let Some(held) = self.outboxes.held.get_mut(&connection) {
-            held.messages.push(message);
-            return;
-        }
-        let Some(session) = announced(&message) else { return self.send(connection, message) };
-        let has_begun = self.outboxes.begun.contains(&session);
-        if failed.contains(&session) {
-            self.send(connection, refusal("the gateway cannot store your session; try again later"));
-            // One that goes on has tokens in the store by which its client attaches.
-            if has_begun {
-                self.endings.add_unready([session]);
-            }
-        } else if has_begun && !self.registry.is_released(session) {
-            let until = now() + RELEASE_TIMEOUT;
-            self.outboxes.held.insert(connection, Held { session, until, messages: vec![message] });
-        } else {
-            self.outboxes.over(session);
-            self.send(connection, message);
-        }
-    }
-
-    /// Delivers what waits for addresses that are released by now, and refuses who has waited too
-    /// long.
-    pub(super) fn deliver_held(&mut self) {
-        let now = now();
-        let registry = &self.registry;
-        let is_due = |held: &Held| held.until <= now || registry.is_released(held.session);
-        let due: Vec<_> = self.outboxes.held.extract_if(|_, held| is_due(held)).collect();
-        for (connection, Held { session, messages, .. }) in due {
-            if !self.registry.is_released(session) {
-                tracing::warn!(%session, "the kernel does not forget the connections of an address; its next user is refused");
-                self.send(connection, refusal("your address is not free yet; try again later"));
-                self.endings.add_unready([session]);
-                continue;
-            }
-            self.outboxes.over(session);
-            for message in messages {
-                self.send(connection, message);
-            }
-        }
-    }
-
-    /// Logs that a client gets fewer routes than its profile has, because it can't take more.
-    pub(super) fn log_routes_left_out(&self, session: SessionId) {
-        let left_out = self.gateway.routes_left_out(session);
-        if left_out > 0
-            && let Some(status) = self.gateway.session(session)
-        {
-            tracing::warn!(
-                user = %status.user, left_out, given = ROUTES_IN_MESSAGE,
-                "an old client can't take all routes of its profile: the rest of them does not lead into its tunnel; have it \
-                 updated, or put neighbouring networks together"
-            );
-        }
-    }
-
-    fn send(&mut self, connection: ConnectionId, message: Outgoing) {
-        if is_update(&message)
-            && let Some(session) = self.gateway.session_of(connection)
-        {
-            self.log_routes_left_out(session);
-        }
-        self.outboxes.send(connection, message);
+/// Logs that a client gets fewer routes than its profile has, because it can't take more.
+pub(super) fn log_routes_left_out(gateway: &Gateway, session: SessionId) {
+    let left_out = gateway.routes_left_out(session);
+    if left_out > 0
+        && let Some(status) = gateway.session(session)
+    {
+        tracing::warn!(
+            user = %status.user, left_out, given = ROUTES_IN_MESSAGE,
+            "an old client can't take all routes of its profile: the rest of them does not lead into its tunnel; have it \
+             updated, or put neighbouring networks together"
+        );
     }
 }
 

@@ -6,13 +6,14 @@
 
 use std::time::Duration;
 
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 use vpnd_proto::control::Code;
-use vpnd_proto::gateway::Selector;
-use vpnd_proto::session::SessionId;
+use vpnd_proto::gateway::{Gateway, Selector};
 use vpnd_proto::time::Time;
 
-use super::CoreTask;
+use super::endings::Endings;
+use crate::worker::registry::Registry;
+use crate::worker::wireguard::WireGuard;
 use vpnd_sys::clock::now;
 
 /// Interval of the notices to clients (PROTOCOL §5.2).
@@ -40,20 +41,62 @@ impl Drain {
         (Self { begun: None, is_draining }, draining)
     }
 
-    fn begin(&mut self, within: Option<Duration>) {
-        let until = within.map(|within| now() + within);
-        self.begun = Some(Draining { until, next_notice: now() + NOTICE_INTERVAL, over: false });
-        self.is_draining.send_replace(true);
+    /// Begins to drain the gateway, or ends that.
+    pub(super) fn handle(&mut self, request: DrainRequest, gateway: &mut Gateway, is_in_fleet: bool) {
+        match request {
+            DrainRequest::Begin { within } => {
+                gateway.drain(is_in_fleet);
+                let until = within.map(|within| now() + within);
+                self.begun = Some(Draining { until, next_notice: now() + NOTICE_INTERVAL, over: false });
+                self.is_draining.send_replace(true);
+                let (in_use, within_s) = (gateway.in_use(), within.map(|within| within.as_secs()));
+                tracing::warn!(in_use, within_s, "the gateway is draining: logins are refused");
+            }
+            DrainRequest::Cancel => {
+                gateway.end_drain();
+                self.is_draining.send_replace(false);
+                if self.begun.take().is_some() {
+                    tracing::warn!("the gateway is no longer draining: logins are accepted again");
+                }
+            }
+        }
+    }
+
+    /// Repeats the notice when it is time, and closes what is left when that is.
+    pub(super) fn go_on(
+        &mut self,
+        gateway: &mut Gateway,
+        registry: &mut Registry,
+        wireguard: Option<&WireGuard>,
+        endings: &mut Endings,
+    ) {
+        let Some(draining) = self.begun.as_mut().filter(|draining| !draining.over) else { return };
+        let (now, in_use) = (now(), gateway.in_use());
+        if in_use == 0 || draining.until.is_some_and(|until| now >= until) {
+            draining.over = true;
+            tracing::warn!(closed = in_use, "the gateway is drained: no client is connected");
+            // Devices attach to no session: they get new ones elsewhere, or here if the drain is
+            // cancelled.
+            for session in wireguard.into_iter().flat_map(WireGuard::sessions) {
+                gateway.end(&Selector::Session(session), Code::Drain, "");
+            }
+            endings.count_closed(gateway);
+            gateway.close_all(Code::Drain);
+            registry.release_all();
+        } else if now >= draining.next_notice {
+            draining.next_notice = now + NOTICE_INTERVAL;
+            gateway.drain(registry.hosts().is_some());
+        }
     }
 
     pub(super) fn has_begun(&self) -> bool {
         self.begun.is_some()
     }
 
-    /// Whether there was one to cancel.
-    fn cancel(&mut self) -> bool {
-        self.is_draining.send_replace(false);
-        self.begun.take().is_some()
+    pub(super) fn state(&self, in_use: usize) -> Option<DrainState> {
+        let draining = self.begun.as_ref()?;
+        let left = draining.until.map(|until| until.since(now()));
+        Some(DrainState { in_use, left, over: draining.over })
     }
 }
 
@@ -73,78 +116,4 @@ pub struct DrainState {
     pub left: Option<Duration>,
     /// No client is connected any more.
     pub over: bool,
-}
-
-impl CoreTask {
-    pub(super) fn handle_drain(&mut self, request: DrainRequest, reply: oneshot::Sender<()>) {
-        match request {
-            DrainRequest::Begin { within } => {
-                self.notify_of_drain();
-                self.drain.begin(within);
-                self.admit_peers(false);
-                let (in_use, within_s) = (self.gateway.in_use(), within.map(|within| within.as_secs()));
-                tracing::warn!(in_use, within_s, "the gateway is draining: logins are refused");
-            }
-            DrainRequest::Cancel => {
-                self.gateway.end_drain();
-                self.admit_peers(true);
-                if self.drain.cancel() {
-                    tracing::warn!("the gateway is no longer draining: logins are accepted again");
-                }
-            }
-        }
-        // The requester may have gone meanwhile.
-        let _ = reply.send(());
-    }
-
-    /// Repeats the notice when it is time, and closes what is left when that is.
-    pub(super) fn go_on_draining(&mut self) {
-        let Some(draining) = &mut self.drain.begun else { return };
-        let (now, in_use) = (now(), self.gateway.in_use());
-        if draining.over {
-            return;
-        }
-        if in_use == 0 || draining.until.is_some_and(|until| now >= until) {
-            draining.over = true;
-            tracing::warn!(closed = in_use, "the gateway is drained: no client is connected");
-            self.end_peers();
-            self.close_all();
-        } else if now >= draining.next_notice {
-            draining.next_notice = now + NOTICE_INTERVAL;
-            self.notify_of_drain();
-        }
-    }
-
-    fn notify_of_drain(&mut self) {
-        let is_in_fleet = self.registry.hosts().is_some();
-        self.gateway.drain(is_in_fleet);
-    }
-
-    fn admit_peers(&mut self, admits: bool) {
-        if let Some(wireguard) = &mut self.wireguard {
-            wireguard.admit(admits);
-        }
-    }
-
-    /// Ends the sessions of WireGuard devices, which attach to none: they get new ones elsewhere,
-    /// or here if the drain is cancelled.
-    fn end_peers(&mut self) {
-        let Some(wireguard) = &self.wireguard else { return };
-        let sessions: Vec<SessionId> = wireguard.sessions().collect();
-        for session in sessions {
-            self.gateway.end(&Selector::Session(session), Code::Drain, "");
-        }
-    }
-
-    fn close_all(&mut self) {
-        self.endings.count_closed(&self.gateway);
-        self.gateway.close_all(Code::Drain);
-        self.registry.release_all();
-    }
-
-    pub(super) fn drain_state(&self) -> Option<DrainState> {
-        let draining = self.drain.begun.as_ref()?;
-        let left = draining.until.map(|until| until.since(now()));
-        Some(DrainState { in_use: self.gateway.in_use(), left, over: draining.over })
-    }
 }

@@ -77,6 +77,11 @@ impl Endings {
         self.leaving.len() - before
     }
 
+    /// Ends sessions with the others of their batch. Returns how many there are.
+    pub(super) fn end_all(&mut self, which: impl IntoIterator<Item = ToEnd>, gateway: &Gateway) -> usize {
+        which.into_iter().map(|to_end| self.end(to_end, gateway)).sum()
+    }
+
     /// Sends the reply once this batch is carried out, if the requester still waits.
     pub(super) fn reply_when_done<T: Send + 'static>(&mut self, reply: oneshot::Sender<T>, answer: T) {
         self.replies.push(Box::new(move |_| drop(reply.send(answer))));

@@ -9,12 +9,14 @@ use std::time::Duration;
 use vpnd_config::profile::ServerAddress;
 use vpnd_proto::session::SessionId;
 
-use super::{Core, CoreRequest, CoreTask, Stopped, ToEnd};
+use super::{Core, Stopped, ToEnd};
 use crate::worker::auth_client::AuthClient;
 use crate::worker::hosts::{Hosts, SILENCE};
+use crate::worker::registry::Registry;
 use vpnd_ipc::gateway::auth::{Dropped, GatewayState, TakenAway};
 use vpnd_ipc::requests::NoReply;
 use vpnd_proto::control::{Code, List, MAX_GATEWAY_ADDRESSES, Text};
+use vpnd_proto::gateway::Gateway;
 use vpnd_sys::clock::now;
 
 /// Interval of queries.
@@ -69,55 +71,44 @@ pub(crate) struct Reported {
     pub(crate) addresses: Vec<IpAddr>,
 }
 
-impl Core {
-    pub(crate) async fn reported(&self) -> Result<Reported, Stopped> {
-        self.ask(CoreRequest::Reported).await
-    }
-
-    /// Drops these sessions, unless they have come back.
-    async fn leave(&self, sessions: Vec<TakenAway>) -> Result<(), Stopped> {
-        self.ask(|reply| CoreRequest::Leave { sessions, reply }).await
+impl Reported {
+    pub(super) fn new(gateway: &Gateway) -> Self {
+        let addresses = gateway.addresses().iter().filter_map(|text| host(text)?.parse().ok());
+        Self { absences: gateway.absences().collect(), addresses: addresses.collect() }
     }
 }
 
-impl CoreTask {
-    /// Goes by what the other gateways have reported.
-    pub(super) fn know_fleet(&mut self, gateways: &[GatewayState]) {
-        let others = gateways.iter().filter(|gateway| gateway.is_alive && !gateway.is_here);
-        let held: u64 = others.map(|gateway| gateway.held).sum();
-        self.gateway.set_elsewhere(usize::try_from(held).unwrap_or(usize::MAX / 2));
-        let weights = weights(self.gateway.addresses(), gateways);
-        self.gateway.set_weights(weights);
-    }
+/// Goes by what the other gateways have reported.
+pub(super) fn note_reports(gateways: &[GatewayState], gateway: &mut Gateway) {
+    let others = gateways.iter().filter(|gateway| gateway.is_alive && !gateway.is_here);
+    let held: u64 = others.map(|gateway| gateway.held).sum();
+    gateway.set_elsewhere(usize::try_from(held).unwrap_or(usize::MAX / 2));
+    let weights = weights(gateway.addresses(), gateways);
+    gateway.set_weights(weights);
+}
 
-    pub(super) fn reported(&self) -> Reported {
-        let addresses = self.gateway.addresses().iter().filter_map(|text| host(text)?.parse().ok());
-        Reported { absences: self.gateway.absences().collect(), addresses: addresses.collect() }
-    }
+/// Those of the sessions that are to end here: they have not come back.
+pub(super) fn left(sessions: Vec<TakenAway>, registry: &Registry) -> impl Iterator<Item = ToEnd> {
+    sessions.into_iter().filter_map(|taken| {
+        let session = SessionId(taken.session.into());
+        let has_left = registry.member(session).is_some_and(|member| taken.ends(member.generation));
+        has_left.then(|| ToEnd::session(session, Code::Superseded, MOVED))
+    })
+}
 
-    pub(super) fn leave(&mut self, sessions: Vec<TakenAway>) {
-        for taken in sessions {
-            let session = SessionId(taken.session.into());
-            if self.registry.member(session).is_some_and(|member| taken.ends(member.generation)) {
-                self.endings.end(ToEnd::session(session, Code::Superseded, MOVED), &self.gateway);
-            }
-        }
-    }
-
-    /// Withdraws the addresses of silent clients while the database is away, and announces them
-    /// again once they are heard, or the database is.
-    pub(super) fn announce_heard(&mut self) {
-        let (hosts, now) = (self.registry.hosts().cloned(), now());
-        let Some(hosts) = hosts else { return };
-        let Some(is_cut_off) = hosts.look(now) else { return };
-        for session in self.gateway.sessions() {
-            let Some(member) = self.registry.member(session.id) else { continue };
-            let silence = now.since(session.activity.last_rx.max(session.since));
-            if is_cut_off && silence > SILENCE {
-                hosts.withdraw(member.addresses, member.generation);
-            } else {
-                hosts.announce(member.addresses, member.generation);
-            }
+/// Withdraws the addresses of silent clients while the database is away, and announces them again
+/// once they are heard, or the database is.
+pub(super) fn announce_heard(gateway: &Gateway, registry: &Registry) {
+    let Some(hosts) = registry.hosts() else { return };
+    let now = now();
+    let Some(is_cut_off) = hosts.look(now) else { return };
+    for session in gateway.sessions() {
+        let Some(member) = registry.member(session.id) else { continue };
+        let silence = now.since(session.activity.last_rx.max(session.since));
+        if is_cut_off && silence > SILENCE {
+            hosts.withdraw(member.addresses, member.generation);
+        } else {
+            hosts.announce(member.addresses, member.generation);
         }
     }
 }
