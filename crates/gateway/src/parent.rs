@@ -13,6 +13,7 @@ mod firewall;
 mod hosts;
 mod idp;
 mod kept_child;
+mod launcher;
 pub(crate) mod listeners;
 mod machine;
 mod own_addresses;
@@ -23,7 +24,6 @@ mod reload;
 mod upgrade;
 
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -31,36 +31,29 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::Instant;
 
 use crate::args::ServerArgs;
-use crate::quic_keys;
 use acme::Orders;
-use certificate::{CurrentCertificate, TlsMaterial, revoked_by_authority};
+use certificate::{CurrentCertificate, TlsMaterial};
 use hosts::Hosts;
 use idp::Idp;
+use launcher::Launcher;
 use listeners::SocketFile;
 use machine::Machine;
 use own_addresses::OwnAddresses;
 use portal::Portal;
 use releases::Releases;
-use vpnd_config::endpoint::Endpoint;
 use vpnd_config::local_ports::LocalPorts;
-use vpnd_config::profile::Profile;
 use vpnd_config::{ConfigError, ServerConfig, check, review};
 use vpnd_ipc::admin::status::Firewall;
-use vpnd_ipc::channel;
 use vpnd_ipc::child::ChildRole;
-use vpnd_ipc::gateway::{
-    AuthLaunch, Begin, Configuration, FromAuth, FromWorker, GatewayCertificate, ToAuth, ToWorker,
-    WorkerLaunch,
-};
-use vpnd_ipc::messages::{Common, Devices, SecretBytes};
-use vpnd_ipc::signing;
-use vpnd_ipc::spawn::{self, ChildError, RunningChild, StartingChild};
+use vpnd_ipc::gateway::{Begin, Configuration, FromAuth, FromWorker, ToAuth, ToWorker};
+use vpnd_ipc::messages::{Common, Devices};
+use vpnd_ipc::spawn::{ChildError, RunningChild, StartingChild};
 use vpnd_sys::account::UnixUser;
 use vpnd_sys::allowance::Allowance;
 use vpnd_sys::clock::{now, wall_s};
 use vpnd_sys::logging;
 use vpnd_sys::process::{self, Capability};
-use vpnd_sys::sandbox::{Protections, SandboxMode};
+use vpnd_sys::sandbox::SandboxMode;
 use vpnd_sys::service_manager;
 use vpnd_sys::sysctl;
 
@@ -86,7 +79,7 @@ pub async fn run(args: ServerArgs) -> anyhow::Result<()> {
     }
     let identity = UnixUser::choose(config.process.user.as_deref())?;
     let common = Common::new(&config.log.level, log_format, sandbox, identity);
-    let gateway = Gateway::start(args, config, configuration, common).await?;
+    let (gateway, _socket_file) = Gateway::start(args, config, configuration, common).await?;
     gateway.serve().await
 }
 
@@ -133,12 +126,9 @@ enum End {
 
 /// A gateway that is up, as its privileged parent holds it.
 struct Gateway {
-    args: ServerArgs,
     /// The configuration with which devices and sockets were opened.
     config: ServerConfig,
-    common: Common,
-    /// Path of this program when it started: an upgrade starts the program that is there then.
-    program: PathBuf,
+    launcher: Launcher,
     auth: RunningChild<FromAuth>,
     worker: RunningChild<FromWorker>,
     /// There only where sources are configured.
@@ -162,55 +152,54 @@ struct Gateway {
     own_addresses: OwnAddresses,
     /// The state of the firewall that the worker has, if it asked for it.
     reported: Option<Option<Firewall>>,
-    /// Removed at the end.
-    _socket_file: SocketFile,
 }
 
 impl Gateway {
+    /// The file is to be kept until everything has ended.
     async fn start(
         args: ServerArgs,
         config: ServerConfig,
         configuration: Configuration,
         common: Common,
-    ) -> anyhow::Result<Self> {
-        let program = std::env::current_exe().context("this program can't be found")?;
-        let this = Path::new(spawn::THIS_PROGRAM);
+    ) -> anyhow::Result<(Self, SocketFile)> {
+        let installed = std::env::current_exe().context("this program can't be found")?;
+        let launcher = Launcher::new(args, common);
         let TlsMaterial { certificate, key } = TlsMaterial::load(&config)?;
-        let (auth, to_auth, protections) = start_auth(this, &configuration, &common, key, true).await?;
-        let idp = Idp::start(this, &configuration, &config, &common, &auth, None).await?;
-        let portal = Portal::prepare_first(this, &config, &common);
+        let (auth, to_auth, protections) = launcher.start_auth(&configuration, key, true).await?;
+        let idp = Idp::start(&launcher, &configuration, &config, &auth, None).await?;
+        let portal = Portal::prepare_first(&launcher, &config);
         let certificate_in_use = CurrentCertificate::new(certificate.clone(), &config.tls);
         let (admin, socket_file) = listeners::control_socket(&config.admin.socket)?;
         let metrics = config.admin.metrics.map(listeners::metrics).transpose()?;
         let mut machine = Machine::new(&config).await?;
         let listeners: Vec<OwnedFd> = [admin].into_iter().chain(metrics).collect();
-        let launch = worker_launch(&args, &config, configuration, common.clone(), certificate, protections)?;
+        let launch = launcher.worker_launch(&config, configuration, certificate, protections)?;
         let (releases, hosts) = (Releases::new(&config), Hosts::new(&config));
         let own_addresses = OwnAddresses::new(&config)?;
-        let worker = start_worker(this, &launch, to_auth, &listeners).await?;
+        let worker = launcher.start_worker(&launch, to_auth, &listeners).await?;
         drop(launch);
         match open_devices(&config, &mut machine, worker).await {
-            Ok(worker) => Ok(Self {
-                args,
-                orders: Orders::new(&config),
-                config,
-                common,
-                program,
-                auth: auth.at_work(),
-                worker,
-                idp,
-                portal,
-                certificate_in_use,
-                machine,
-                listeners,
-                rereads: Allowance::new(32, Duration::from_secs(1)),
-                upgrades: Allowance::new(16, Duration::from_secs(10)),
-                releases,
-                hosts,
-                own_addresses,
-                reported: None,
-                _socket_file: socket_file,
-            }),
+            Ok(worker) => {
+                let gateway = Self {
+                    orders: Orders::new(&config),
+                    config,
+                    launcher: launcher.installed(installed),
+                    auth: auth.at_work(),
+                    worker,
+                    idp,
+                    portal,
+                    certificate_in_use,
+                    machine,
+                    listeners,
+                    rereads: Allowance::new(32, Duration::from_secs(1)),
+                    upgrades: Allowance::new(16, Duration::from_secs(10)),
+                    releases,
+                    hosts,
+                    own_addresses,
+                    reported: None,
+                };
+                Ok((gateway, socket_file))
+            }
             Err(error) => {
                 machine.abandon().await;
                 Err(error)
@@ -347,112 +336,6 @@ impl Gateway {
             Some(End::Interrupted) => self.machine.undo().await,
         }
     }
-}
-
-/// The worker's ends of the channels to the auth process.
-struct WorkerEnds {
-    questions: OwnedFd,
-    signatures: OwnedFd,
-}
-
-/// Starts the auth process, which gets the TLS key; with it the worker's ends of the channels to
-/// it, and how it is shut in.
-async fn start_auth(
-    program: &Path,
-    configuration: &Configuration,
-    common: &Common,
-    key: SecretBytes,
-    is_start: bool,
-) -> anyhow::Result<(StartingChild, WorkerEnds, Protections)> {
-    let config = configuration.parse()?;
-    let (questions, to_worker) = channel::pair()?;
-    let (signatures, for_signing) = signing::pair()?;
-    let (database, dialling) = database::of_auth(config.store.database())?;
-    let launch = AuthLaunch {
-        // The store stays with its owner: 'vpnd user' works on the same files.
-        common: Common { identity: None, ..common.clone() },
-        configuration: configuration.clone(),
-        key,
-        is_start,
-        endpoint: Endpoint::of(&config).ok().map(Into::into),
-        database,
-        client_profile: client_profile(&config),
-    };
-    let descriptors = [to_worker.into(), for_signing].into_iter().chain(dialling).collect();
-    let (auth, protections) = start_child(program, ChildRole::Auth, &launch, descriptors).await?;
-    Ok((auth, WorkerEnds { questions: questions.into(), signatures }, protections))
-}
-
-/// The profile of clients for the pages, where clients need no certificates.
-fn client_profile(config: &ServerConfig) -> Option<String> {
-    let is_wanted = config.portal.is_some() && !config.tls.require_client_certificate;
-    let profile = is_wanted.then(|| Profile::of_gateway(config))?;
-    let profile =
-        profile.inspect_err(|error| tracing::warn!(%error, "the pages have no profile for clients"));
-    Some(profile.ok()?.to_toml().to_string())
-}
-
-/// Starts the worker, which has no devices yet.
-async fn start_worker(
-    program: &Path,
-    launch: &WorkerLaunch,
-    to_auth: WorkerEnds,
-    listeners: &[OwnedFd],
-) -> anyhow::Result<StartingChild> {
-    let mut descriptors = vec![to_auth.questions, to_auth.signatures];
-    for listener in listeners {
-        descriptors.push(listener.try_clone()?);
-    }
-    Ok(start_child(program, ChildRole::Worker, launch, descriptors).await?.0)
-}
-
-/// Starts `program` as a child with its first message.
-async fn start_child<T: minicbor::Encode<()>>(
-    program: &Path,
-    role: ChildRole,
-    launch: &T,
-    descriptors: Vec<OwnedFd>,
-) -> anyhow::Result<(StartingChild, Protections)> {
-    let mut child = StartingChild::start_from(program, role)?;
-    let sent = child.send(launch, &descriptors).await;
-    drop(descriptors);
-    // If the child has ended by itself, this error has the reason, and the other only that the pipe
-    // is closed.
-    let protections = child.prepared().await?;
-    sent?;
-    tracing::info!(
-        process = %role,
-        uid = protections.uid,
-        seccomp = protections.seccomp,
-        landlock = ?protections.landlock,
-        "privileges given up"
-    );
-    Ok((child, protections))
-}
-
-fn worker_launch(
-    args: &ServerArgs,
-    config: &ServerConfig,
-    configuration: Configuration,
-    common: Common,
-    certificate: GatewayCertificate,
-    auth: Protections,
-) -> anyhow::Result<WorkerLaunch> {
-    let client_ca = config.tls.client_ca.as_deref().map(vpnd_config::certificate::read).transpose()?;
-    let client_crl = revoked_by_authority(&config.tls)?;
-    Ok(WorkerLaunch {
-        common,
-        configuration,
-        insecure_lab: args.insecure_lab,
-        certificate,
-        client_ca: client_ca.map(Into::into),
-        quic_secret: SecretBytes(quic_keys::load_or_create_secret(&config.server.state_dir)?),
-        owner: rustix::process::geteuid().as_raw(),
-        pid: std::process::id(),
-        auth,
-        parent_version: env!("CARGO_PKG_VERSION").to_owned(),
-        client_crl: client_crl.map(|list| list.file().into()),
-    })
 }
 
 /// Opens sockets and device, changes the machine, and lets the worker begin.

@@ -16,8 +16,9 @@ use serde::Deserialize;
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
+use super::Gateway;
+use super::launcher::start_child;
 use super::portal::{for_portal_alone, listen};
-use super::{Gateway, start_child};
 use vpnd_config::certificate;
 use vpnd_config::certificate::order::{Ordered, Outcome, Owner, public_key};
 use vpnd_config::secret_place;
@@ -324,7 +325,7 @@ impl Gateway {
 
     async fn order(&mut self, ordered: &Ordered) -> anyhow::Result<()> {
         let acme = &ordered.acme;
-        let launch = launch(&self.config, ordered, &self.common)?;
+        let launch = launch(&self.config, ordered, self.launcher.common())?;
         let (listener, answers) = if self.is_answered_by_portal(acme).is_some() {
             (None, Answers::ByPortal)
         } else {

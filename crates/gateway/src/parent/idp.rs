@@ -4,17 +4,16 @@
 
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context as _;
 
 use super::kept_child::{Failure, KeptChild};
+use super::launcher::Launcher;
 use vpnd_config::ServerConfig;
 use vpnd_ipc::child::ChildRole;
 use vpnd_ipc::gateway::idp::{FromIdp, IdpLaunch};
 use vpnd_ipc::gateway::{Configuration, ToAuth};
-use vpnd_ipc::messages::Common;
 use vpnd_ipc::spawn::StartingChild;
 
 impl Failure for FromIdp {
@@ -36,19 +35,19 @@ pub(super) struct Idp {
 impl Idp {
     /// Starts it where sources are configured, and connects the auth process to it.
     pub(super) async fn start(
-        program: &Path,
+        launcher: &Launcher,
         configuration: &Configuration,
         config: &ServerConfig,
-        common: &Common,
         auth: &StartingChild,
         before: Option<&Self>,
     ) -> anyhow::Result<Option<Self>> {
         if config.sources.is_empty() {
             return Ok(None);
         }
-        let launch = IdpLaunch { common: common.clone(), configuration: configuration.clone() };
+        let launch = IdpLaunch { common: launcher.common().clone(), configuration: configuration.clone() };
         let listeners = listeners(config, before.map_or(&[], |idp| &idp.listeners))?;
-        let mut idp = Self { child: KeptChild::new(program, ChildRole::Idp, launch), listeners };
+        let child = KeptChild::new(launcher.program(), ChildRole::Idp, launch);
+        let mut idp = Self { child, listeners };
         let to_auth = idp.child.start(idp.listeners.iter().map(|(_, listener)| listener)).await?;
         auth.send(&ToAuth::Idp, &[to_auth]).await?;
         Ok(Some(idp))

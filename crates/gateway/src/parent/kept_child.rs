@@ -10,9 +10,10 @@ use anyhow::{Context as _, bail};
 use minicbor::Encode;
 use tokio::time::Instant;
 
+use super::Gateway;
 use super::idp::Idp;
+use super::launcher::start_child;
 use super::portal::Portal;
-use super::{Gateway, start_child};
 use vpnd_ipc::channel;
 use vpnd_ipc::child::ChildRole;
 use vpnd_ipc::gateway::ToAuth;

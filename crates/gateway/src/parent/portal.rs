@@ -20,6 +20,7 @@ use tokio::time::Instant;
 use zeroize::Zeroizing;
 
 use super::kept_child::{Failure, KeptChild};
+use super::launcher::Launcher;
 use super::relays::Relays;
 use super::{CHILD_END_TIMEOUT, Gateway};
 use vpnd_config::portal::MAX_LOGO_BYTES;
@@ -31,7 +32,7 @@ use vpnd_ipc::gateway::acme::Proofs;
 use vpnd_ipc::gateway::portal::{
     FromPortal, Logo, MAX_PROVIDERS, PortalCertificate, PortalLaunch, Provider, ToPortal,
 };
-use vpnd_ipc::messages::{Common, SecretBytes};
+use vpnd_ipc::messages::SecretBytes;
 use vpnd_ipc::spawn::ChildError;
 use vpnd_pki::leaf::{self, Leaf};
 use vpnd_pki::tls::{self, Identity};
@@ -68,8 +69,8 @@ pub(super) struct Portal {
 
 impl Portal {
     /// Prepares it at the gateway's start, which matters more than web pages.
-    pub(super) fn prepare_first(program: &Path, config: &ServerConfig, common: &Common) -> Option<Self> {
-        Self::prepare(program, config, common, None).unwrap_or_else(|error| {
+    pub(super) fn prepare_first(launcher: &Launcher, config: &ServerConfig) -> Option<Self> {
+        Self::prepare(launcher, config, None).unwrap_or_else(|error| {
             let error = vpnd_sys::text::format_chain(&error);
             tracing::error!(%error, "no web pages until that is mended and 'vpnd reload' was run");
             None
@@ -78,9 +79,8 @@ impl Portal {
 
     /// Reads its files and opens its socket, where it is switched on. The process is not started.
     pub(super) fn prepare(
-        program: &Path,
+        launcher: &Launcher,
         config: &ServerConfig,
-        common: &Common,
         before: Option<&Self>,
     ) -> anyhow::Result<Option<Self>> {
         let Some(portal) = &config.portal else { return Ok(None) };
@@ -103,7 +103,7 @@ impl Portal {
             );
         }
         let launch = PortalLaunch {
-            common: common.clone(),
+            common: launcher.common().clone(),
             chain: None,
             key: None,
             name: Text::cut(&portal.name),
@@ -125,7 +125,7 @@ impl Portal {
                 )
             })?,
         };
-        let child = KeptChild::new(program, ChildRole::Portal, launch);
+        let child = KeptChild::new(launcher.program(), ChildRole::Portal, launch);
         let relays = Relays::new(config.server.listen, portal.relays);
         Ok(Some(Self { child, config: portal.clone(), tls: config.tls.clone(), retry, listener, relays }))
     }

@@ -6,8 +6,9 @@
 
 use std::time::Duration;
 
+use super::Gateway;
+use super::launcher::client_profile;
 use super::portal::Portal;
-use super::{Gateway, client_profile};
 use vpnd_config::endpoint::Endpoint;
 use vpnd_config::{Invalid, ServerConfig};
 use vpnd_ipc::child::ChildRole;
@@ -32,7 +33,7 @@ impl Gateway {
     /// Reads the configuration for the worker, takes over the certificate, applies its firewall
     /// rules, and has the auth process go by it.
     pub(super) async fn reconfigure(&mut self) -> Result<(), ChildError> {
-        let reread = match Configuration::read(&self.args.config) {
+        let reread = match self.launcher.read_configuration() {
             Ok((configuration, config)) => match self.take_over(&configuration, &config).await? {
                 Ok(()) => ReloadedConfiguration::Good(configuration),
                 Err(why) => ReloadedConfiguration::Bad(why),
@@ -59,7 +60,7 @@ impl Gateway {
             return Ok(Err(format!("{invalid}\nnothing was changed")));
         }
         let config = &config.clone().reloaded(&self.config);
-        let portal = Portal::prepare(&self.program, config, &self.common, self.portal.as_ref());
+        let portal = Portal::prepare(&self.launcher, config, self.portal.as_ref());
         let portal = match portal {
             Ok(portal) => portal,
             Err(error) => {

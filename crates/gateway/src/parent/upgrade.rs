@@ -24,11 +24,11 @@ use anyhow::{Context as _, anyhow, bail};
 use super::certificate::{CurrentCertificate, TlsMaterial};
 use super::idp::Idp;
 use super::portal::Portal;
-use super::{CHILD_END_TIMEOUT, Gateway, start_auth, start_worker, worker_launch};
+use super::{CHILD_END_TIMEOUT, Gateway};
 use vpnd_config::{ConfigError, ServerConfig, check};
 use vpnd_ipc::channel;
 use vpnd_ipc::child::ChildRole;
-use vpnd_ipc::gateway::{Begin, Configuration, FromWorker, ToAuth, ToWorker};
+use vpnd_ipc::gateway::{Begin, FromWorker, ToAuth, ToWorker};
 use vpnd_ipc::spawn::{ChildError, StartingChild};
 use vpnd_sys::clock::wall_s;
 
@@ -59,7 +59,7 @@ impl Gateway {
     /// If the gateway has lost its worker: the old one, or the new one after it took over. A
     /// failure before that is reported to the administrator who has asked, and is none.
     pub(super) async fn upgrade(&mut self) -> Result<(), ChildError> {
-        tracing::info!(program = %self.program.display(), "an upgrade begins");
+        tracing::info!(program = %self.launcher.program().display(), "an upgrade begins");
         let prepared = match tokio::time::timeout(PREPARATION_TIMEOUT, self.prepare()).await {
             Ok(prepared) => prepared,
             Err(_) => Err(anyhow!("its processes were not ready within {} s", PREPARATION_TIMEOUT.as_secs())),
@@ -107,22 +107,20 @@ impl Gateway {
 
     /// Starts the new version's processes. The old ones carry on meanwhile.
     async fn prepare(&self) -> anyhow::Result<Next> {
-        check_program(&self.program)?;
-        let (configuration, config) = Configuration::read(&self.args.config)?;
+        let launcher = &self.launcher;
+        check_program(launcher.program())?;
+        let (configuration, config) = launcher.read_configuration()?;
         config.check(&check::local_networks(), wall_s()).map_err(ConfigError::Invalid)?;
         if let Some(settings) = first_difference(&self.config, &config) {
             bail!("{settings} has changed since the gateway started: that takes a restart");
         }
         let TlsMaterial { certificate, key } = TlsMaterial::load(&config)?;
-        let (auth, to_auth, protections) =
-            start_auth(&self.program, &configuration, &self.common, key, false).await?;
-        let idp = Idp::start(&self.program, &configuration, &config, &self.common, &auth, self.idp.as_ref())
-            .await?;
-        let portal = Portal::prepare(&self.program, &config, &self.common, self.portal.as_ref())?;
+        let (auth, to_auth, protections) = launcher.start_auth(&configuration, key, false).await?;
+        let idp = Idp::start(launcher, &configuration, &config, &auth, self.idp.as_ref()).await?;
+        let portal = Portal::prepare(launcher, &config, self.portal.as_ref())?;
         let certificate_in_use = CurrentCertificate::new(certificate.clone(), &config.tls);
-        let common = self.common.clone();
-        let launch = worker_launch(&self.args, &config, configuration, common, certificate, protections)?;
-        let worker = start_worker(&self.program, &launch, to_auth, &self.listeners).await?;
+        let launch = launcher.worker_launch(&config, configuration, certificate, protections)?;
+        let worker = launcher.start_worker(&launch, to_auth, &self.listeners).await?;
         Ok(Next { config, auth, worker, idp, portal, certificate_in_use })
     }
 
