@@ -22,6 +22,7 @@ mod relays;
 mod releases;
 mod reload;
 mod upgrade;
+mod worker;
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -33,29 +34,26 @@ use tokio::time::Instant;
 use crate::args::ServerArgs;
 use acme::Orders;
 use certificate::{CurrentCertificate, TlsMaterial};
-use hosts::Hosts;
 use idp::Idp;
 use launcher::Launcher;
 use listeners::SocketFile;
 use machine::Machine;
 use own_addresses::OwnAddresses;
 use portal::Portal;
-use releases::Releases;
 use vpnd_config::local_ports::LocalPorts;
 use vpnd_config::{ConfigError, ServerConfig, check, review};
-use vpnd_ipc::admin::status::Firewall;
 use vpnd_ipc::child::ChildRole;
 use vpnd_ipc::gateway::{Begin, Configuration, FromAuth, FromWorker, ToAuth, ToWorker};
 use vpnd_ipc::messages::{Common, Devices};
 use vpnd_ipc::spawn::{ChildError, RunningChild, StartingChild};
 use vpnd_sys::account::UnixUser;
-use vpnd_sys::allowance::Allowance;
-use vpnd_sys::clock::{now, wall_s};
+use vpnd_sys::clock::wall_s;
 use vpnd_sys::logging;
 use vpnd_sys::process::{self, Capability};
 use vpnd_sys::sandbox::SandboxMode;
 use vpnd_sys::service_manager;
 use vpnd_sys::sysctl;
+use worker::Worker;
 
 /// Time for the worker to close its clients' connections, and for the auth process to finish a
 /// write.
@@ -130,7 +128,7 @@ struct Gateway {
     config: ServerConfig,
     launcher: Launcher,
     auth: RunningChild<FromAuth>,
-    worker: RunningChild<FromWorker>,
+    worker: Worker,
     /// There only where sources are configured.
     idp: Option<Idp>,
     /// There only where it is switched on.
@@ -139,19 +137,6 @@ struct Gateway {
     /// Orders of certificates.
     orders: Orders,
     machine: Machine,
-    /// The control socket, and that of the metrics.
-    listeners: Vec<OwnedFd>,
-    /// Rate limit of the worker's requests to read the configuration.
-    rereads: Allowance,
-    /// Rate limit of its requests for an upgrade.
-    upgrades: Allowance,
-    /// Its requests to forget connections of addresses.
-    releases: Releases,
-    /// Its requests to announce addresses.
-    hosts: Hosts,
-    own_addresses: OwnAddresses,
-    /// The state of the firewall that the worker has, if it asked for it.
-    reported: Option<Option<Firewall>>,
 }
 
 impl Gateway {
@@ -174,7 +159,6 @@ impl Gateway {
         let mut machine = Machine::new(&config).await?;
         let listeners: Vec<OwnedFd> = [admin].into_iter().chain(metrics).collect();
         let launch = launcher.worker_launch(&config, configuration, certificate, protections)?;
-        let (releases, hosts) = (Releases::new(&config), Hosts::new(&config));
         let own_addresses = OwnAddresses::new(&config)?;
         let worker = launcher.start_worker(&launch, to_auth, &listeners).await?;
         drop(launch);
@@ -182,21 +166,14 @@ impl Gateway {
             Ok(worker) => {
                 let gateway = Self {
                     orders: Orders::new(&config),
+                    worker: Worker::new(worker, listeners, own_addresses, &config),
                     config,
                     launcher: launcher.installed(installed),
                     auth: auth.at_work(),
-                    worker,
                     idp,
                     portal,
                     certificate_in_use,
                     machine,
-                    listeners,
-                    rereads: Allowance::new(32, Duration::from_secs(1)),
-                    upgrades: Allowance::new(16, Duration::from_secs(10)),
-                    releases,
-                    hosts,
-                    own_addresses,
-                    reported: None,
                 };
                 Ok((gateway, socket_file))
             }
@@ -232,14 +209,8 @@ impl Gateway {
                         break Err(error);
                     }
                 }
-                message = self.worker.receive() => {
-                    if let Err(error) = self.handle_worker(message).await {
-                        break Err(error);
-                    }
-                }
-                () = self.own_addresses.changed() => if let Err(error) = self.note_addresses().await { break Err(error) },
-                () = self.releases.done() => {
-                    if let Err(error) = self.worker.send(&ToWorker::Forgotten, &[]).await {
+                event = self.worker.next() => {
+                    if let Err(error) = self.handle_worker(event).await {
                         break Err(error);
                     }
                 }
@@ -279,15 +250,23 @@ impl Gateway {
         Ok(())
     }
 
-    async fn handle_worker(&mut self, message: Result<FromWorker, ChildError>) -> Result<(), ChildError> {
-        match message? {
+    async fn handle_worker(&mut self, event: worker::Event) -> Result<(), ChildError> {
+        match event {
+            worker::Event::Message(message) => self.handle_message(message?).await,
+            worker::Event::Addresses => self.worker.note_addresses().await,
+            worker::Event::Forgotten => self.worker.send(&ToWorker::Forgotten, &[]).await,
+        }
+    }
+
+    async fn handle_message(&mut self, message: FromWorker) -> Result<(), ChildError> {
+        match message {
             FromWorker::ReadConfiguration => self.reconfigure_for_worker().await,
             FromWorker::Upgrade => self.upgrade_for_worker().await,
-            FromWorker::Released(addresses) => self.releases.begin(addresses),
-            FromWorker::Hosts(changes) => self.set_hosts(&changes).await,
+            FromWorker::Released(addresses) => self.worker.release(addresses),
+            FromWorker::Hosts(changes) => self.worker.set_hosts(&changes, &self.machine).await,
             FromWorker::ReportFirewall => {
-                self.reported = Some(None);
-                self.report_firewall().await
+                self.worker.ask_for_firewall();
+                self.worker.report(self.machine.firewall()).await
             }
             FromWorker::RelayKnown(here) => {
                 self.relay_known(here).await;
@@ -301,9 +280,15 @@ impl Gateway {
         }
     }
 
+    /// Puts back what another program has changed of the machine.
+    async fn put_back(&mut self) -> Result<(), ChildError> {
+        self.machine.put_back().await;
+        self.worker.report(self.machine.firewall()).await
+    }
+
     /// An upgrade starts processes, so a worker gets few of them.
     async fn upgrade_for_worker(&mut self) -> Result<(), ChildError> {
-        if self.upgrades.take(now()) {
+        if self.worker.may_upgrade() {
             return self.upgrade().await;
         }
         let reason = "there were too many upgrades within a short time; try again in 10 s".to_owned();
@@ -320,7 +305,8 @@ impl Gateway {
         };
         // A worker that is gone has no clients to notify.
         let _ = self.worker.send(&ToWorker::Stop(Some(reason.to_owned())), &[]).await;
-        self.worker.end(CHILD_END_TIMEOUT).await;
+        // The listeners stay open until everything has ended.
+        self.worker.process.end(CHILD_END_TIMEOUT).await;
         // If it is gone, nothing is to be sent for it.
         let _ = self.auth.send(&ToAuth::Stop, &[]).await;
         self.auth.dismiss(CHILD_END_TIMEOUT).await;

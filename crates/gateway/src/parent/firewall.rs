@@ -13,10 +13,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-use super::Gateway;
 use vpnd_ipc::admin::status;
-use vpnd_ipc::gateway::ToWorker;
-use vpnd_ipc::spawn::ChildError;
 use vpnd_journal::{ChangeId, Journal, JournalError};
 use vpnd_sys::change::Change;
 use vpnd_sys::clock::now;
@@ -305,26 +302,6 @@ impl Firewall {
             "this machine forwarded before vpnd did and goes on without these rules"
         };
         tracing::error!(%error, "the gateway's firewall table is removed or changed and can't be put back: {state}");
-    }
-}
-
-impl Gateway {
-    /// Puts back what another program has changed of the machine.
-    pub(super) async fn put_back(&mut self) -> Result<(), ChildError> {
-        self.machine.put_back().await;
-        self.report_firewall().await
-    }
-
-    /// Sends the worker the state of the firewall, if it asked for that and the state is another.
-    pub(super) async fn report_firewall(&mut self) -> Result<(), ChildError> {
-        let Some(firewall) = self.machine.firewall() else { return Ok(()) };
-        match &mut self.reported {
-            Some(reported) if reported.as_ref() != Some(&firewall) => {
-                *reported = Some(firewall.clone());
-                self.worker.send(&ToWorker::Firewall(firewall), &[]).await
-            }
-            _ => Ok(()),
-        }
     }
 }
 

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use super::{Gateway, machine};
+use super::machine;
 use vpnd_config::ServerConfig;
 use vpnd_ipc::child::ChildRole;
-use vpnd_ipc::gateway::{HostRouteChanges, MAX_HOSTS, ToWorker};
+use vpnd_ipc::gateway::{HostRouteChanges, MAX_HOSTS};
 use vpnd_ipc::spawn::ChildError;
 use vpnd_sys::allowance::Allowance;
 use vpnd_sys::clock::now;
@@ -55,19 +55,6 @@ impl Hosts {
                     && !self.own.contains(&route.address)
             })
     }
-}
-
-impl Gateway {
-    /// Announces addresses of clients for the worker, which sends again what is not done.
-    pub(super) async fn set_hosts(&mut self, changes: &HostRouteChanges) -> Result<(), ChildError> {
-        let is_set = self.hosts.admit(changes)?
-            && self.machine.set_hosts(changes).await.inspect_err(not_announced).is_ok();
-        self.worker.send(&ToWorker::HostsSet(is_set), &[]).await
-    }
-}
-
-fn not_announced(error: &anyhow::Error) {
-    tracing::warn!(%error, "addresses of clients are not announced yet; trying again");
 }
 
 #[cfg(test)]

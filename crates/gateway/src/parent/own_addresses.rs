@@ -4,11 +4,8 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use super::Gateway;
 use vpnd_config::ServerConfig;
-use vpnd_ipc::gateway::ToWorker;
 use vpnd_ipc::gateway::wireguard::MAX_OWN_ADDRESSES;
-use vpnd_ipc::spawn::ChildError;
 use vpnd_sys::netlink::{Netlink, NetlinkError, NetworkChange, NetworkWatch};
 
 /// The addresses that the worker knows.
@@ -44,7 +41,7 @@ impl OwnAddresses {
     }
 
     /// All of them, if they are others than at the last call.
-    async fn others(&mut self) -> Option<Vec<IpAddr>> {
+    pub(super) async fn others(&mut self) -> Option<Vec<IpAddr>> {
         self.is_due = false;
         let (_, netlink) = self.watch.as_ref()?;
         let found = match netlink.addresses().await {
@@ -57,15 +54,5 @@ impl OwnAddresses {
         let found = found.iter().map(|found| found.address.addr()).filter(|address| !address.is_loopback());
         let before = std::mem::replace(&mut self.known, found.collect());
         (self.known != before).then(|| self.known.iter().copied().take(MAX_OWN_ADDRESSES).collect())
-    }
-}
-
-impl Gateway {
-    /// Names the machine's addresses to the worker.
-    pub(super) async fn note_addresses(&mut self) -> Result<(), ChildError> {
-        match self.own_addresses.others().await {
-            Some(addresses) => self.worker.send(&ToWorker::Addresses(addresses), &[]).await,
-            None => Ok(()),
-        }
     }
 }

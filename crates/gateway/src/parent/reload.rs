@@ -14,7 +14,7 @@ use vpnd_config::{Invalid, ServerConfig};
 use vpnd_ipc::child::ChildRole;
 use vpnd_ipc::gateway::{Configuration, FromAuth, ReloadedConfiguration, ToAuth, ToWorker};
 use vpnd_ipc::spawn::ChildError;
-use vpnd_sys::clock::{now, wall_s};
+use vpnd_sys::clock::wall_s;
 
 /// Limit for the auth process to take a configuration over.
 const CONFIGURATION_TIMEOUT: Duration = Duration::from_secs(10);
@@ -23,7 +23,7 @@ impl Gateway {
     /// Reads the configuration again on a worker's request, which may come from an administrator or
     /// from an attacker in the worker.
     pub(super) async fn reconfigure_for_worker(&mut self) -> Result<(), ChildError> {
-        if self.rereads.take(now()) {
+        if self.worker.may_reread() {
             return self.reconfigure().await;
         }
         let reason = "the configuration was read too often; try again in a second".to_owned();
@@ -80,7 +80,7 @@ impl Gateway {
         self.send_client_files().await?;
         self.configure_auth(configuration).await?;
         self.replace_portal(portal).await?;
-        self.report_firewall().await?;
+        self.worker.report(self.machine.firewall()).await?;
         Ok(Ok(()))
     }
 

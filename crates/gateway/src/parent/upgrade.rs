@@ -73,8 +73,8 @@ impl Gateway {
         }
         let Next { config, auth, worker, idp, portal, certificate_in_use } = next;
         let (auth, worker) = (auth.at_work(), worker.ready().await?);
-        (self.certificate_in_use, self.reported) = (certificate_in_use, None);
-        let old = (std::mem::replace(&mut self.worker, worker), std::mem::replace(&mut self.auth, auth));
+        self.certificate_in_use = certificate_in_use;
+        let old = (self.worker.replace(worker), std::mem::replace(&mut self.auth, auth));
         let old_idp = std::mem::replace(&mut self.idp, idp);
         // Its visits are the old auth process's, which learns of nothing any more.
         if let Some(portal) = std::mem::replace(&mut self.portal, portal) {
@@ -120,7 +120,7 @@ impl Gateway {
         let portal = Portal::prepare(launcher, &config, self.portal.as_ref())?;
         let certificate_in_use = CurrentCertificate::new(certificate.clone(), &config.tls);
         let launch = launcher.worker_launch(&config, configuration, certificate, protections)?;
-        let worker = launcher.start_worker(&launch, to_auth, &self.listeners).await?;
+        let worker = launcher.start_worker(&launch, to_auth, &self.worker.listeners).await?;
         Ok(Next { config, auth, worker, idp, portal, certificate_in_use })
     }
 
@@ -137,7 +137,7 @@ impl Gateway {
         self.worker.send(&ToWorker::HandOver, &[from_predecessor]).await?;
         let deadline = tokio::time::Instant::now() + HANDOVER_TIMEOUT;
         loop {
-            let received = tokio::time::timeout_at(deadline, self.worker.receive()).await;
+            let received = tokio::time::timeout_at(deadline, self.worker.process.receive()).await;
             // Whether the new one has taken any of it is unknown, and both must not go on.
             match received.map_err(|_| ChildError::Slow(ChildRole::Worker))?? {
                 FromWorker::HandedOver => return Ok(Ok(())),
@@ -149,9 +149,9 @@ impl Gateway {
                 FromWorker::ReadConfiguration => self.reconfigure_for_worker().await?,
                 // Confirmed after the hand-over, to the successor if that is the worker by then: it
                 // asks for all of them again.
-                FromWorker::Released(addresses) => self.releases.begin(addresses)?,
-                FromWorker::Hosts(changes) => self.set_hosts(&changes).await?,
-                FromWorker::ReportFirewall => self.reported = Some(None),
+                FromWorker::Released(addresses) => self.worker.release(addresses)?,
+                FromWorker::Hosts(changes) => self.worker.set_hosts(&changes, &self.machine).await?,
+                FromWorker::ReportFirewall => self.worker.ask_for_firewall(),
                 // The portal that waits for it ends with this worker.
                 FromWorker::RelayKnown(_) => {}
                 FromWorker::Failed(why) => return Err(ChildError::Failed(why)),
