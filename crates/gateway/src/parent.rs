@@ -40,6 +40,7 @@ use listeners::SocketFile;
 use machine::Machine;
 use own_addresses::OwnAddresses;
 use portal::Portal;
+use vpnd_config::certificate::order::Owner;
 use vpnd_config::local_ports::LocalPorts;
 use vpnd_config::{ConfigError, ServerConfig, check, review};
 use vpnd_ipc::child::ChildRole;
@@ -277,6 +278,15 @@ impl Gateway {
             FromWorker::HandedOver | FromWorker::HandoverFailed(_) => {
                 Err(ChildError::Unexpected(ChildRole::Worker))
             }
+        }
+    }
+
+    async fn handle_order(&mut self, event: acme::Event) -> Result<(), ChildError> {
+        let common = self.launcher.common();
+        match self.orders.handle(event, &self.config, common, self.portal.as_mut()).await {
+            Some(Owner::Gateway) => self.take_over_certificate().await,
+            Some(Owner::Portal) => self.take_over_portal_certificate().await,
+            None => Ok(()),
         }
     }
 

@@ -16,9 +16,8 @@ use serde::Deserialize;
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
-use super::Gateway;
 use super::launcher::start_child;
-use super::portal::{for_portal_alone, listen};
+use super::portal::{Portal, for_portal_alone, listen};
 use vpnd_config::certificate;
 use vpnd_config::certificate::order::{Ordered, Outcome, Owner, public_key};
 use vpnd_config::secret_place;
@@ -29,7 +28,7 @@ use vpnd_ipc::gateway::acme::{
     ToAcme,
 };
 use vpnd_ipc::messages::{Common, SecretBytes};
-use vpnd_ipc::spawn::{self, ChildError, RunningChild};
+use vpnd_ipc::spawn::{self, RunningChild};
 use vpnd_pki::leaf::Leaf;
 use vpnd_sys::allowance::Allowance;
 use vpnd_sys::clock::{now, wall_s};
@@ -234,99 +233,103 @@ impl Orders {
         }
     }
 
-    pub(super) async fn dismiss(self, timeout: Duration) {
-        if let Some(order) = self.running {
-            order.child.dismiss(timeout).await;
-        }
-    }
-}
-
-impl Gateway {
-    /// Handles an event of the orders.
-    ///
-    /// # Errors
-    /// If the auth process or the worker is lost.
-    pub(super) async fn handle_order(&mut self, event: Event) -> Result<(), ChildError> {
-        let ordered = match (&event, &self.orders.running) {
-            (Event::Due(owner), _) => Ordered::of(&self.config, *owner),
+    /// Handles an event of the orders. Returns whose certificate is another one now.
+    pub(super) async fn handle(
+        &mut self,
+        event: Event,
+        config: &ServerConfig,
+        common: &Common,
+        portal: Option<&mut Portal>,
+    ) -> Option<Owner> {
+        let ordered = match (&event, &self.running) {
+            (Event::Due(owner), _) => Ordered::of(config, *owner),
             (Event::Received(_), Some(order)) => Some(order.ordered.clone()),
             (Event::Received(_), None) => None,
         };
         let Some(ordered) = ordered else {
             if let Event::Due(owner) = event {
-                self.orders.of(owner).next = None;
+                self.of(owner).next = None;
             }
-            return Ok(());
+            return None;
         };
         match event {
-            Event::Due(_) => return self.look(&ordered).await,
-            Event::Received(Ok(FromAcme::Account(account))) if self.orders.takes_account(&account.0) => {
-                let path = self.config.acme_account();
+            Event::Due(_) => return self.look(&ordered, config, common, portal.as_deref()).await,
+            Event::Received(Ok(FromAcme::Account(account))) if self.takes_account(&account.0) => {
+                let path = config.acme_account();
                 if let Err(error) = secret_file::write(&path, &account.0, SECRET_MODE, Existing::Replace) {
                     tracing::warn!(%error, "the account at the ACME authority is not kept: the next order makes another");
                 }
             }
-            Event::Received(Ok(FromAcme::Proofs(proofs))) if self.orders.takes_proofs(&proofs) => {
-                if let Some(portal) = &mut self.portal {
+            Event::Received(Ok(FromAcme::Proofs(proofs))) if self.takes_proofs(&proofs) => {
+                if let Some(portal) = portal {
                     portal.answer_by(proofs).await;
                 }
             }
             Event::Received(Ok(FromAcme::Account(_) | FromAcme::Proofs(_))) => {
-                self.end_order().await;
+                self.end_order(portal).await;
                 let reason = "the acme process has sent an unexpected message";
-                self.orders.of(ordered.owner).failed(&self.config, reason);
+                self.of(ordered.owner).failed(config, reason);
             }
             Event::Received(Ok(FromAcme::Issued(chain))) => {
-                self.end_order().await;
-                return self.take_chain(&ordered, chain.into()).await;
+                self.end_order(portal).await;
+                return self.take_chain(&ordered, chain.into(), config);
             }
             Event::Received(Ok(FromAcme::Failed(why)) | Err(why)) => {
-                self.end_order().await;
-                self.orders.of(ordered.owner).failed(&self.config, &why);
+                self.end_order(portal).await;
+                self.of(ordered.owner).failed(config, &why);
             }
         }
-        Ok(())
+        None
     }
 
-    /// Orders this certificate if another one is wanted.
-    async fn look(&mut self, ordered: &Ordered) -> Result<(), ChildError> {
-        if let Some(chain) = self.orders.of(ordered.owner).unsaved.take() {
-            return self.take_chain(ordered, chain).await;
+    /// Orders this certificate if another one is wanted. Returns its owner if one is there that had
+    /// waited for its file.
+    async fn look(
+        &mut self,
+        ordered: &Ordered,
+        config: &ServerConfig,
+        common: &Common,
+        portal: Option<&Portal>,
+    ) -> Option<Owner> {
+        if let Some(chain) = self.of(ordered.owner).unsaved.take() {
+            return self.take_chain(ordered, chain, config);
         }
-        let begun = match ordered.wanted(&self.config) {
+        let answering = portal.filter(|portal| portal.answers_challenges(&ordered.acme));
+        let begun = match ordered.wanted(config) {
             Ok(None) => {
-                self.orders.of(ordered.owner).look_after(LOOK_INTERVAL);
+                self.of(ordered.owner).look_after(LOOK_INTERVAL);
                 Ok(())
             }
             // It has just been started, or will be soon.
-            Ok(Some(_)) if self.is_answered_by_portal(&ordered.acme) == Some(false) => {
-                self.orders.of(ordered.owner).look_after(PORTAL_PAUSE);
+            Ok(Some(_)) if answering.is_some_and(|portal| !portal.is_running()) => {
+                self.of(ordered.owner).look_after(PORTAL_PAUSE);
                 Ok(())
             }
             Ok(Some(why)) => {
                 let (directory, names) = (ordered.acme.directory.as_str(), ordered.names.join(", "));
                 tracing::info!(directory, names, %why, "ordering a certificate");
-                self.order(ordered).await
+                self.order(ordered, config, common, answering.is_some()).await
             }
             Err(error) => Err(error),
         };
         if let Err(error) = begun {
             let reason = vpnd_sys::text::format_chain(&error);
-            self.orders.of(ordered.owner).failed(&self.config, &reason);
+            self.of(ordered.owner).failed(config, &reason);
         }
-        Ok(())
+        None
     }
 
-    /// Whether the portal is there, if challenges of this authority arrive at its port.
-    fn is_answered_by_portal(&self, acme: &Acme) -> Option<bool> {
-        let portal = self.portal.as_ref().filter(|portal| portal.answers_challenges(acme));
-        portal.map(super::portal::Portal::is_running)
-    }
-
-    async fn order(&mut self, ordered: &Ordered) -> anyhow::Result<()> {
+    /// Starts the order. Challenges arrive at the port of the portal if it `is_answering`.
+    async fn order(
+        &mut self,
+        ordered: &Ordered,
+        config: &ServerConfig,
+        common: &Common,
+        is_answering: bool,
+    ) -> anyhow::Result<()> {
         let acme = &ordered.acme;
-        let launch = launch(&self.config, ordered, self.launcher.common())?;
-        let (listener, answers) = if self.is_answered_by_portal(acme).is_some() {
+        let launch = launch(config, ordered, common)?;
+        let (listener, answers) = if is_answering {
             (None, Answers::ByPortal)
         } else {
             let listener = listen(acme.listen).with_context(|| {
@@ -345,47 +348,50 @@ impl Gateway {
         let deadline = Instant::now() + ORDER_TIMEOUT + GRACE;
         let (child, ordered) = (child?.0.at_work(), ordered.clone());
         let (has_account, proofs) = (false, Proofs::default());
-        self.orders.running = Some(RunningOrder { child, deadline, ordered, has_account, answers, proofs });
+        self.running = Some(RunningOrder { child, deadline, ordered, has_account, answers, proofs });
         Ok(())
     }
 
     /// The order is over, and so are the answers of the portal.
-    async fn end_order(&mut self) {
-        let order = self.orders.running.take();
-        if let Some(portal) = &mut self.portal
+    async fn end_order(&mut self, portal: Option<&mut Portal>) {
+        let order = self.running.take();
+        if let Some(portal) = portal
             && order.is_some_and(|order| matches!(order.answers, Answers::Sent | Answers::Told))
         {
             portal.answer_by(Proofs::default()).await;
         }
     }
 
-    /// Puts a chain into its file and into force.
-    async fn take_chain(&mut self, ordered: &Ordered, chain: Vec<u8>) -> Result<(), ChildError> {
-        let schedule = self.orders.of(ordered.owner);
+    /// Puts a chain into its file. Returns its owner, unless that fails.
+    fn take_chain(&mut self, ordered: &Ordered, chain: Vec<u8>, config: &ServerConfig) -> Option<Owner> {
+        let schedule = self.of(ordered.owner);
         if let Err(error) = fits(ordered, &chain) {
             let reason =
                 format!("the authority's certificate is of no use: {}", vpnd_sys::text::format_chain(&error));
-            schedule.failed(&self.config, &reason);
-            return Ok(());
+            schedule.failed(config, &reason);
+            return None;
         }
         let path = &ordered.certificate;
         let kept = match ordered.owner {
-            Owner::Gateway => certificate::pinned::keep(&self.config.tls, &chain),
+            Owner::Gateway => certificate::pinned::keep(&config.tls, &chain),
             Owner::Portal => Ok(()),
         };
         let written = kept.and_then(|()| secret_file::write(path, &chain, PUBLIC_MODE, Existing::Replace));
         if let Err(error) = written {
             schedule.unsaved = Some(chain);
-            schedule.failed(&self.config, &format!("the new certificate waits for its file: {error}"));
-            return Ok(());
+            schedule.failed(config, &format!("the new certificate waits for its file: {error}"));
+            return None;
         }
         tracing::info!(certificate = %path.display(), "the ACME authority has issued a certificate");
-        note(&self.config, ordered.owner, None, None);
+        note(config, ordered.owner, None, None);
         schedule.delay = DELAY;
         schedule.look_after(LOOK_INTERVAL);
-        match ordered.owner {
-            Owner::Gateway => self.take_over_certificate().await,
-            Owner::Portal => self.take_over_portal_certificate().await,
+        Some(ordered.owner)
+    }
+
+    pub(super) async fn dismiss(self, timeout: Duration) {
+        if let Some(order) = self.running {
+            order.child.dismiss(timeout).await;
         }
     }
 }
