@@ -13,6 +13,7 @@ mod firewall;
 mod hosts;
 mod idp;
 mod kept_child;
+mod kept_children;
 mod launcher;
 pub(crate) mod listeners;
 mod machine;
@@ -35,6 +36,7 @@ use crate::args::ServerArgs;
 use acme::Orders;
 use certificate::{CurrentCertificate, TlsMaterial};
 use idp::Idp;
+use kept_children::KeptChildren;
 use launcher::Launcher;
 use listeners::SocketFile;
 use machine::Machine;
@@ -130,10 +132,7 @@ struct Gateway {
     launcher: Launcher,
     auth: RunningChild<FromAuth>,
     worker: Worker,
-    /// There only where sources are configured.
-    idp: Option<Idp>,
-    /// There only where it is switched on.
-    portal: Option<Portal>,
+    kept: KeptChildren,
     certificate_in_use: CurrentCertificate,
     /// Orders of certificates.
     orders: Orders,
@@ -171,8 +170,7 @@ impl Gateway {
                     config,
                     launcher: launcher.installed(installed),
                     auth: auth.at_work(),
-                    idp,
-                    portal,
+                    kept: KeptChildren { idp, portal },
                     certificate_in_use,
                     machine,
                 };
@@ -225,11 +223,8 @@ impl Gateway {
                         break Err(error);
                     }
                 }
-                event = kept_child::next(&mut self.idp, &mut self.portal) => {
-                    let handled = match event {
-                        kept_child::Event::Ended(role) => self.restart(role).await,
-                        kept_child::Event::Portal(message) => self.handle_portal(message).await,
-                    };
+                event = self.kept.next() => {
+                    let handled = self.kept.handle(event, &mut self.orders, &self.auth, &self.worker).await;
                     if let Err(error) = handled {
                         break Err(error);
                     }
@@ -270,7 +265,9 @@ impl Gateway {
                 self.worker.report(self.machine.firewall()).await
             }
             FromWorker::RelayKnown(here) => {
-                self.relay_known(here).await;
+                if let Some(portal) = &mut self.kept.portal {
+                    portal.relay_known(here).await;
+                }
                 Ok(())
             }
             FromWorker::Failed(why) => Err(ChildError::Failed(why)),
@@ -283,9 +280,12 @@ impl Gateway {
 
     async fn handle_order(&mut self, event: acme::Event) -> Result<(), ChildError> {
         let common = self.launcher.common();
-        match self.orders.handle(event, &self.config, common, self.portal.as_mut()).await {
+        match self.orders.handle(event, &self.config, common, self.kept.portal.as_mut()).await {
             Some(Owner::Gateway) => self.take_over_certificate().await,
-            Some(Owner::Portal) => self.take_over_portal_certificate().await,
+            Some(Owner::Portal) => match &mut self.kept.portal {
+                Some(portal) => portal.take_over_certificate(&self.auth).await,
+                None => Ok(()),
+            },
             None => Ok(()),
         }
     }
@@ -320,10 +320,10 @@ impl Gateway {
         // If it is gone, nothing is to be sent for it.
         let _ = self.auth.send(&ToAuth::Stop, &[]).await;
         self.auth.dismiss(CHILD_END_TIMEOUT).await;
-        if let Some(idp) = self.idp {
+        if let Some(idp) = self.kept.idp {
             idp.dismiss(CHILD_END_TIMEOUT).await;
         }
-        if let Some(portal) = self.portal {
+        if let Some(portal) = self.kept.portal {
             portal.dismiss(CHILD_END_TIMEOUT).await;
         }
         self.orders.dismiss(CHILD_END_TIMEOUT).await;

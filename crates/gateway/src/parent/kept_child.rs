@@ -10,15 +10,10 @@ use anyhow::{Context as _, bail};
 use minicbor::Encode;
 use tokio::time::Instant;
 
-use super::Gateway;
-use super::idp::Idp;
 use super::launcher::start_child;
-use super::portal::Portal;
 use vpnd_ipc::channel;
 use vpnd_ipc::child::ChildRole;
-use vpnd_ipc::gateway::ToAuth;
-use vpnd_ipc::gateway::portal::FromPortal;
-use vpnd_ipc::spawn::{ChildError, FromChild, RunningChild};
+use vpnd_ipc::spawn::{FromChild, RunningChild};
 
 /// Limit for it to be prepared: nothing else is done meanwhile.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
@@ -35,13 +30,6 @@ pub(super) trait Failure: FromChild {
 
     /// Why it gives up, if the message is that; all others are given back.
     fn into_reason(self) -> Result<String, Self>;
-}
-
-/// An event of the kept children.
-pub(super) enum Event {
-    /// One has ended and should be there again.
-    Ended(ChildRole),
-    Portal(FromPortal),
 }
 
 /// The child, there or not, with its first message.
@@ -139,57 +127,5 @@ impl<L: Encode<()>, M: Failure> KeptChild<L, M> {
     /// Lets it go.
     pub(super) async fn dismiss(mut self, timeout: Duration) {
         self.end(timeout).await;
-    }
-}
-
-/// The next event of a kept child; never returns without one. Safe to cancel.
-pub(super) async fn next(idp: &mut Option<Idp>, portal: &mut Option<Portal>) -> Event {
-    let of_idp = async {
-        match idp {
-            Some(idp) => idp.ended().await,
-            None => std::future::pending().await,
-        }
-    };
-    let of_portal = async {
-        match portal {
-            Some(portal) => portal.next().await,
-            None => std::future::pending().await,
-        }
-    };
-    tokio::select! {
-        () = of_idp => Event::Ended(ChildRole::Idp),
-        message = of_portal => message.map_or(Event::Ended(ChildRole::Portal), Event::Portal),
-    }
-}
-
-impl Gateway {
-    /// Starts a kept child again, and connects the auth process to it.
-    pub(super) async fn restart(&mut self, role: ChildRole) -> Result<(), ChildError> {
-        let (to_auth, message) = match role {
-            ChildRole::Portal => {
-                let to_auth = restarted(self.portal.as_mut().map(Portal::restart)).await;
-                // It goes on where only its files were read again.
-                if to_auth.is_some() || !self.portal.as_ref().is_some_and(Portal::is_running) {
-                    self.end_relays().await?;
-                }
-                if to_auth.is_some() {
-                    // The process was started with the proofs.
-                    self.orders.answering().await;
-                }
-                (to_auth, ToAuth::Portal)
-            }
-            _ => (restarted(self.idp.as_mut().map(Idp::restart)).await, ToAuth::Idp),
-        };
-        if let Some(to_auth) = to_auth {
-            self.auth.send(&message, &[to_auth]).await?;
-        }
-        if role == ChildRole::Portal { self.report_portal_certificate().await } else { Ok(()) }
-    }
-}
-
-async fn restarted(restart: Option<impl Future<Output = Option<OwnedFd>>>) -> Option<OwnedFd> {
-    match restart {
-        Some(restart) => restart.await,
-        None => None,
     }
 }

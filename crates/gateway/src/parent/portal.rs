@@ -19,24 +19,26 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
+use super::acme::Orders;
 use super::kept_child::{Failure, KeptChild};
 use super::launcher::Launcher;
 use super::relays::Relays;
-use super::{CHILD_END_TIMEOUT, Gateway};
+use super::worker::Worker;
 use vpnd_config::portal::MAX_LOGO_BYTES;
 use vpnd_config::source::{Source, SourceKind};
 use vpnd_config::{Acme, LogoFile, ServerConfig, Tls};
 use vpnd_ipc::child::ChildRole;
-use vpnd_ipc::gateway::ToAuth;
 use vpnd_ipc::gateway::acme::Proofs;
 use vpnd_ipc::gateway::portal::{
     FromPortal, Logo, MAX_PROVIDERS, PortalCertificate, PortalLaunch, Provider, ToPortal,
 };
+use vpnd_ipc::gateway::{FromAuth, ToAuth, ToWorker};
 use vpnd_ipc::messages::SecretBytes;
-use vpnd_ipc::spawn::ChildError;
+use vpnd_ipc::spawn::{ChildError, RunningChild};
 use vpnd_pki::leaf::{self, Leaf};
 use vpnd_pki::tls::{self, Identity};
 use vpnd_proto::control::{List, Text};
+use vpnd_sys::log_limit::LogLimit;
 
 /// Connections that may wait in the kernel's queue.
 const BACKLOG: i32 = 128;
@@ -44,6 +46,8 @@ const BACKLOG: i32 = 128;
 /// several failures.
 const RETRY: Duration = Duration::from_secs(10);
 const MAX_RETRY: Duration = Duration::from_secs(3600);
+/// Lines of the log about sockets of relays that the process did not get.
+static REFUSALS: LogLimit = LogLimit::new(20, Duration::from_secs(5));
 
 impl Failure for FromPortal {
     const LOSS: &'static str = "no web pages";
@@ -64,7 +68,7 @@ pub(super) struct Portal {
     retry: Option<(Instant, Duration)>,
     /// It stays open while one process follows another, and holds connections meanwhile.
     listener: OwnedFd,
-    pub(super) relays: Relays,
+    relays: Relays,
 }
 
 impl Portal {
@@ -145,7 +149,7 @@ impl Portal {
     }
 
     /// Sends it a message, if it is there.
-    pub(super) async fn send(&mut self, message: &ToPortal, descriptors: &[OwnedFd]) {
+    async fn send(&mut self, message: &ToPortal, descriptors: &[OwnedFd]) {
         self.child.send(message, descriptors).await;
     }
 
@@ -216,9 +220,98 @@ impl Portal {
         self.config.answers_challenges(acme)
     }
 
+    /// Does what the process needs for its relays, and for the order under way.
+    ///
+    /// # Errors
+    /// If the worker is lost.
+    pub(super) async fn handle(
+        &mut self,
+        message: FromPortal,
+        orders: &mut Orders,
+        worker: &Worker,
+    ) -> Result<(), ChildError> {
+        match message {
+            FromPortal::Relay { number, client } => match self.relays.begin(number) {
+                Ok(here) => worker.send(&ToWorker::Relay { here, client }, &[]).await,
+                Err(error) => {
+                    if REFUSALS.admits() {
+                        tracing::warn!(%error, "no socket for a client's TCP connection");
+                    }
+                    self.send(&ToPortal::NoRelay(number), &[]).await;
+                    Ok(())
+                }
+            },
+            FromPortal::RelayOver { number, dropped } => match self.relays.end(number) {
+                Some(here) => worker.send(&ToWorker::RelayOver { here, dropped }, &[]).await,
+                None => Ok(()),
+            },
+            FromPortal::Answering => {
+                orders.answering().await;
+                Ok(())
+            }
+            // The reason of its end, which is handled with its end.
+            FromPortal::Failed(_) => Ok(()),
+        }
+    }
+
+    /// The worker knows the relay at this address.
+    pub(super) async fn relay_known(&mut self, here: SocketAddr) {
+        if let Some((number, socket)) = self.relays.known(here) {
+            self.send(&ToPortal::Relay(number), &[socket]).await;
+        }
+    }
+
+    /// The process that had the relays is gone, or will be.
+    ///
+    /// # Errors
+    /// If the worker is lost.
+    pub(super) async fn end_relays(&mut self, worker: &Worker) -> Result<(), ChildError> {
+        for here in self.relays.end_all() {
+            worker.send(&ToWorker::RelayOver { here, dropped: 0 }, &[]).await?;
+        }
+        Ok(())
+    }
+
+    /// Presents the certificate that was ordered.
+    ///
+    /// # Errors
+    /// If the auth process is lost.
+    pub(super) async fn take_over_certificate(
+        &mut self,
+        auth: &RunningChild<FromAuth>,
+    ) -> Result<(), ChildError> {
+        if let Err(error) = self.read_again().await {
+            kept(&error);
+        }
+        self.report_certificate(auth).await
+    }
+
+    /// Has the auth process know how long the certificate is good, for administrators.
+    ///
+    /// # Errors
+    /// If the auth process is lost.
+    pub(super) async fn report_certificate(&self, auth: &RunningChild<FromAuth>) -> Result<(), ChildError> {
+        auth.send(&ToAuth::PortalCertificate(self.expires_s()), &[]).await
+    }
+
+    /// With these proofs for the order under way.
+    pub(super) fn with_proofs(mut self, proofs: Proofs) -> Self {
+        self.child.launch.proofs = proofs;
+        self
+    }
+
+    /// Goes on as this one, which [is one process](Self::is_as) with it.
+    pub(super) async fn go_on_as(&mut self, next: &Self) {
+        (self.config, self.tls, self.retry) = (next.config.clone(), next.tls.clone(), next.retry);
+        if let Some(certificate) = next.certificate() {
+            self.present(certificate).await;
+        }
+        self.answer_by(next.child.launch.proofs.clone()).await;
+    }
+
     /// Whether both are one process, which takes another certificate and other proofs while it
     /// runs.
-    fn is_as(&self, other: &Self) -> bool {
+    pub(super) fn is_as(&self, other: &Self) -> bool {
         let launch = |portal: &Self| {
             let proofs = Proofs::default();
             minicbor::to_vec(PortalLaunch { proofs, ..portal.child.launch.clone().with(None) }).ok()
@@ -255,55 +348,6 @@ pub(super) fn for_portal_alone(path: &Path, key: &[u8], tls: &Tls) -> anyhow::Re
     match vpnd_config::portal::other_use(&tls::private_key(key)?, tls) {
         Some(other) => bail!("{} is '{other}' of [tls] as well: make another for the portal", path.display()),
         None => Ok(()),
-    }
-}
-
-impl Gateway {
-    /// Has the portal present the certificate that was ordered.
-    ///
-    /// # Errors
-    /// If the auth process is lost.
-    pub(super) async fn take_over_portal_certificate(&mut self) -> Result<(), ChildError> {
-        if let Some(portal) = &mut self.portal
-            && let Err(error) = portal.read_again().await
-        {
-            kept(&error);
-        }
-        self.report_portal_certificate().await
-    }
-
-    /// Has the auth process know how long the portal's certificate is good, for administrators.
-    ///
-    /// # Errors
-    /// If the auth process is lost.
-    pub(super) async fn report_portal_certificate(&self) -> Result<(), ChildError> {
-        match &self.portal {
-            Some(portal) => self.auth.send(&ToAuth::PortalCertificate(portal.expires_s()), &[]).await,
-            None => Ok(()),
-        }
-    }
-
-    /// Goes on with this portal, if it is another one. Visits are kept by the auth process, and the
-    /// answers for an order under way here.
-    pub(super) async fn replace_portal(&mut self, mut next: Option<Portal>) -> Result<(), ChildError> {
-        if let Some(next) = &mut next {
-            next.child.launch.proofs = self.orders.proofs();
-        }
-        if let (Some(old), Some(next)) = (&mut self.portal, &next)
-            && old.is_as(next)
-        {
-            (old.config, old.tls, old.retry) = (next.config.clone(), next.tls.clone(), next.retry);
-            if let Some(certificate) = next.certificate() {
-                old.present(certificate).await;
-            }
-            old.answer_by(next.child.launch.proofs.clone()).await;
-            return self.report_portal_certificate().await;
-        }
-        self.end_relays().await?;
-        if let Some(old) = std::mem::replace(&mut self.portal, next) {
-            old.dismiss(CHILD_END_TIMEOUT).await;
-        }
-        Ok(())
     }
 }
 

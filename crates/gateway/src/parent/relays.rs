@@ -14,19 +14,12 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::Gateway;
-use vpnd_ipc::gateway::ToWorker;
-use vpnd_ipc::gateway::portal::{FromPortal, ToPortal};
-use vpnd_ipc::spawn::ChildError;
 use vpnd_sys::allowance::Allowance;
 use vpnd_sys::clock::now;
-use vpnd_sys::log_limit::LogLimit;
 
 const DEVICE: &[u8] = b"lo";
 /// Bytes of datagrams that wait for the portal at most, and for the gateway.
 const BUFFER: usize = 1 << 20;
-/// Lines of the log about sockets that the portal did not get.
-static REFUSALS: LogLimit = LogLimit::new(20, Duration::from_secs(5));
 
 /// A relay.
 struct Relay {
@@ -47,7 +40,7 @@ pub(super) struct Relays {
 
 /// Why there is no socket.
 #[derive(Debug, thiserror::Error)]
-enum NoSocket {
+pub(super) enum NoSocket {
     #[error("the portal asks for more than any portal needs")]
     TooMany,
     #[error("the system gives none: {0}")]
@@ -67,7 +60,7 @@ impl Relays {
     }
 
     /// Makes the socket of a relay; returns its address.
-    fn begin(&mut self, number: u64) -> Result<SocketAddr, NoSocket> {
+    pub(super) fn begin(&mut self, number: u64) -> Result<SocketAddr, NoSocket> {
         let allowed = self.relays.len() < self.limit && self.allowance.take(now());
         if !allowed || self.relays.contains_key(&number) {
             return Err(NoSocket::TooMany);
@@ -95,60 +88,19 @@ impl Relays {
     }
 
     /// The worker knows the relay at this address: its number and socket, for the portal.
-    fn known(&mut self, here: SocketAddr) -> Option<(u64, OwnedFd)> {
+    pub(super) fn known(&mut self, here: SocketAddr) -> Option<(u64, OwnedFd)> {
         let mut relays = self.relays.iter_mut();
         relays.find_map(|(number, relay)| Some((*number, relay.socket.take_if(|_| relay.here == here)?)))
     }
 
     /// A relay is over; returns its address.
-    fn end(&mut self, number: u64) -> Option<SocketAddr> {
+    pub(super) fn end(&mut self, number: u64) -> Option<SocketAddr> {
         self.relays.remove(&number).map(|relay| relay.here)
     }
-}
 
-impl Gateway {
-    /// Does what the portal needs for its relays.
-    pub(super) async fn handle_portal(&mut self, message: FromPortal) -> Result<(), ChildError> {
-        let Some(portal) = &mut self.portal else { return Ok(()) };
-        match message {
-            FromPortal::Relay { number, client } => match portal.relays.begin(number) {
-                Ok(here) => self.worker.send(&ToWorker::Relay { here, client }, &[]).await,
-                Err(error) => {
-                    if REFUSALS.admits() {
-                        tracing::warn!(%error, "no socket for a client's TCP connection");
-                    }
-                    portal.send(&ToPortal::NoRelay(number), &[]).await;
-                    Ok(())
-                }
-            },
-            FromPortal::RelayOver { number, dropped } => match portal.relays.end(number) {
-                Some(here) => self.worker.send(&ToWorker::RelayOver { here, dropped }, &[]).await,
-                None => Ok(()),
-            },
-            FromPortal::Answering => {
-                self.orders.answering().await;
-                Ok(())
-            }
-            // The reason of its end, which is handled with its end.
-            FromPortal::Failed(_) => Ok(()),
-        }
-    }
-
-    /// The worker knows the relay at this address.
-    pub(super) async fn relay_known(&mut self, here: SocketAddr) {
-        let Some(portal) = &mut self.portal else { return };
-        if let Some((number, socket)) = portal.relays.known(here) {
-            portal.send(&ToPortal::Relay(number), &[socket]).await;
-        }
-    }
-
-    /// The portal that had these relays is gone.
-    pub(super) async fn end_relays(&mut self) -> Result<(), ChildError> {
-        let Some(portal) = &mut self.portal else { return Ok(()) };
-        for (_, relay) in std::mem::take(&mut portal.relays.relays) {
-            self.worker.send(&ToWorker::RelayOver { here: relay.here, dropped: 0 }, &[]).await?;
-        }
-        Ok(())
+    /// All relays are over; returns their addresses.
+    pub(super) fn end_all(&mut self) -> impl Iterator<Item = SocketAddr> + use<> {
+        std::mem::take(&mut self.relays).into_values().map(|relay| relay.here)
     }
 }
 

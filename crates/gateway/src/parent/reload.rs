@@ -60,7 +60,7 @@ impl Gateway {
             return Ok(Err(format!("{invalid}\nnothing was changed")));
         }
         let config = &config.clone().reloaded(&self.config);
-        let portal = Portal::prepare(&self.launcher, config, self.portal.as_ref());
+        let portal = Portal::prepare(&self.launcher, config, self.kept.portal.as_ref());
         let portal = match portal {
             Ok(portal) => portal,
             Err(error) => {
@@ -79,7 +79,7 @@ impl Gateway {
         // yet. The auth process answers once all of this is in force.
         self.send_client_files().await?;
         self.configure_auth(configuration).await?;
-        self.replace_portal(portal).await?;
+        self.kept.replace_portal(portal, &self.orders, &self.auth, &self.worker).await?;
         self.worker.report(self.machine.firewall()).await?;
         Ok(Ok(()))
     }

@@ -23,6 +23,7 @@ use anyhow::{Context as _, anyhow, bail};
 
 use super::certificate::{CurrentCertificate, TlsMaterial};
 use super::idp::Idp;
+use super::kept_children::KeptChildren;
 use super::portal::Portal;
 use super::{CHILD_END_TIMEOUT, Gateway};
 use vpnd_config::{ConfigError, ServerConfig, check};
@@ -46,9 +47,8 @@ struct Next {
     config: ServerConfig,
     auth: StartingChild,
     worker: StartingChild,
-    idp: Option<Idp>,
-    /// Not started before the hand-over.
-    portal: Option<Portal>,
+    /// The portal is not started before the hand-over.
+    kept: KeptChildren,
     certificate_in_use: CurrentCertificate,
 }
 
@@ -71,13 +71,13 @@ impl Gateway {
         if let Err(error) = self.hand_over(&mut next).await? {
             return self.not_upgraded(&error).await;
         }
-        let Next { config, auth, worker, idp, portal, certificate_in_use } = next;
+        let Next { config, auth, worker, kept, certificate_in_use } = next;
         let (auth, worker) = (auth.at_work(), worker.ready().await?);
         self.certificate_in_use = certificate_in_use;
         let old = (self.worker.replace(worker), std::mem::replace(&mut self.auth, auth));
-        let old_idp = std::mem::replace(&mut self.idp, idp);
+        let old_kept = std::mem::replace(&mut self.kept, kept);
         // Its visits are the old auth process's, which learns of nothing any more.
-        if let Some(portal) = std::mem::replace(&mut self.portal, portal) {
+        if let Some(portal) = old_kept.portal {
             portal.dismiss(CHILD_END_TIMEOUT).await;
         }
         if let Err(error) = self.machine.reconfigure(&config).await {
@@ -89,7 +89,7 @@ impl Gateway {
         old.0.end(CHILD_END_TIMEOUT).await;
         let _ = old.1.send(&ToAuth::Replaced, &[]).await;
         old.1.dismiss(CHILD_END_TIMEOUT).await;
-        if let Some(idp) = old_idp {
+        if let Some(idp) = old_kept.idp {
             idp.dismiss(CHILD_END_TIMEOUT).await;
         }
         tracing::info!("the gateway is upgraded");
@@ -116,12 +116,12 @@ impl Gateway {
         }
         let TlsMaterial { certificate, key } = TlsMaterial::load(&config)?;
         let (auth, to_auth, protections) = launcher.start_auth(&configuration, key, false).await?;
-        let idp = Idp::start(launcher, &configuration, &config, &auth, self.idp.as_ref()).await?;
-        let portal = Portal::prepare(launcher, &config, self.portal.as_ref())?;
+        let idp = Idp::start(launcher, &configuration, &config, &auth, self.kept.idp.as_ref()).await?;
+        let portal = Portal::prepare(launcher, &config, self.kept.portal.as_ref())?;
         let certificate_in_use = CurrentCertificate::new(certificate.clone(), &config.tls);
         let launch = launcher.worker_launch(&config, configuration, certificate, protections)?;
         let worker = launcher.start_worker(&launch, to_auth, &self.worker.listeners).await?;
-        Ok(Next { config, auth, worker, idp, portal, certificate_in_use })
+        Ok(Next { config, auth, worker, kept: KeptChildren { idp, portal }, certificate_in_use })
     }
 
     /// Lets the old worker hand over to the new one: the inner error is the reason why it goes on
