@@ -196,7 +196,9 @@ impl Gateway {
             look_at = look_at.min(next_look(&self.certificate_in_use));
             tokio::select! {
                 () = tokio::time::sleep_until(look_at) => {
-                    if let Err(error) = self.look_at_certificate().await {
+                    if !self.certificate_in_use.is_settled(&self.config.tls)
+                        && let Err(error) = self.take_over_certificate().await
+                    {
                         break Err(error);
                     }
                     look_at = next_look(&self.certificate_in_use);

@@ -11,14 +11,14 @@ use minicbor::bytes::ByteVec;
 use rustls::sign::CertifiedKey;
 use zeroize::Zeroizing;
 
-use super::Gateway;
+use super::worker::Worker;
 use vpnd_config::certificate::{self, Current, Renewal};
 use vpnd_config::{ServerConfig, Tls};
 use vpnd_ipc::child::ChildRole;
 use vpnd_ipc::gateway::{FromAuth, GatewayCertificate, PinnedCertificate, ToAuth, ToWorker};
 use vpnd_ipc::messages::SecretBytes;
 use vpnd_ipc::signing::KeyDescription;
-use vpnd_ipc::spawn::ChildError;
+use vpnd_ipc::spawn::{ChildError, RunningChild};
 use vpnd_pki::revocation_list::{LoadError, RevocationList};
 use vpnd_pki::tls::{self, Chains};
 use vpnd_sys::clock::wall_s;
@@ -150,56 +150,36 @@ impl CurrentCertificate {
         if until_due.is_zero() { LOOK_INTERVAL } else { until_due.min(LOOK_INTERVAL) }
     }
 
-    fn is_settled(&self, tls: &Tls) -> bool {
-        self.is_in(tls) && (self.begins_s..self.certificate.due_s).contains(&wall_s())
-    }
-
-    /// Whether it is the one that is in its file.
-    pub(super) fn is_in(&self, tls: &Tls) -> bool {
-        std::fs::read(&tls.certificate).is_ok_and(|file| file == self.file)
-    }
-}
-
-impl Gateway {
-    /// Renews the certificate if that is due.
-    ///
-    /// # Errors
-    /// If a process is lost.
-    pub(super) async fn look_at_certificate(&mut self) -> Result<(), ChildError> {
-        if self.certificate_in_use.is_settled(&self.config.tls) {
-            Ok(())
-        } else {
-            self.take_over_certificate().await
-        }
-    }
-
     /// Takes certificate and key over from their files. If that fails, what is presented stays.
+    /// Returns whether another certificate is presented.
     ///
     /// # Errors
     /// If a process is lost.
-    pub(super) async fn take_over_certificate(&mut self) -> Result<(), ChildError> {
-        let TlsMaterial { certificate, key } = match TlsMaterial::load(&self.config) {
+    pub(super) async fn take_over(
+        &mut self,
+        config: &ServerConfig,
+        auth: &mut RunningChild<FromAuth>,
+        worker: &Worker,
+    ) -> Result<bool, ChildError> {
+        let TlsMaterial { certificate, key } = match TlsMaterial::load(config) {
             Ok(credentials) => credentials,
             Err(error) => {
                 tracing::error!(
                     "the gateway's certificate stays unchanged: {}",
                     vpnd_sys::text::format_chain(&error)
                 );
-                return Ok(());
+                return Ok(false);
             }
         };
-        let before = std::mem::replace(
-            &mut self.certificate_in_use,
-            CurrentCertificate::new(certificate, &self.config.tls),
-        );
-        let certificate = &self.certificate_in_use.certificate;
+        let before = std::mem::replace(self, Self::new(certificate, &config.tls));
+        let certificate = &self.certificate;
         if before.certificate == *certificate {
-            return Ok(());
+            return Ok(false);
         }
         // The other way round, handshakes would fail without the key.
         if before.certificate.key != certificate.key {
-            self.auth.send(&ToAuth::Key(key), &[]).await?;
-            match tokio::time::timeout(KEY_TIMEOUT, self.auth.receive()).await {
+            auth.send(&ToAuth::Key(key), &[]).await?;
+            match tokio::time::timeout(KEY_TIMEOUT, auth.receive()).await {
                 Ok(Ok(FromAuth::KeyTaken)) => {}
                 Ok(Ok(FromAuth::ConfigurationTaken)) => {
                     return Err(ChildError::Unexpected(ChildRole::Auth));
@@ -209,49 +189,19 @@ impl Gateway {
                 Err(_) => return Err(ChildError::Slow(ChildRole::Auth)),
             }
         }
-        self.worker.send(&ToWorker::Certificate(certificate.clone()), &[]).await?;
+        worker.send(&ToWorker::Certificate(certificate.clone()), &[]).await?;
         tracing::info!(expires_s = certificate.expires_s, "another certificate is presented");
-        // It may be another authority's, or have other names.
-        self.send_client_files().await
+        Ok(true)
     }
 
-    /// Has the worker let in no certificate that the lists of a configuration name; the inner error
-    /// is the reason why they don't count, and the ones before do.
-    ///
-    /// # Errors
-    /// If the worker is lost.
-    pub(super) async fn take_over_revocations(
-        &mut self,
-        config: &ServerConfig,
-    ) -> Result<Result<(), LoadError>, ChildError> {
-        let revoked = match revoked_by_authority(&config.tls) {
-            Ok(revoked) => revoked.unwrap_or_default(),
-            Err(error) => return Ok(Err(error)),
-        };
-        // The worker goes on with the authority that it began with.
-        if config.tls.client_ca == self.config.tls.client_ca {
-            self.worker.send(&ToWorker::Revoked(revoked.file().into()), &[]).await?;
-        }
-        Ok(Ok(()))
+    /// Whether it is in force, and there is none to take over.
+    pub(super) fn is_settled(&self, tls: &Tls) -> bool {
+        self.is_in(tls) && (self.begins_s..self.certificate.due_s).contains(&wall_s())
     }
 
-    /// Files and authority as a configuration that was read again has them.
-    pub(super) fn adopt_tls(&mut self, config: &ServerConfig) {
-        let Tls { certificate, key, ca, ca_key, certificate_days, client_ca, client_ca_key, .. } =
-            &config.tls;
-        let own = &mut self.config.tls;
-        own.certificate.clone_from(certificate);
-        own.key.clone_from(key);
-        own.ca.clone_from(ca);
-        own.ca_key.clone_from(ca_key);
-        own.certificate_days = *certificate_days;
-        own.client_ca.clone_from(client_ca);
-        own.client_ca_key.clone_from(client_ca_key);
-        self.config.acme.clone_from(&config.acme);
-        // These go into profiles.
-        self.config.server.addresses.clone_from(&config.server.addresses);
-        self.config.portal.clone_from(&config.portal);
-        self.orders.look_now(config);
+    /// Whether it is the one that is in its file.
+    pub(super) fn is_in(&self, tls: &Tls) -> bool {
+        std::fs::read(&tls.certificate).is_ok_and(|file| file == self.file)
     }
 }
 

@@ -7,13 +7,15 @@
 use std::time::Duration;
 
 use super::Gateway;
+use super::certificate::revoked_by_authority;
 use super::launcher::client_profile;
 use super::portal::Portal;
 use vpnd_config::endpoint::Endpoint;
-use vpnd_config::{Invalid, ServerConfig};
+use vpnd_config::{Invalid, ServerConfig, Tls};
 use vpnd_ipc::child::ChildRole;
 use vpnd_ipc::gateway::{Configuration, FromAuth, ReloadedConfiguration, ToAuth, ToWorker};
 use vpnd_ipc::spawn::ChildError;
+use vpnd_pki::revocation_list::LoadError;
 use vpnd_sys::clock::wall_s;
 
 /// Limit for the auth process to take a configuration over.
@@ -67,10 +69,11 @@ impl Gateway {
                 return Ok(Err(format!("{}; nothing was changed", vpnd_sys::text::format_chain(&error))));
             }
         };
-        if let Err(error) = self.take_over_revocations(config).await? {
+        if let Err(error) = self.send_revocations(config).await? {
             return Ok(Err(format!("{error}; nothing was changed")));
         }
-        self.adopt_tls(config);
+        adopt_tls(&mut self.config, config);
+        self.orders.look_now(config);
         self.take_over_certificate().await?;
         if let Err(error) = self.machine.reconfigure(config).await {
             return Ok(Err(vpnd_sys::text::format_chain(&error)));
@@ -93,9 +96,35 @@ impl Gateway {
         if config.sources == self.config.sources { Ok(()) } else { config.check_sources() }
     }
 
+    /// Has the worker let in no certificate that the lists of a configuration name; the inner error
+    /// is the reason why they don't count, and the ones before do.
+    async fn send_revocations(&self, config: &ServerConfig) -> Result<Result<(), LoadError>, ChildError> {
+        let revoked = match revoked_by_authority(&config.tls) {
+            Ok(revoked) => revoked.unwrap_or_default(),
+            Err(error) => return Ok(Err(error)),
+        };
+        // The worker goes on with the authority that it began with.
+        if config.tls.client_ca == self.config.tls.client_ca {
+            self.worker.send(&ToWorker::Revoked(revoked.file().into()), &[]).await?;
+        }
+        Ok(Ok(()))
+    }
+
+    /// Takes certificate and key over from their files. If that fails, what is presented stays.
+    ///
+    /// # Errors
+    /// If a process is lost.
+    pub(super) async fn take_over_certificate(&mut self) -> Result<(), ChildError> {
+        if self.certificate_in_use.take_over(&self.config, &mut self.auth, &self.worker).await? {
+            // It may be another authority's, or have other names.
+            self.send_client_files().await?;
+        }
+        Ok(())
+    }
+
     /// Has pages and API hand out profiles and WireGuard files for the gateway as clients reach it
     /// now.
-    pub(super) async fn send_client_files(&mut self) -> Result<(), ChildError> {
+    async fn send_client_files(&mut self) -> Result<(), ChildError> {
         self.auth.send(&ToAuth::ClientProfile(client_profile(&self.config)), &[]).await?;
         let endpoint = Endpoint::of(&self.config).ok().map(Into::into);
         self.auth.send(&ToAuth::Endpoint(endpoint), &[]).await
@@ -112,4 +141,20 @@ impl Gateway {
             Err(_) => Err(ChildError::Slow(ChildRole::Auth)),
         }
     }
+}
+
+/// Files and authority as a configuration that was read again has them.
+fn adopt_tls(own: &mut ServerConfig, config: &ServerConfig) {
+    let Tls { certificate, key, ca, ca_key, certificate_days, client_ca, client_ca_key, .. } = &config.tls;
+    own.tls.certificate.clone_from(certificate);
+    own.tls.key.clone_from(key);
+    own.tls.ca.clone_from(ca);
+    own.tls.ca_key.clone_from(ca_key);
+    own.tls.certificate_days = *certificate_days;
+    own.tls.client_ca.clone_from(client_ca);
+    own.tls.client_ca_key.clone_from(client_ca_key);
+    own.acme.clone_from(&config.acme);
+    // These go into profiles.
+    own.server.addresses.clone_from(&config.server.addresses);
+    own.portal.clone_from(&config.portal);
 }
