@@ -40,6 +40,7 @@ use vpnd_proto::session::DeviceId;
 
 use crate::notices::{self, Notice, Notices, Subscriber, Taken};
 use allowances::{Allowances, INTERVAL, LOGINS};
+pub(crate) use by_visit::{LoginFacts, Visit};
 pub use cause::Cause;
 use credentials::{CheckResult, Credentials};
 pub(crate) use device::DeviceOutcome;
@@ -51,7 +52,6 @@ use login_record::LoginRecord;
 pub(crate) use own_changes::Chosen;
 use pending::{Attempt, LIFETIME, Pending, Step};
 use rounds::Demand;
-pub(crate) use throttle::SharedGuess;
 use throttle::{Guess, Person, Throttle};
 use vpnd_config::factor::Factors;
 use vpnd_ipc::gateway::auth::SourceHealth;

@@ -1,72 +1,23 @@
 //! Notices of the gateways of a fleet to one another, through the database.
 //!
 //! INVARIANT: every gateway learns all notices, in one order. A process has learnt its own ones
-//! when it makes them. What [`Notices::decide`] decides follows all that was noticed before.
+//! when it makes them. What [`Notices::decide`] decides follows all that was noticed before. This
+//! module must not know of those who make and learn them.
 
-use std::net::{IpAddr, SocketAddr};
+mod notice;
+
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use minicbor::bytes::{ByteArray, ByteVec};
-use minicbor::{Decode, Encode};
+use minicbor::bytes::ByteVec;
 use vpnd_store::{MAX_NOTICES, Store, StoreError};
 use vpnd_sys::clock::steady_s;
 
-use crate::authenticator::SharedGuess;
-use crate::portal::{SharedLogin, SharedVisit};
-use crate::whois::{OfGateway, Question};
+pub(crate) use notice::{GuessEvent, Notice, SharedGuess, SharedLogin, SharedVisit, Taken, VisitFacts};
+pub use notice::{OfGateway, Question, Recorded};
 
 /// Notices of one change, at most.
 const MAX_TOGETHER: usize = 1_024;
-
-/// A notice. What a later vpnd adds is skipped.
-#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
-pub(crate) enum Notice {
-    /// A guess of a password counts, or counts no longer. At the portal, or else at the tunnel.
-    #[n(0)]
-    Guess(#[n(0)] bool, #[n(1)] SharedGuess),
-    /// A visit of the pages, by the hash of its token, has begun or changed, or else ended.
-    #[n(1)]
-    Visit(#[n(0)] ByteArray<32>, #[n(1)] Option<SharedVisit>),
-    /// So has a login in a browser. When it began, by the clock that the gateways share, comes
-    /// last.
-    #[n(2)]
-    Login(#[n(0)] ByteArray<32>, #[n(1)] Option<SharedLogin>, #[n(2)] u64),
-    /// An administrator asks who had an address; with the time of that.
-    #[n(3)]
-    Asked(#[n(0)] ByteArray<16>, #[n(1)] Question, #[n(2)] u64),
-    /// The answer of one gateway.
-    #[n(4)]
-    Answered(#[n(0)] ByteArray<16>, #[n(1)] OfGateway),
-    /// A user or host has done a thing that is limited; with the time of that, by the clock that
-    /// the gateways share.
-    #[n(5)]
-    Taken(#[n(0)] Taken, #[n(1)] u64),
-    /// The gateway of this name takes datagrams of others here, sealed for this key.
-    #[n(6)]
-    Gateway(#[n(0)] String, #[n(1)] ByteArray<32>, #[n(2)] SocketAddr),
-}
-
-/// A thing of which a user or host has a number at all gateways together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
-pub(crate) enum Taken {
-    /// This user has logged in.
-    #[n(0)]
-    Login(#[n(0)] ByteArray<16>),
-    /// A WireGuard device of this user was admitted.
-    #[n(1)]
-    Device(#[n(0)] ByteArray<16>),
-    /// This user has typed a short code, at this host.
-    #[n(2)]
-    Code(#[n(0)] ByteArray<16>, #[n(1)] IpAddr),
-}
-
-impl Taken {
-    /// The notice of it, of just now.
-    pub(crate) fn now(self) -> Notice {
-        Notice::Taken(self, steady_s())
-    }
-}
 
 /// The time since this one of the clock that the gateways share.
 pub(crate) fn age(at_s: u64) -> Duration {

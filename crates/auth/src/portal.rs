@@ -34,11 +34,10 @@ use vpnd_proto::session::DeviceId;
 
 use crate::access::Access;
 use crate::authenticator::allowances::Allowances;
-use crate::authenticator::{Authenticated, Authenticator, Entrance, Login, LoginOutcome};
+use crate::authenticator::{Authenticated, Authenticator, Entrance, Login, LoginOutcome, Visit};
 use crate::notices::Notices;
 use at_provider::AtProvider;
 use connect::Connects;
-pub(crate) use connect::SharedLogin;
 #[cfg(any(test, fuzzing))]
 pub(crate) use connect::read_code;
 use desk::Desk;
@@ -46,7 +45,6 @@ use devices::Offer;
 pub(crate) use heard::Heard;
 use refusals::Refusals;
 use visits::{Found, Visits, WaitingLogin};
-pub(crate) use visits::{LoginFacts, SharedVisit, Visit};
 use vpnd_config::factor::Requirement;
 use vpnd_config::profile::Profile;
 use vpnd_config::revocation_cause::RevocationCause;
@@ -243,14 +241,7 @@ impl Portal {
 
     fn begin(&self, user: &Authenticated, device: DeviceId, address: IpAddr) -> Token {
         self.record("portal-login", &user.name, address, "");
-        let now_s = (self.clocks.wall)();
-        let login = LoginFacts {
-            device,
-            auth_time_s: user.asked_at_s(now_s),
-            limits: user.limits,
-            addresses: user.addresses,
-        };
-        let visit = Visit { user: user.id, generation: user.generation, factors: user.factors, login };
+        let visit = Visit::of(user, device, (self.clocks.wall)());
         let token = self.visits().begin(visit, address, now());
         self.tell_soon();
         token

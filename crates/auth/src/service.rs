@@ -24,7 +24,6 @@ use vpnd_proto::control::{Code, UserName};
 use vpnd_proto::session::{DeviceId, SessionId};
 
 use commit::write;
-pub(crate) use fleet::reported;
 pub(crate) use orders::Courier;
 
 use super::authenticator::{self, Authenticated, Authenticator};

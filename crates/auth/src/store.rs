@@ -14,7 +14,9 @@ use tokio::sync::Mutex;
 
 use vpnd_config::ServerConfig;
 use vpnd_ipc::channel::{Channel, ChannelError};
+use vpnd_ipc::gateway::auth::{GatewayState, MAX_ADDRESSES};
 use vpnd_ipc::gateway::database::{self, DatabaseLaunch, DialOutcome};
+use vpnd_proto::control::Text;
 use vpnd_store::postgres::{Access, Dial, Dialled, Holder, Postgres};
 use vpnd_store::sqlite::Sqlite;
 use vpnd_store::{Store, StoreError};
@@ -94,6 +96,23 @@ impl OpenStore {
             Self::Sqlite(store) => store.catch_up(now_s),
             Self::Postgres(store) => store.catch_up(now_s),
         }
+    }
+}
+
+/// A gateway's report, as the store has it.
+pub(crate) fn reported(state: vpnd_store::GatewayState) -> GatewayState {
+    GatewayState {
+        name: Text::cut(&state.name),
+        is_here: state.is_here,
+        is_alive: state.is_alive(),
+        heard_s: state.heard_s,
+        address: state.address,
+        version: Text::cut(&state.version),
+        sessions: state.sessions,
+        load_percent: state.load_percent,
+        is_draining: state.is_draining,
+        held: state.held,
+        addresses: state.addresses.into_iter().take(MAX_ADDRESSES).collect(),
     }
 }
 

@@ -3,19 +3,17 @@
 //!
 //! INVARIANT: a gateway answers once the question, its reason and who asks are in its audit file.
 
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use minicbor::{Decode, Encode};
 use vpnd_store::audit::AuditEntry;
-use vpnd_store::audit::query::Record;
 use vpnd_store::audit::whois::{Asked, Recording};
 use vpnd_store::{MAX_NOTICES, Store, StoreError};
 use vpnd_sys::clock::{Clocks, steady_s};
 
 use crate::notices::{self, Notice, Subscriber};
+pub use crate::notices::{OfGateway, Question, Recorded};
 
 /// Limit for the answers of others.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -24,42 +22,6 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 const STALE_S: u64 = 30;
 /// Records of one answer.
 const MAX_FOUND: usize = 256;
-
-/// A question, and who asks for which reason.
-#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
-pub struct Question {
-    #[n(0)]
-    pub address: IpAddr,
-    #[n(1)]
-    pub port: Option<u16>,
-    #[n(2)]
-    pub at_s: u64,
-    /// With its reason, for the record.
-    #[n(3)]
-    pub detail: String,
-    /// Ends with the name of the gateway at which they ask.
-    #[n(4)]
-    pub by: String,
-}
-
-/// The records of one gateway.
-#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
-pub struct Recorded {
-    #[n(0)]
-    pub found: Vec<Record>,
-    /// Why it may be wrong, or why there is nothing.
-    #[n(1)]
-    pub notes: Vec<String>,
-}
-
-/// Another gateway, and its answer if there is one.
-#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
-pub struct OfGateway {
-    #[n(0)]
-    pub name: String,
-    #[n(1)]
-    pub recorded: Option<Recorded>,
-}
 
 /// Asks all other gateways of the fleet, and waits for those that are alive.
 ///

@@ -4,10 +4,48 @@
 //! revoked since, and the certificate that the client shows is checked as in any login. No password
 //! can be guessed here, so what is refused is said.
 
+use vpnd_proto::session::DeviceId;
+
 use super::{Authenticated, Authenticator, Cause, CheckResult, Login, LoginOutcome};
-use crate::portal::Visit;
+use vpnd_config::factor::Factors;
+use vpnd_ipc::gateway::idp::{SourceAddresses, SourceLimits};
 use vpnd_ipc::gateway::refusal::Refusal;
+use vpnd_store::UserId;
 use vpnd_sys::clock::now;
+
+/// A user who has logged in in a browser, as the user was then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Visit {
+    pub(crate) user: UserId,
+    /// A revocation of the user ends the visit.
+    pub(crate) generation: u64,
+    pub(crate) factors: Factors,
+    pub(crate) login: LoginFacts,
+}
+
+/// The facts of a login that count for a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LoginFacts {
+    /// The one that it was begun with.
+    pub(crate) device: DeviceId,
+    /// When the user has shown credentials.
+    pub(crate) auth_time_s: u64,
+    pub(crate) limits: SourceLimits,
+    pub(crate) addresses: SourceAddresses,
+}
+
+impl Visit {
+    /// That of a user who was let in just now.
+    pub(crate) fn of(user: &Authenticated, device: DeviceId, now_s: u64) -> Self {
+        let login = LoginFacts {
+            device,
+            auth_time_s: user.asked_at_s(now_s),
+            limits: user.limits,
+            addresses: user.addresses,
+        };
+        Self { user: user.id, generation: user.generation, factors: user.factors, login }
+    }
+}
 
 impl Authenticator {
     /// Logs in the user of this visit with the client's device; `None` if the client has shown

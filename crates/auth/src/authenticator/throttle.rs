@@ -30,7 +30,6 @@ use sha2::{Digest as _, Sha256};
 use vpnd_proto::admission::{Network, Source};
 
 use shared::Shared;
-pub(crate) use shared::SharedGuess;
 use vpnd_config::user_name;
 use vpnd_store::{LOCAL, User};
 

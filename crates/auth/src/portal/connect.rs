@@ -30,7 +30,7 @@ use super::Portal;
 use super::visits::{Found, VisitNumber};
 use crate::access::NotAdmitted;
 use crate::authenticator::{Login, LoginOutcome};
-pub(crate) use shared::SharedLogin;
+use crate::notices::SharedLogin;
 #[cfg(any(test, fuzzing))]
 pub(crate) use short_code::read as read_code;
 use short_code::{ByCode, Code, Guesses, INTERVAL};

@@ -145,8 +145,8 @@ impl Answer<RemoveCodes> for Portal {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::authenticator::{LoginFacts, Visit};
     use crate::portal::desk::tests::Bench;
-    use crate::portal::{LoginFacts, Visit};
     use vpnd_ipc::gateway::idp::{SourceAddresses, SourceLimits};
     use vpnd_ipc::gateway::portal::OverviewQuery;
     use vpnd_ipc::gateway::portal::visits::BrowserKind;

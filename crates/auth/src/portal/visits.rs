@@ -16,10 +16,10 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
-pub(crate) use shared::SharedVisit;
-use shared::VisitFacts;
+
+use crate::authenticator::Visit;
+use crate::notices::VisitFacts;
 use vpnd_config::factor::Factors;
-use vpnd_ipc::gateway::idp::{SourceAddresses, SourceLimits};
 use vpnd_ipc::gateway::portal::visits::{BrowserKind, MAX_VISITS as MAX_OF_USER, OwnVisit};
 use vpnd_ipc::gateway::portal::{Browser, Token};
 use vpnd_proto::admission::Source;
@@ -49,27 +49,6 @@ pub(super) struct WaitingLogin {
     pub(super) number: u64,
     /// The one that it was begun with.
     pub(super) device: DeviceId,
-}
-
-/// A user who has logged in, as the user was then.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Visit {
-    pub(crate) user: UserId,
-    /// A revocation of the user ends the visit.
-    pub(crate) generation: u64,
-    pub(crate) factors: Factors,
-    pub(crate) login: LoginFacts,
-}
-
-/// The facts of a login that count for a session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LoginFacts {
-    /// The one that it was begun with.
-    pub(crate) device: DeviceId,
-    /// When the user has shown credentials.
-    pub(crate) auth_time_s: u64,
-    pub(crate) limits: SourceLimits,
-    pub(crate) addresses: SourceAddresses,
 }
 
 /// The state of a token.
@@ -378,6 +357,8 @@ fn find<T: Copy>(
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::authenticator::LoginFacts;
+    use vpnd_ipc::gateway::idp::{SourceAddresses, SourceLimits};
     use vpnd_ipc::gateway::portal::visits::{Program, System};
 
     const LOGIN: LoginFacts = LoginFacts {

@@ -14,7 +14,6 @@ use vpnd_ipc::gateway::auth::{
 };
 use vpnd_ipc::request::Answer;
 use vpnd_ipc::together::Together;
-use vpnd_proto::control::Text;
 use vpnd_proto::session::{DeviceId, SessionId};
 use vpnd_proto::time::Time;
 use vpnd_store::audit::{Event, SessionStart};
@@ -25,6 +24,7 @@ use vpnd_sys::clock::now;
 use super::{Authenticator, Courier, Service, recording};
 use crate::notices::{Notices, lock};
 use crate::portal::Portal;
+use crate::store::reported;
 use crate::whois::Answers;
 
 /// Interval at which notices are sent and read.
@@ -298,23 +298,6 @@ impl Service {
         let found = self.store.taken_away()?.into_iter().take(MAX_WRITES);
         let taken = found.map(|taken| TakenAway { session: id(taken.session), generation: taken.generation });
         Ok(taken.collect())
-    }
-}
-
-/// A gateway's report, as the store has it.
-pub(crate) fn reported(state: vpnd_store::GatewayState) -> GatewayState {
-    GatewayState {
-        name: Text::cut(&state.name),
-        is_here: state.is_here,
-        is_alive: state.is_alive(),
-        heard_s: state.heard_s,
-        address: state.address,
-        version: Text::cut(&state.version),
-        sessions: state.sessions,
-        load_percent: state.load_percent,
-        is_draining: state.is_draining,
-        held: state.held,
-        addresses: state.addresses.into_iter().take(MAX_ADDRESSES).collect(),
     }
 }
 

@@ -7,46 +7,14 @@
 //! same moment each gateway may let such a person guess once. What was admitted too much in a
 //! moment counts, so that later waits are longer.
 
-use std::net::IpAddr;
-
-use minicbor::bytes::ByteArray;
-use minicbor::{Decode, Encode};
 use vpnd_proto::admission::Source;
 
 use super::{Guess, MAX_ENTRIES, Person, Throttle};
+use crate::notices::{GuessEvent, SharedGuess};
 
 /// Time after which a guess is known at all gateways, seconds: they send and read several times a
 /// second.
 const KNOWN_AFTER_S: u64 = 2;
-
-/// A change of what is counted.
-#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
-pub(crate) struct SharedGuess {
-    #[n(0)]
-    event: Event,
-    #[n(1)]
-    person: ByteArray<32>,
-    /// The host.
-    #[n(2)]
-    from: IpAddr,
-    #[n(3)]
-    known: bool,
-    #[n(4)]
-    at_s: u64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
-#[cbor(index_only)]
-enum Event {
-    #[n(0)]
-    Counted,
-    /// It was no guess.
-    #[n(1)]
-    TakenBack,
-    /// The person was let in: failures from this host are forgotten.
-    #[n(2)]
-    Forgiven,
-}
 
 /// The part of a throttle that other gateways are to know.
 #[derive(Debug)]
@@ -73,7 +41,7 @@ impl Shared {
         self.last += 1;
         let Guess { person, from, at_s, .. } = *guess;
         self.unheard.push(Unheard { number: self.last, person, from, at_s });
-        self.make(self.last, Event::Counted, guess);
+        self.make(self.last, GuessEvent::Counted, guess);
         self.last
     }
 
@@ -82,16 +50,16 @@ impl Shared {
         let before = self.made.len();
         self.made.retain(|(number, _)| *number != guess.number);
         if self.made.len() == before {
-            self.make(0, Event::TakenBack, guess);
+            self.make(0, GuessEvent::TakenBack, guess);
         }
     }
 
     pub(super) fn forgiven(&mut self, person: Person, from: Source, at_s: u64) {
         let guess = Guess { person, from, known: false, at_s, before_s: ([None; 3], None), number: 0 };
-        self.make(0, Event::Forgiven, &guess);
+        self.make(0, GuessEvent::Forgiven, &guess);
     }
 
-    fn make(&mut self, number: u64, event: Event, guess: &Guess) {
+    fn make(&mut self, number: u64, event: GuessEvent, guess: &Guess) {
         // While the database is away there are no logins, and hardly a change.
         if self.made.len() < MAX_ENTRIES {
             let Guess { person, from, known, at_s, .. } = *guess;
@@ -144,13 +112,13 @@ impl Throttle {
         let SharedGuess { event, person, from, known, at_s } = *guess;
         let (person, from) = (self.resolve(Person(person.into())), Source::from(from));
         match event {
-            Event::Counted => _ = self.tally(person, from, known, at_s),
-            Event::TakenBack => {
+            GuessEvent::Counted => _ = self.tally(person, from, known, at_s),
+            GuessEvent::TakenBack => {
                 // When the ones before it were counted only that gateway knows.
                 let before_s = ([None; 3], None);
                 self.discount(&Guess { person, from, known, at_s, before_s, number: 0 });
             }
-            Event::Forgiven => _ = self.forgive(person, from),
+            GuessEvent::Forgiven => _ = self.forgive(person, from),
         }
     }
 }

@@ -8,45 +8,26 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use minicbor::bytes::ByteArray;
-use minicbor::{Decode, Encode};
 use vpnd_proto::time::Time;
 use vpnd_store::UserId;
 
-use super::short_code::{ByCode, LENGTH};
-use super::{Answered, BrowserLogin, Connects, Hash, LIMIT, Started};
-use crate::notices::Taken;
+use super::short_code::ByCode;
+use super::{Answered, Connects, Hash, LIMIT, Started};
+use crate::notices::{SharedLogin, Taken};
 
 /// A login, as other gateways need it.
-#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
-pub(crate) struct SharedLogin {
-    #[n(0)]
-    begun: BrowserLogin,
-    #[n(1)]
-    code: Option<ByteArray<LENGTH>>,
-    /// The hash of the ticket of who has typed the code, and that user.
-    #[n(2)]
-    typed: Option<(ByteArray<32>, ByteArray<16>)>,
-    #[n(3)]
-    is_answered: bool,
-    /// The visit that grants it, if the answer was yes.
-    #[n(4)]
-    visit: Option<ByteArray<16>>,
-}
-
-impl SharedLogin {
-    fn of(login: &Started) -> Self {
-        let (code, typed) = login.by_code.as_ref().map(ByCode::facts).unzip();
-        let visit = match login.answer {
-            Some(Answered::Yes(visit)) => Some(visit.into()),
-            Some(Answered::No) | None => None,
-        };
-        Self {
-            begun: login.begun.clone(),
-            code: code.map(ByteArray::from),
-            typed: typed.flatten().map(|(ticket, user)| (ticket.into(), user.0.into())),
-            is_answered: login.answer.is_some(),
-            visit,
-        }
+fn shared(login: &Started) -> SharedLogin {
+    let (code, typed) = login.by_code.as_ref().map(ByCode::facts).unzip();
+    let visit = match login.answer {
+        Some(Answered::Yes(visit)) => Some(visit.into()),
+        Some(Answered::No) | None => None,
+    };
+    SharedLogin {
+        begun: login.begun.clone(),
+        code: code.map(ByteArray::from),
+        typed: typed.flatten().map(|(ticket, user)| (ticket.into(), user.0.into())),
+        is_answered: login.answer.is_some(),
+        visit,
     }
 }
 
@@ -56,7 +37,7 @@ impl Connects {
     pub(in super::super) fn made(&mut self, now: Time) -> Vec<(Hash, Option<(SharedLogin, u64)>)> {
         let (mut made, told) = (Vec::new(), &mut self.told);
         for (hash, login) in &self.logins {
-            let shared = SharedLogin::of(login);
+            let shared = shared(login);
             if told.get(hash) != Some(&shared) {
                 told.insert(*hash, shared.clone());
                 made.push((*hash, Some((shared, (now.since(login.since) + login.before).as_secs()))));

@@ -17,7 +17,7 @@ use crate::authenticator::allowances::Allowances;
 
 /// Letters of codes: no vowels, so they spell no words (RFC 8628 section 6.1).
 const LETTERS: &[u8; 20] = b"BCDFGHJKLMNPQRSTVWXZ";
-pub(super) const LENGTH: usize = 8;
+const LENGTH: usize = 8;
 /// Time from one attempt of a client to its next, and what each that comes sooner adds (RFC 8628
 /// section 3.5).
 pub(super) const INTERVAL: Duration = Duration::from_secs(5);

@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use super::{Actor, Portal};
 use crate::lease;
 use crate::portal::now;
-use crate::service::reported;
+use crate::store::reported;
 use vpnd_ipc::admin::status::{self, FleetGateway, Source};
 use vpnd_ipc::gateway::portal::desk::ListedFinding;
 use vpnd_ipc::health::{self, Finding};

@@ -7,89 +7,54 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use minicbor::bytes::ByteArray;
-use minicbor::{Decode, Encode};
 use vpnd_proto::admission::Source;
 use vpnd_proto::session::DeviceId;
 use vpnd_proto::time::Time;
 use vpnd_store::UserId;
 
-use super::{
-    BrowserKind, Factors, IDLE_TIMEOUT, Kept, LoginFacts, SourceAddresses, SourceLimits, TokenHash, Visit,
-    Visits, is_on, make_room,
-};
+use super::{IDLE_TIMEOUT, Kept, TokenHash, Visits, is_on, make_room};
+use crate::authenticator::{LoginFacts, Visit};
+use crate::notices::{SharedVisit, VisitFacts};
 
-/// A visit, as other gateways need it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
-pub(crate) struct SharedVisit {
-    #[n(0)]
-    facts: VisitFacts,
-    /// When it began, by the clock that the fleet's gateways share.
-    #[n(1)]
-    began_s: u64,
-}
-
-/// The part that stays while no one changes the visit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
-pub(super) struct VisitFacts {
-    #[n(0)]
-    user: ByteArray<16>,
-    #[n(1)]
-    generation: u64,
-    #[n(2)]
-    factors: Factors,
-    #[n(3)]
-    device: ByteArray<16>,
-    #[n(4)]
-    auth_time_s: u64,
-    #[n(5)]
-    limits: SourceLimits,
-    #[n(6)]
-    addresses: SourceAddresses,
-    /// The networks of its browser.
-    #[n(7)]
-    ipv4: Option<IpAddr>,
-    #[n(8)]
-    ipv6: Option<IpAddr>,
-    #[n(9)]
-    number: ByteArray<16>,
-    #[n(10)]
-    from: IpAddr,
-    #[n(11)]
-    kind: BrowserKind,
-}
-
-impl VisitFacts {
-    /// `before` has where the browser was seen; that it was seen elsewhere in its network is no
-    /// news.
-    fn of(kept: &Kept<Visit>, before: Option<&Self>) -> Self {
-        let Visit { user, generation, factors, login } = kept.content;
-        let [ipv4, ipv6] = kept.networks.map(|host| host.map(IpAddr::from));
-        Self {
-            user: user.0.into(),
-            generation,
-            factors,
-            device: login.device.0.into(),
-            auth_time_s: login.auth_time_s,
-            limits: login.limits,
-            addresses: login.addresses,
-            ipv4,
-            ipv6,
-            number: kept.number.into(),
-            from: before.map_or(kept.from, |before| before.from),
-            kind: before.map_or(kept.kind, |before| before.kind),
-        }
+/// A visit, as other gateways need it. `before` has where the browser was seen; that it was seen
+/// elsewhere in its network is no news.
+fn facts(kept: &Kept<Visit>, before: Option<&VisitFacts>) -> VisitFacts {
+    let Visit { user, generation, factors, login } = kept.content;
+    let [ipv4, ipv6] = kept.networks.map(|host| host.map(IpAddr::from));
+    VisitFacts {
+        user: user.0.into(),
+        generation,
+        factors,
+        device: login.device.0.into(),
+        auth_time_s: login.auth_time_s,
+        limits: login.limits,
+        addresses: login.addresses,
+        ipv4,
+        ipv6,
+        number: kept.number.into(),
+        from: before.map_or(kept.from, |before| before.from),
+        kind: before.map_or(kept.kind, |before| before.kind),
     }
+}
 
-    fn visit(&self) -> Visit {
-        let login = LoginFacts {
-            device: DeviceId(self.device.into()),
-            auth_time_s: self.auth_time_s,
-            limits: self.limits,
-            addresses: self.addresses,
-        };
-        let user = UserId(self.user.into());
-        Visit { user, generation: self.generation, factors: self.factors, login }
+/// A visit that another gateway has let know of.
+fn kept(SharedVisit { facts, began_s }: &SharedVisit, now: Time, now_s: u64) -> Kept<Visit> {
+    let login = LoginFacts {
+        device: DeviceId(facts.device.into()),
+        auth_time_s: facts.auth_time_s,
+        limits: facts.limits,
+        addresses: facts.addresses,
+    };
+    let user = UserId(facts.user.into());
+    Kept {
+        content: Visit { user, generation: facts.generation, factors: facts.factors, login },
+        networks: [facts.ipv4, facts.ipv6].map(|host| host.map(Source::from)),
+        began: now,
+        before: Duration::from_secs(now_s.saturating_sub(*began_s)),
+        used: now,
+        number: facts.number.into(),
+        from: facts.from,
+        kind: facts.kind,
     }
 }
 
@@ -101,7 +66,7 @@ impl Visits {
         for (hash, kept) in &self.visits {
             let before = self.told.remove(hash);
             let before = before.map(|(facts, _)| facts);
-            let facts = VisitFacts::of(kept, before.as_ref());
+            let facts = facts(kept, before.as_ref());
             if before != Some(facts) && is_on(kept, now) {
                 let began_s = now_s.saturating_sub(kept.age(now).as_secs());
                 made.push((*hash, Some(SharedVisit { facts, began_s })));
@@ -122,21 +87,18 @@ impl Visits {
         now: Time,
         now_s: u64,
     ) {
-        let Some(SharedVisit { facts, began_s }) = shared else {
+        let Some(shared) = shared else {
             self.told.remove(&hash);
             self.visits.remove(&hash);
             return;
         };
-        let before = Duration::from_secs(now_s.saturating_sub(*began_s));
-        let (used, networks) = (now, [facts.ipv4, facts.ipv6].map(|host| host.map(Source::from)));
-        let (from, kind, number) = (facts.from, facts.kind, facts.number.into());
-        let kept = Kept { content: facts.visit(), networks, began: now, before, used, number, from, kind };
+        let kept = kept(shared, now, now_s);
         if is_on(&kept, now) {
             if !self.visits.contains_key(&hash) {
                 make_room(&mut self.visits);
             }
             self.visits.insert(hash, kept);
-            self.told.insert(hash, (*facts, now));
+            self.told.insert(hash, (shared.facts, now));
         }
     }
 
@@ -152,6 +114,8 @@ mod tests {
     use super::super::Token;
     use super::*;
     use crate::portal::visits::Found;
+    use vpnd_config::factor::Factors;
+    use vpnd_ipc::gateway::idp::{SourceAddresses, SourceLimits};
 
     const NOW: Time = Time::ZERO;
     const HOST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));

@@ -1,5 +1,7 @@
 //! Several gateways and the order in which a database has their notices.
 
+use std::net::IpAddr;
+
 use super::*;
 
 /// Time between two turns of a gateway, in milliseconds.
