@@ -38,7 +38,7 @@ use std::time::Duration;
 use vpnd_proto::admission::Source;
 use vpnd_proto::session::DeviceId;
 
-use crate::notices::{self, Notice, Notices, Subscriber, Taken};
+use crate::notices::{self, Membership, Notice, Notices, Subscriber, Taken};
 use allowances::{Allowances, INTERVAL, LOGINS};
 pub(crate) use by_visit::{LoginFacts, Visit};
 pub use cause::Cause;
@@ -142,8 +142,7 @@ pub struct Authenticator {
     external: External,
     /// Users without sessions who are checked again as well.
     visitors: OnceLock<Visitors>,
-    /// In a fleet.
-    notices: OnceLock<Arc<Notices>>,
+    fleet: Membership,
 }
 
 /// Returns users who are logged in elsewhere than in sessions, as of which generations.
@@ -168,7 +167,7 @@ impl Authenticator {
             longest_wait: settings.longest_wait,
             external: External::default(),
             visitors: OnceLock::new(),
-            notices: OnceLock::new(),
+            fleet: Membership::default(),
         })
     }
 
@@ -254,13 +253,12 @@ impl Authenticator {
     /// looked at.
     fn admit(&self, login: &Login, person: Person, known: bool, now_s: u64) -> Result<Guess, LoginOutcome> {
         let (from, mut throttle) = (Source::from(login.source), self.throttle(login.entrance));
-        let admitted = match self.notices.get().filter(|_| throttle.is_tight(person, from, known, now_s)) {
-            None => throttle.admit(person, from, known, now_s),
-            Some(notices) => {
-                drop(throttle);
-                let admit = || self.throttle(login.entrance).admit(person, from, known, now_s);
-                notices.decide(admit).map_err(|error| self.failed(login, &error))?
-            }
+        let admitted = if throttle.is_tight(person, from, known, now_s) {
+            drop(throttle);
+            let admit = || self.throttle(login.entrance).admit(person, from, known, now_s);
+            self.fleet.in_order(admit).map_err(|error| self.failed(login, &error))?
+        } else {
+            throttle.admit(person, from, known, now_s)
         };
         admitted.map_err(|wait_s| self.throttled(login, wait_s))
     }
@@ -397,7 +395,7 @@ impl Authenticator {
 
     /// Guesses and logins count at all gateways of a fleet, of which this many are alive.
     pub(crate) fn share_guesses(&self, notices: &Arc<Notices>, gateways: u32) {
-        self.notices.get_or_init(|| Arc::clone(notices));
+        self.fleet.join(notices);
         for entrance in Entrance::ALL {
             self.throttle(entrance).share(gateways);
         }

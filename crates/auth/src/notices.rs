@@ -4,6 +4,7 @@
 //! when it makes them. What [`Notices::decide`] decides follows all that was noticed before. This
 //! module must not know of those who make and learn them.
 
+mod membership;
 mod notice;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -13,6 +14,7 @@ use minicbor::bytes::ByteVec;
 use vpnd_store::{MAX_NOTICES, Store, StoreError};
 use vpnd_sys::clock::steady_s;
 
+pub(crate) use membership::Membership;
 pub(crate) use notice::{GuessEvent, Notice, SharedGuess, SharedLogin, SharedVisit, Taken, VisitFacts};
 pub use notice::{OfGateway, Question, Recorded};
 

@@ -17,6 +17,8 @@ pub(crate) mod heard;
 mod invitations;
 mod logout;
 mod own_visits;
+mod process;
+mod record;
 mod refusals;
 mod shared;
 mod turns;
@@ -24,9 +26,8 @@ mod visits;
 
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Semaphore;
 use vpnd_proto::control::{ChallengeKind, List, UserName};
@@ -35,7 +36,7 @@ use vpnd_proto::session::DeviceId;
 use crate::access::Access;
 use crate::authenticator::allowances::Allowances;
 use crate::authenticator::{Authenticated, Authenticator, Entrance, Login, LoginOutcome, Visit};
-use crate::notices::Notices;
+use crate::notices::Membership;
 use at_provider::AtProvider;
 use connect::Connects;
 #[cfg(any(test, fuzzing))]
@@ -43,13 +44,15 @@ pub(crate) use connect::read_code;
 use desk::Desk;
 use devices::Offer;
 pub(crate) use heard::Heard;
-use refusals::Refusals;
+use process::Process;
+use record::Record;
 use visits::{Found, Visits, WaitingLogin};
 use vpnd_config::factor::Requirement;
 use vpnd_config::profile::Profile;
 use vpnd_config::revocation_cause::RevocationCause;
 use vpnd_ipc::channel::Channel;
-use vpnd_ipc::gateway::auth::{PortalHealth, SourceName};
+use vpnd_ipc::gateway::auth::{Count, PortalHealth, SourceName};
+use vpnd_ipc::gateway::portal::refusals::PortalRefusals;
 use vpnd_ipc::gateway::portal::{
     Browser, Change, EndSession, LogOut, LoginStep, MAX_FRAME, Overview, OverviewQuery, OwnSession,
     PortalAnswer, PortalApproval, PortalLogin, PortalRequest, Token,
@@ -57,15 +60,10 @@ use vpnd_ipc::gateway::portal::{
 use vpnd_ipc::gateway::refusal::Refusal;
 use vpnd_ipc::request::{self, Answer, Reason};
 use vpnd_store::audit::recorder::Recorder;
-use vpnd_store::audit::{AuditEntry, Event};
 use vpnd_store::password::Password;
 use vpnd_store::{Device, LOCAL, LiveUser, Store, StoreError, User, UserId};
 use vpnd_sys::clock::{Clocks, now};
-use vpnd_sys::log_limit::LogLimit;
 
-/// Lines of the log about what was refused at once, and the time for another one.
-const REFUSALS: u32 = 100;
-const REFUSAL_INTERVAL: Duration = Duration::from_secs(1);
 /// Looks at logins that wait for an approval, at the same time: each lasts until there is one, or
 /// for a second.
 static APPROVALS: Semaphore = Semaphore::const_new(MAX_APPROVALS);
@@ -77,31 +75,22 @@ pub(crate) struct Portal {
     authenticator: Arc<Authenticator>,
     access: Arc<Access>,
     clocks: Clocks,
-    audit: Option<Recorder>,
+    record: Arc<Record>,
+    process: Process,
     visits: Mutex<Visits>,
     heard: Mutex<Heard>,
     offered: Mutex<Option<Arc<Offer>>>,
     changes: Mutex<Allowances>,
     client_profile: Mutex<Option<Profile>>,
-    is_on: AtomicBool,
     /// Whether devices whose session is over reach the login pages of providers.
     providers_in_reach: AtomicBool,
-    /// Processes that are connected: 1, or for a moment another.
-    connected: AtomicUsize,
-    /// When its certificate expires, seconds since 1970: 0 where there is none, `None` until the
-    /// parent has said.
-    certificate_expires_s: Mutex<Option<u64>>,
     at_provider: Mutex<AtProvider>,
     desk: Mutex<Option<Arc<Desk>>>,
     /// They outlive the rules: a reload grants no request.
     desk_rates: Mutex<desk::Rates>,
     connects: Mutex<Connects>,
     logouts: Mutex<logout::Seen>,
-    /// Lines about what is refused: anybody can cause those.
-    refusals: LogLimit,
-    refused: Mutex<Refusals>,
-    /// In a fleet.
-    notices: OnceLock<Arc<Notices>>,
+    fleet: Arc<Membership>,
 }
 
 impl Portal {
@@ -110,36 +99,33 @@ impl Portal {
         authenticator: Arc<Authenticator>,
         access: Arc<Access>,
         clocks: Clocks,
+        audit: Option<Recorder>,
     ) -> Self {
         Self {
             authenticator,
             access,
             clocks,
-            audit: None,
+            record: Arc::new(Record::new(audit, clocks)),
+            process: Process::default(),
             visits: Mutex::default(),
             heard: Mutex::new(Heard::new(Arc::clone(&store))),
             offered: Mutex::default(),
             changes: Mutex::new(devices::allowances()),
             client_profile: Mutex::default(),
-            is_on: AtomicBool::new(false),
             providers_in_reach: AtomicBool::new(false),
-            connected: AtomicUsize::new(0),
-            certificate_expires_s: Mutex::default(),
             at_provider: Mutex::default(),
             desk: Mutex::default(),
             desk_rates: Mutex::default(),
             connects: Mutex::default(),
             logouts: Mutex::default(),
             store,
-            refusals: LogLimit::new(REFUSALS, REFUSAL_INTERVAL),
-            refused: Mutex::default(),
-            notices: OnceLock::new(),
+            fleet: Arc::default(),
         }
     }
 
     /// Logs the number of lines left out since the last call.
     pub(crate) fn report(&self) {
-        self.refusals.report("refused at the portal");
+        self.record.refusals.report();
     }
 
     /// The users who are logged in, each once, with the generations of their visits.
@@ -149,7 +135,7 @@ impl Portal {
 
     /// Whether it is switched on.
     pub(crate) fn switch(&self, is_on: bool) {
-        self.is_on.store(is_on, Ordering::Relaxed);
+        self.process.switch(is_on);
     }
 
     /// Whether devices whose session is over reach the login pages of providers.
@@ -158,40 +144,33 @@ impl Portal {
     }
 
     pub(crate) fn is_on(&self) -> bool {
-        self.is_on.load(Ordering::Relaxed)
+        self.process.is_on()
     }
 
     /// Its certificate expires then, seconds since 1970; 0 where it has none.
     pub(crate) fn set_certificate(&self, expires_s: u64) {
-        *self.certificate_expires_s.lock().unwrap_or_else(PoisonError::into_inner) = Some(expires_s);
+        self.process.set_certificate(expires_s);
     }
 
     /// How it does, if it is switched on.
     pub(crate) fn health(&self) -> Option<PortalHealth> {
-        let expires_s = *self.certificate_expires_s.lock().unwrap_or_else(PoisonError::into_inner);
-        let now_s = (self.clocks.wall)();
-        let health = || PortalHealth {
-            up: self.connected.load(Ordering::Relaxed) > 0,
-            visits: self.visits().count(now()) as u64,
-            certificate_left_s: expires_s.map(|expires_s| expires_s.saturating_sub(now_s)),
-        };
-        self.is_on().then(health)
+        self.process.health(self.visits().count(now()), (self.clocks.wall)())
     }
 
-    /// Sets the recorder of visits.
-    pub(crate) fn with_audit(self, audit: Recorder) -> Self {
-        Self { audit: Some(audit), ..self }
+    /// Counts of what was refused at it since this process began.
+    pub(crate) fn refusals(&self) -> Vec<Count> {
+        self.record.refusals.counts()
     }
 
     /// Answers a portal over this channel until that is gone. Visits are there for the next one.
     pub(crate) fn connect(self: &Arc<Self>, channel: OwnedFd) -> std::io::Result<()> {
         let channel = Channel::new(channel.into(), MAX_FRAME)?;
         let (this, permits) = (Arc::clone(self), Arc::new(Semaphore::new(self.max_requests())));
-        this.connected.fetch_add(1, Ordering::Relaxed);
+        this.process.has_come();
         tokio::spawn(async move {
             let served =
                 request::serve::<PortalRequest, _>(channel.clone(), Arc::clone(&this), permits).await;
-            this.connected.fetch_sub(1, Ordering::Relaxed);
+            this.process.has_gone();
             match served {
                 Ok(()) => tracing::debug!("the portal has ended"),
                 Err(error) => tracing::error!(%error, "the portal is lost"),
@@ -233,17 +212,17 @@ impl Portal {
                 demand(number, demanded.kind, Some(demanded.text))
             }
             LoginOutcome::Refused(refused) => {
-                self.count_refused(refused.refusal);
+                self.record.refusals.count(refused.refusal.portal_counter());
                 LoginStep::Refused(refused)
             }
         }
     }
 
     fn begin(&self, user: &Authenticated, device: DeviceId, address: IpAddr) -> Token {
-        self.record("portal-login", &user.name, address, "");
+        self.record.add("portal-login", &user.name, address, "");
         let visit = Visit::of(user, device, (self.clocks.wall)());
         let token = self.visits().begin(visit, address, now());
-        self.tell_soon();
+        self.fleet.tell_soon();
         token
     }
 
@@ -251,7 +230,7 @@ impl Portal {
     fn visitor(&self, browser: &Browser) -> Result<Option<User>, StoreError> {
         let find = || self.visits().visit(&browser.token, browser.address, now());
         let found = match find() {
-            Found::Nothing if self.catch_up()? => find(),
+            Found::Nothing if self.fleet.catch_up()? => find(),
             found => found,
         };
         let (visit, is_here) = match found {
@@ -261,11 +240,11 @@ impl Portal {
         };
         let user = self.store.user_by_id(visit.user)?;
         if let (Some(user), false) = (&user, is_here) {
-            if self.refusals.admits() {
+            if self.record.refusals.admits() {
                 tracing::info!(user = user.name, address = %browser.address, "a visit of the portal ended: its cookie came from another network");
             }
-            self.count("cookie", 1);
-            self.record("portal-ended", &user.name, browser.address, "another-network");
+            self.record.refusals.count("cookie");
+            self.record.add("portal-ended", &user.name, browser.address, "another-network");
             return Ok(None);
         }
         self.visits().saw(browser);
@@ -320,7 +299,7 @@ impl Portal {
         if !self.end_session_of(&user, device, RevocationCause::Portal)? {
             return Ok(Change::NotThere);
         }
-        self.record("session-ended", &user.name, browser.address, &format!("device {device}"));
+        self.record.add("session-ended", &user.name, browser.address, &format!("device {device}"));
         // Another revocation at the same moment is not this visit's, and ends it.
         self.visits().set_generation(&browser.token, user.generation + 1);
         Ok(Change::Done)
@@ -341,27 +320,6 @@ impl Portal {
         self.authenticator.wall_devices(user.id, Some(device), now_s)?;
         self.store.end_device(&LiveUser::of(user), device, cause, now_s)?;
         Ok(true)
-    }
-
-    fn record(&self, event: &str, user: &str, address: IpAddr, detail: &str) {
-        self.add(event, user, address.to_string(), detail, "");
-    }
-
-    fn record_by(&self, event: &str, user: &str, by: &str) {
-        self.add(event, user, String::new(), "", by);
-    }
-
-    fn add(&self, event: &str, user: &str, source: String, detail: &str, by: &str) {
-        if let Some(audit) = &self.audit {
-            audit.record(Event::Entry(AuditEntry {
-                at_s: (self.clocks.wall)(),
-                event: event.to_owned(),
-                user: user.to_owned(),
-                source,
-                detail: detail.to_owned(),
-                by: by.to_owned(),
-            }));
-        }
     }
 
     fn visits(&self) -> MutexGuard<'_, Visits> {
@@ -446,6 +404,15 @@ impl Answer<EndSession> for Portal {
     }
 }
 
+impl Answer<PortalRefusals> for Portal {
+    async fn answer(self: &Arc<Self>, refused: PortalRefusals) -> Result<(), Reason> {
+        for (name, count) in refused.named() {
+            self.record.refusals.count_all(name, count);
+        }
+        Ok(())
+    }
+}
+
 impl Answer<LogOut> for Portal {
     async fn answer(self: &Arc<Self>, LogOut(browser): LogOut) -> Result<(), Reason> {
         self.from_store(move |portal| {
@@ -456,7 +423,7 @@ impl Answer<LogOut> for Portal {
             let visit = portal.visits().end(&browser.token);
             let user = visit.map(|visit| portal.store.user_by_id(visit.user)).transpose()?.flatten();
             if let Some(user) = user {
-                portal.record("portal-logout", &user.name, browser.address, "");
+                portal.record.add("portal-logout", &user.name, browser.address, "");
             }
             Ok(())
         })

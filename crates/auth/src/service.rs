@@ -111,7 +111,7 @@ impl Service {
     ) -> Self {
         let authenticator = Arc::new(authenticator.with_access(Arc::clone(&access)));
         let for_portal = (Arc::clone(&store), Arc::clone(&authenticator), Arc::clone(&access));
-        let portal = Arc::new(Portal::new(for_portal.0, for_portal.1, for_portal.2, clocks));
+        let portal = Arc::new(Portal::new(for_portal.0, for_portal.1, for_portal.2, clocks, None));
         Self {
             store,
             authenticator,

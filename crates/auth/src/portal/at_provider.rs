@@ -196,8 +196,8 @@ impl Answer<FinishAtProvider> for Portal {
         let FinishAtProvider { source, browser, state, code, issuer } = finish;
         let proof = self.at_provider().finish(&state, &source, &browser.token, now());
         let Some(Proof { nonce, verifier, max_age_s }) = proof else {
-            self.count("login_not_confirmed", 1);
-            if self.refusals.admits() {
+            self.record.refusals.count("login_not_confirmed");
+            if self.record.refusals.admits() {
                 tracing::info!(
                     source = &*source,
                     address = %browser.address,

@@ -297,7 +297,7 @@ impl Portal {
     /// Begins the login of a client.
     pub(crate) fn begin_in_browser(&self, login: BrowserLogin) -> BrowserLoginReply {
         // The browser may be at another gateway in a moment.
-        self.in_order(|| self.begin_here(login)).unwrap_or_else(|error| {
+        self.fleet.in_order(|| self.begin_here(login)).unwrap_or_else(|error| {
             tracing::error!(%error, "no login in a browser can begin");
             BrowserLoginReply::Refused(Refusal::StoreUnavailable.into())
         })
@@ -334,7 +334,7 @@ impl Portal {
         let redeem = || self.connects().redeem(grant, login.device, now());
         let is_pending = self.connects().is_pending(grant, now());
         // It is good once, whichever gateways it is shown to.
-        let redeemed = if is_pending { Ok(redeem()) } else { self.in_order(redeem) };
+        let redeemed = if is_pending { Ok(redeem()) } else { self.fleet.in_order(redeem) };
         let redeemed = match redeemed {
             Ok(redeemed) => redeemed,
             Err(error) => {
@@ -376,7 +376,7 @@ impl Portal {
     fn question(&self, query: &ConnectQuery) -> Result<ConnectPage, StoreError> {
         let is_asked = || self.connects().asked(&query.ticket, now()).is_some();
         // It may be asked at another gateway.
-        let is_known = is_asked() || self.catch_up()? && is_asked();
+        let is_known = is_asked() || self.fleet.catch_up()? && is_asked();
         if !is_known {
             return Ok(ConnectPage::Over);
         }
@@ -411,9 +411,9 @@ impl Portal {
         };
         drop(connects);
         let answer = || self.connects().answer(ticket, user.id, allowed.then_some(visit), now());
-        let ended = self.in_order(answer)?;
+        let ended = self.fleet.in_order(answer)?;
         let event = if *allowed { "device-allowed" } else { "device-refused" };
-        self.record(event, &user.name, browser.address, &vpnd_sys::text::harmless(&device));
+        self.record.add(event, &user.name, browser.address, &vpnd_sys::text::harmless(&device));
         Ok(match ended {
             Some(Way::Browser(url, port)) => ConnectEnd::To { url, port },
             Some(Way::Client) => ConnectEnd::Kept,
@@ -435,13 +435,13 @@ impl Portal {
             return Ok(CodeEnd::Wait(wait_s));
         }
         let ticket = match Code::read(code) {
-            Some(code) => self.in_order(|| self.connects().typed(code, user.id, now()))?,
+            Some(code) => self.fleet.in_order(|| self.connects().typed(code, user.id, now()))?,
             None => None,
         };
         Ok(ticket.map_or_else(
             || {
-                self.count("short_code", 1);
-                self.record("code-wrong", &user.name, browser.address, "");
+                self.record.refusals.count("short_code");
+                self.record.add("code-wrong", &user.name, browser.address, "");
                 CodeEnd::Wrong
             },
             CodeEnd::Found,

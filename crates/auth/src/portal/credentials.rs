@@ -73,7 +73,7 @@ impl Portal {
             visits.remove_offer(&browser.token);
             visits.prove(&browser.token, Factors::ONE_TIME_CODE);
             drop(visits);
-            self.record("codes-changed", &user.name, browser.address, "");
+            self.record.add("codes-changed", &user.name, browser.address, "");
         }
         Ok(changed)
     }
@@ -88,7 +88,7 @@ impl Portal {
         }
         let changed = self.authenticator.remove_codes(&user, (self.clocks.wall)())?;
         if changed == OwnChange::Done {
-            self.record("codes-removed", &user.name, browser.address, "");
+            self.record.add("codes-removed", &user.name, browser.address, "");
         }
         Ok(changed)
     }
@@ -118,7 +118,7 @@ impl Answer<ChangePassword> for Portal {
         if changed == OwnChange::Done {
             // Another revocation at the same moment is not this visit's, and ends it.
             self.visits().set_generation(&browser.token, generation + 1);
-            self.record("password-changed", &name, browser.address, "");
+            self.record.add("password-changed", &name, browser.address, "");
         }
         Ok(changed)
     }

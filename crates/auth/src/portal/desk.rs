@@ -153,12 +153,12 @@ impl Portal {
         };
         match (caller, actor.as_ref().err()) {
             (_, None) | (Caller::Browser(_), Some(DeskRefusal::NoVisit)) => {}
-            (Caller::Browser(_), Some(_)) => self.count("desk", 1),
-            (Caller::Program { .. }, Some(_)) => self.count("api", 1),
+            (Caller::Browser(_), Some(_)) => self.record.refusals.count("desk"),
+            (Caller::Program { .. }, Some(_)) => self.record.refusals.count("api"),
         }
         if let Err(refusal) = &actor
             && *refusal != DeskRefusal::NoVisit
-            && self.refusals.admits()
+            && self.record.refusals.admits()
         {
             tracing::info!(?caller, ?refusal, "refused at the desk");
         }
@@ -189,7 +189,7 @@ impl Portal {
         let token = self.store.api_tokens()?.into_iter().find(|token| token.name == name);
         let token = token.filter(|token| token.is_good(secret, (self.clocks.wall)()));
         let Some(ApiToken { name, role, hash, .. }) = token else {
-            if self.refusals.admits() {
+            if self.record.refusals.admits() {
                 tracing::info!(%address, "a token of the API was refused");
             }
             return Ok(Err(DeskRefusal::NoVisit));

@@ -174,7 +174,7 @@ impl Portal {
         if !self.store.remove_device(&user.name, device, (self.clocks.wall)())? {
             return Ok(Change::NotThere);
         }
-        self.record("device-removed", &user.name, browser.address, &format!("device {device}"));
+        self.record.add("device-removed", &user.name, browser.address, &format!("device {device}"));
         // Another revocation at the same moment is not this visit's, and ends it.
         self.visits().set_generation(&browser.token, user.generation + 1);
         Ok(Change::Done)
@@ -190,7 +190,7 @@ impl Portal {
         if !self.store.renew_wireguard_device(&user.name, device, (self.clocks.wall)())? {
             return Ok(DeviceChange::NotThere);
         }
-        self.record("device-renewed", &user.name, browser.address, &format!("device {device}"));
+        self.record.add("device-renewed", &user.name, browser.address, &format!("device {device}"));
         Ok(DeviceChange::Renewed)
     }
 
@@ -210,7 +210,7 @@ impl Portal {
         Ok(match added {
             Ok(configuration) => {
                 let detail = format!("WireGuard device {name} ({})", key.short());
-                self.record("device-added", &user.name, browser.address, &detail);
+                self.record.add("device-added", &user.name, browser.address, &detail);
                 DeviceChange::Added(configuration)
             }
             Err(NotAdded::Full) => DeviceChange::Full,

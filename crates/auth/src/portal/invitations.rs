@@ -61,7 +61,7 @@ impl Answer<AcceptInvitation> for Portal {
         };
         let step = self.authenticator.accept_invitation(chosen, now_s).await;
         if matches!(step, InvitationStep::Done) {
-            self.record("invitation-accepted", &name, address, "");
+            self.record.add("invitation-accepted", &name, address, "");
         }
         Ok(step)
     }

@@ -71,7 +71,7 @@ impl Portal {
         self.store.forget_provider_sessions(user.id)?;
         self.visits().end_of(user.id);
         tracing::info!(user = user.name, source, "a user has logged out at the provider: sessions end");
-        self.record_by("logged-out", &user.name, &format!("provider {source}"));
+        self.record.add_by("logged-out", &user.name, &format!("provider {source}"));
         Ok(())
     }
 }
@@ -81,16 +81,16 @@ impl Answer<LoggedOutAtProvider> for Portal {
         let LoggedOutAtProvider { source, token, address } = said;
         let read = ReadLogout { source: source.clone(), token };
         let Some(logout) = self.authenticator.read_logout(read).await? else {
-            self.count("logout_token", 1);
-            if self.refusals.admits() {
+            self.record.refusals.count("logout_token");
+            if self.record.refusals.admits() {
                 tracing::info!(source = &*source, %address, "a logout request has no valid token");
             }
             return Ok(false);
         };
         let id = logout.id.into();
         if !self.logouts().is_new(&source, id, now()) {
-            self.count("logout_token", 1);
-            if self.refusals.admits() {
+            self.record.refusals.count("logout_token");
+            if self.record.refusals.admits() {
                 tracing::info!(source = &*source, %address, "a logout token was sent a second time");
             }
             return Ok(false);

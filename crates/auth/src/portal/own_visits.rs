@@ -25,7 +25,7 @@ impl Portal {
         };
         drop(visits);
         if ended > 0 {
-            self.record("portal-ended", &user.name, browser.address, &format!("by-user {ended}"));
+            self.record.add("portal-ended", &user.name, browser.address, &format!("by-user {ended}"));
         }
         // A visit that is not there is over as well.
         Ok(OwnChange::Done)

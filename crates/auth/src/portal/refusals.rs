@@ -1,45 +1,58 @@
-//! Counts of what was refused at the portal, for the metrics and the help desk.
+//! What was refused at the portal: counts for the metrics and the help desk, and lines of the log.
 //!
-//! INVARIANT: there are as many as there are names here. The portal's own counts are what it says.
+//! Invariants: there are as many counts as there are names here. The portal's own counts are what
+//! it says. Anybody can cause lines, so those of a second are bounded.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError};
+use std::sync::Mutex;
+use std::time::Duration;
 
-use super::Portal;
+use crate::notices::lock;
 use vpnd_ipc::gateway::auth::Count;
-use vpnd_ipc::gateway::portal::refusals::PortalRefusals;
-use vpnd_ipc::gateway::refusal::Refusal;
-use vpnd_ipc::request::{Answer, Reason};
 use vpnd_proto::control::Text;
+use vpnd_sys::log_limit::LogLimit;
 
-/// Counts by name.
-pub(super) type Refusals = BTreeMap<&'static str, u64>;
+/// Lines of the log about what was refused at once, and the time for another one.
+const LINES: u32 = 100;
+const LINE_INTERVAL: Duration = Duration::from_secs(1);
 
-impl Portal {
-    /// A login was refused for this reason.
-    pub(super) fn count_refused(&self, refusal: Refusal) {
-        self.count(refusal.portal_counter(), 1);
+pub(super) struct Refusals {
+    lines: LogLimit,
+    by_name: Mutex<BTreeMap<&'static str, u64>>,
+}
+
+impl Default for Refusals {
+    fn default() -> Self {
+        Self { lines: LogLimit::new(LINES, LINE_INTERVAL), by_name: Mutex::default() }
+    }
+}
+
+impl Refusals {
+    /// Whether there may be a line about one.
+    pub(super) fn admits(&self) -> bool {
+        self.lines.admits()
     }
 
-    pub(super) fn count(&self, name: &'static str, count: u64) {
-        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_name = refused.entry(name).or_default();
+    /// Logs the number of lines left out since the last call.
+    pub(super) fn report(&self) {
+        self.lines.report("refused at the portal");
+    }
+
+    /// One was refused for this reason.
+    pub(super) fn count(&self, name: &'static str) {
+        self.count_all(name, 1);
+    }
+
+    pub(super) fn count_all(&self, name: &'static str, count: u64) {
+        let mut counts = lock(&self.by_name);
+        let of_name = counts.entry(name).or_default();
         *of_name = of_name.saturating_add(count);
     }
 
     /// All of them since this process began.
-    pub(crate) fn refusals(&self) -> Vec<Count> {
-        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
-        refused.iter().map(|(name, count)| Count { name: Text::cut(name), count: *count }).collect()
-    }
-}
-
-impl Answer<PortalRefusals> for Portal {
-    async fn answer(self: &Arc<Self>, refused: PortalRefusals) -> Result<(), Reason> {
-        for (name, count) in refused.named() {
-            self.count(name, count);
-        }
-        Ok(())
+    pub(super) fn counts(&self) -> Vec<Count> {
+        let counts = lock(&self.by_name);
+        counts.iter().map(|(name, count)| Count { name: Text::cut(name), count: *count }).collect()
     }
 }
 
@@ -49,6 +62,7 @@ mod tests {
     use crate::portal::desk::tests::Bench;
     use vpnd_ipc::gateway::auth::SourceName;
     use vpnd_ipc::gateway::portal::desk::{Caller, DeskQuery};
+    use vpnd_ipc::gateway::portal::refusals::PortalRefusals;
     use vpnd_ipc::gateway::portal::{Browser, FinishAtProvider, PortalLogin};
     use vpnd_proto::control::{SecretText, UserName};
 

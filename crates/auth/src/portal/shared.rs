@@ -8,36 +8,12 @@ use std::time::Duration;
 
 use super::{Portal, now};
 use crate::notices::{self, Notice, Notices, Subscriber, Taken};
-use vpnd_store::{StoreError, UserId};
+use vpnd_store::UserId;
 
 impl Portal {
     /// Shares visits and logins with the other gateways from now on.
     pub(crate) fn share(&self, notices: &Arc<Notices>) {
-        self.notices.get_or_init(|| Arc::clone(notices));
-    }
-
-    /// Does this after all that other gateways have done, and before all that they will do.
-    pub(super) fn in_order<T>(&self, work: impl FnOnce() -> T) -> Result<T, StoreError> {
-        match self.notices.get() {
-            Some(notices) => notices.decide(work),
-            None => Ok(work()),
-        }
-    }
-
-    /// Learns what other gateways have just done; whether that may be more than was known.
-    pub(super) fn catch_up(&self) -> Result<bool, StoreError> {
-        match self.notices.get() {
-            Some(notices) => notices.turn().map(|()| true),
-            None => Ok(false),
-        }
-    }
-
-    /// Lets other gateways know of what was done here, which its user does not wait for.
-    pub(super) fn tell_soon(&self) {
-        if let Some(notices) = self.notices.get().map(Arc::clone) {
-            // After a failure it is sent at the next turn.
-            tokio::task::spawn_blocking(move || drop(notices.turn()));
-        }
+        self.fleet.join(notices);
     }
 }
 

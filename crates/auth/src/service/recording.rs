@@ -48,8 +48,9 @@ impl Service {
             Arc::clone(&self.authenticator),
             Arc::clone(&self.access),
             self.clocks,
+            Some(audit.clone()),
         );
-        self.portal = Arc::new(portal.with_audit(audit.clone()));
+        self.portal = Arc::new(portal);
         self.audit = Some(audit);
         self
     }

@@ -100,7 +100,7 @@ impl Portal {
             }
         };
         if let Err(refusal) = &done
-            && self.refusals.admits()
+            && self.record.refusals.admits()
         {
             tracing::info!(user = name, by = %actor, ?refusal, "refused at the desk");
         }
@@ -121,7 +121,7 @@ impl Portal {
         let expected = source.map(|source| ExternalUser::expected(source, name));
         let user = expected.map(|expected| self.store.refresh_external(&expected, now_s)).transpose();
         match user.and_then(|_| self.store.set_enabled(name, false, now_s)) {
-            Err(error) if error.is_for_now() && self.notices.get().is_some() => {
+            Err(error) if error.is_for_now() && self.fleet.is_in_fleet() => {
                 tracing::warn!(user = name, %error, "ordered of all gateways, and written once the user store can be");
                 let (id, user, source) = (rand::random(), name.to_owned(), source.map(str::to_owned));
                 self.store.kicks().leave(&Kick { id, user, at_s: now_s, is_disable: true, source })

@@ -28,8 +28,7 @@ impl Portal {
             findings.push(health::portal(&portal));
             findings.extend(health::portal_certificate(&portal));
         }
-        if let Some(audit) = self.audit.as_ref().filter(|audit| audit.is_enabled()) {
-            let health = audit.health();
+        if let Some(health) = self.record.health() {
             findings.push(health::audit(health.failure.as_deref(), health.lost));
         }
         for source in self.authenticator.source_health() {
@@ -39,7 +38,7 @@ impl Portal {
         for usage in lease::usage(&pools, self.store.as_ref(), (self.clocks.steady)())? {
             findings.push(health::pool(&usage.pool, usage.total, usage.taken));
         }
-        if self.notices.get().is_some() {
+        if self.fleet.is_in_fleet() {
             let gateways =
                 self.store.gateways()?.into_iter().map(|state| FleetGateway::from(reported(state)));
             // Which addresses clients are given the worker knows, and `vpnd doctor`.

@@ -50,7 +50,7 @@ impl Portal {
         let answer = answer.ok_or(DeskRefusal::NotRecorded)?;
         let notes = desk.recording.notes(asked, at_s, &answer);
         let mut said = Said { found: answer.found.iter().map(shown).collect(), notes };
-        if self.notices.get().is_some() {
+        if self.fleet.is_in_fleet() {
             said.join(self.elsewhere(actor, asked, at_s, &ask.reason));
         }
         let left_out = said.found.len().saturating_sub(MAX_RECORDS);

@@ -85,10 +85,11 @@ impl Bench {
             Arc::new(authenticator.with_access(Arc::clone(&access))),
             access,
             Clocks::default(),
+            Some(audit.recorder()),
         );
         portal.set_desk(Desk::of(&config));
         AuditFile::open_or_create(&directory.path().join(audit::FILE_NAME)).unwrap();
-        let portal = Arc::new(portal.with_audit(audit.recorder()));
+        let portal = Arc::new(portal);
         Self { _directory: directory, store, portal, audit, config }
     }
 

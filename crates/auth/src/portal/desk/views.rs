@@ -69,14 +69,13 @@ impl Portal {
             profile: profile.as_deref().map(Text::cut),
             sessions,
         };
-        let health = self.audit.as_ref().filter(|audit| audit.is_enabled()).map(|audit| audit.health());
         Ok(DeskState {
             role: actor.role,
             users: self.store.find_users("", None, 0)?.more,
             profiles: first(counts.into_iter().map(count)),
             pools: first(lease::usage(&self.access.pools(), self.store.as_ref(), steady_s)?),
             sources: first(self.authenticator.source_health()),
-            audit: health.map(|health| AuditHealth {
+            audit: self.record.health().map(|health| AuditHealth {
                 lost: health.lost,
                 failure: health.failure.as_deref().map(Reason::cut),
             }),

@@ -163,7 +163,7 @@ async fn log_out(portal: &Arc<Portal>, token: &str) -> Result<bool, Reason> {
 fn portal(bench: &Bench) -> Arc<Portal> {
     let access = Access::new(vpnd_config::AccessProfiles::of_everybody(), &vpnd_config::Tunnel::default());
     let (store, auth) = (Arc::clone(&bench.store) as _, Arc::clone(&bench.auth));
-    Arc::new(Portal::new(store, auth, Arc::new(access), vpnd_sys::clock::Clocks::default()))
+    Arc::new(Portal::new(store, auth, Arc::new(access), vpnd_sys::clock::Clocks::default(), None))
 }
 
 #[tokio::test]
