@@ -21,8 +21,10 @@ mod process;
 mod record;
 mod refusals;
 mod shared;
+mod token;
 mod turns;
 mod visits;
+mod waiting_logins;
 
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -46,7 +48,8 @@ use devices::Offer;
 pub(crate) use heard::Heard;
 use process::Process;
 use record::Record;
-use visits::{Found, Visits, WaitingLogin};
+use token::Found;
+use visits::Visits;
 use vpnd_config::factor::Requirement;
 use vpnd_config::profile::Profile;
 use vpnd_config::revocation_cause::RevocationCause;
@@ -63,6 +66,7 @@ use vpnd_store::audit::recorder::Recorder;
 use vpnd_store::password::Password;
 use vpnd_store::{Device, LOCAL, LiveUser, Store, StoreError, User, UserId};
 use vpnd_sys::clock::{Clocks, now};
+use waiting_logins::{WaitingLogin, WaitingLogins};
 
 /// Looks at logins that wait for an approval, at the same time: each lasts until there is one, or
 /// for a second.
@@ -77,6 +81,7 @@ pub(crate) struct Portal {
     clocks: Clocks,
     record: Arc<Record>,
     process: Process,
+    waiting: Mutex<WaitingLogins>,
     visits: Mutex<Visits>,
     heard: Mutex<Heard>,
     offered: Mutex<Option<Arc<Offer>>>,
@@ -107,6 +112,7 @@ impl Portal {
             clocks,
             record: Arc::new(Record::new(audit, clocks)),
             process: Process::default(),
+            waiting: Mutex::default(),
             visits: Mutex::default(),
             heard: Mutex::new(Heard::new(Arc::clone(&store))),
             offered: Mutex::default(),
@@ -196,7 +202,7 @@ impl Portal {
 
     fn decided(&self, outcome: LoginOutcome, device: DeviceId, address: IpAddr) -> LoginStep {
         let demand = |number, kind, text| {
-            let token = self.visits().add_login(WaitingLogin { number, device }, address, now());
+            let token = self.waiting().add(WaitingLogin { number, device }, address, now());
             token.map_or_else(
                 || {
                     self.authenticator.abandon(number, (self.clocks.wall)());
@@ -322,6 +328,10 @@ impl Portal {
         Ok(true)
     }
 
+    fn waiting(&self) -> MutexGuard<'_, WaitingLogins> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn visits(&self) -> MutexGuard<'_, Visits> {
         self.visits.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -358,8 +368,8 @@ impl Answer<PortalLogin> for Portal {
 impl Answer<PortalAnswer> for Portal {
     async fn answer(self: &Arc<Self>, typed: PortalAnswer) -> Result<LoginStep, Reason> {
         let Browser { token, address, .. } = typed.browser;
-        let found = self.visits().login(&token, address, now());
-        self.visits().remove_login(&token);
+        let found = self.waiting().find(&token, address, now());
+        self.waiting().remove(&token);
         // It came too late, or from another network.
         let Found::Here(WaitingLogin { number, device }) = found else {
             return Ok(LoginStep::Refused(Refusal::Busy.into()));
@@ -375,7 +385,7 @@ impl Answer<PortalApproval> for Portal {
         PortalApproval(browser): PortalApproval,
     ) -> Result<Option<LoginStep>, Reason> {
         let Browser { token, address, .. } = browser;
-        let found = self.visits().login(&token, address, now());
+        let found = self.waiting().find(&token, address, now());
         let Found::Here(WaitingLogin { number, device }) = found else {
             return Ok(Some(LoginStep::Refused(Refusal::Busy.into())));
         };
@@ -383,7 +393,7 @@ impl Answer<PortalApproval> for Portal {
         let Ok(_permit) = APPROVALS.try_acquire() else { return Ok(None) };
         let outcome = self.authenticator.approved(number, device, (self.clocks.wall)()).await;
         Ok(outcome.map(|outcome| {
-            self.visits().remove_login(&token);
+            self.waiting().remove(&token);
             self.decided(outcome, device, address)
         }))
     }
@@ -416,7 +426,7 @@ impl Answer<PortalRefusals> for Portal {
 impl Answer<LogOut> for Portal {
     async fn answer(self: &Arc<Self>, LogOut(browser): LogOut) -> Result<(), Reason> {
         self.from_store(move |portal| {
-            let login = portal.visits().remove_login(&browser.token);
+            let login = portal.waiting().remove(&browser.token);
             if let Some(WaitingLogin { number, .. }) = login {
                 portal.authenticator.abandon(number, (portal.clocks.wall)());
             }

@@ -27,7 +27,7 @@ use vpnd_proto::session::DeviceId;
 use vpnd_proto::time::Time;
 
 use super::Portal;
-use super::visits::{Found, VisitNumber};
+use super::token::{Found, VisitNumber};
 use crate::access::NotAdmitted;
 use crate::authenticator::{Login, LoginOutcome};
 use crate::notices::SharedLogin;

@@ -5,7 +5,8 @@
 
 use std::sync::Arc;
 
-use super::visits::{Found, WaitingLogin};
+use super::token::Found;
+use super::waiting_logins::WaitingLogin;
 use super::{MAX_APPROVALS, Portal, at_provider, now};
 use vpnd_ipc::gateway::portal::turns::{LOGINS_AT_ONCE, LOGOUTS_AT_ONCE, STORE, SourceNumber, TurnQuery};
 use vpnd_ipc::request::{Answer, Reason};
@@ -24,7 +25,7 @@ impl Answer<TurnQuery> for Portal {
             TurnQuery::User(name) => self.authenticator.number_for(&name),
             TurnQuery::Provider(source) => self.authenticator.number_of(&source),
             TurnQuery::Answer(browser) => {
-                let found = self.visits().login(&browser.token, browser.address, now());
+                let found = self.waiting().find(&browser.token, browser.address, now());
                 match found {
                     Found::Here(WaitingLogin { number, .. }) => self.authenticator.number_at(number),
                     Found::Elsewhere(_) | Found::Over(_) | Found::Nothing => STORE,

@@ -1,13 +1,7 @@
-//! Browsers at the portal: logins that wait for a person, and visits of users who have logged in.
+//! Visits of users who have logged in in a browser.
 //!
-//! Invariants: of tokens only hashes are kept; a token is good from one IPv4 and one IPv6 network,
-//! those of its login and of its first use by the other family, and used from elsewhere it is good
-//! no longer; every visit ends by itself, unused or used; what is kept is bounded, altogether, for
-//! each user, and for each network that logins come from. This module must not know of the store.
-//!
-//! A browser with both families takes the faster one for each connection, so a token has to be good
-//! from both. A thief elsewhere can be the first to use the other family; that costs nothing that a
-//! thief in the victim's own network has not, and needs a victim with one family only.
+//! Invariants: every visit ends by itself, unused or used; what is kept is bounded, altogether and
+//! for each user. This module must not know of the store.
 
 mod shared;
 
@@ -15,16 +9,13 @@ use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use sha2::{Digest as _, Sha256};
-
+use super::token::{ByToken, Found, Kept, TokenHash, VisitNumber, add, find, hash};
 use crate::authenticator::Visit;
-use crate::notices::VisitFacts;
+use crate::notices::SharedVisit;
+use shared::Told;
 use vpnd_config::factor::Factors;
-use vpnd_ipc::gateway::portal::visits::{BrowserKind, MAX_VISITS as MAX_OF_USER, OwnVisit};
+use vpnd_ipc::gateway::portal::visits::{MAX_VISITS as MAX_OF_USER, OwnVisit};
 use vpnd_ipc::gateway::portal::{Browser, Token};
-use vpnd_proto::admission::Source;
-use vpnd_proto::admission::shares::{Displaced, Division, Entered, PermitId, Shares, Standing};
-use vpnd_proto::session::DeviceId;
 use vpnd_proto::time::Time;
 use vpnd_store::{TotpSecret, UserId};
 
@@ -34,144 +25,18 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 const LIFETIME: Duration = Duration::from_secs(12 * 3600);
 /// Time after a login in which users may change their credentials.
 const RECENT: Duration = Duration::from_secs(10 * 60);
-/// Limit for a login; the authenticator's own is shorter.
-const LOGIN_TIMEOUT: Duration = Duration::from_secs(180);
 /// Visits of all.
 const MAX_VISITS: usize = 16_384;
-/// Logins that wait, which networks share; the authenticator has no more.
-const LOGINS: Division =
-    Division { limit: 1_024, displace_after: Duration::from_secs(20), displaced: Displaced::Oldest };
 
-/// A login that waits for a person.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct WaitingLogin {
-    /// The authenticator's number of it.
-    pub(super) number: u64,
-    /// The one that it was begun with.
-    pub(super) device: DeviceId,
-}
-
-/// The state of a token.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found<T> {
-    Here(T),
-    /// It came from another network, and is good no longer.
-    Elsewhere(T),
-    /// Its time was over.
-    Over(T),
-    Nothing,
-}
-
-impl<T> Found<T> {
-    fn map<U>(self, map: impl FnOnce(T) -> U) -> Found<U> {
-        match self {
-            Self::Here(found) => Found::Here(map(found)),
-            Self::Elsewhere(found) => Found::Elsewhere(map(found)),
-            Self::Over(found) => Found::Over(map(found)),
-            Self::Nothing => Found::Nothing,
-        }
-    }
-}
-
+#[derive(Default)]
 pub(super) struct Visits {
-    logins: HashMap<TokenHash, Kept<(WaitingLogin, PermitId)>>,
-    shares: Shares,
-    visits: HashMap<TokenHash, Kept<Visit>>,
+    visits: ByToken<Visit>,
     /// Secrets of one-time codes that were offered to visits.
     offers: HashMap<TokenHash, TotpSecret>,
-    /// Visits as the other gateways of a fleet know them, and when these were used.
-    told: HashMap<TokenHash, (VisitFacts, Time)>,
-}
-
-type TokenHash = [u8; 32];
-
-/// Names a visit to its user and to what came of it, and is no secret.
-pub(super) type VisitNumber = [u8; 16];
-
-#[derive(Clone, Copy)]
-struct Kept<T> {
-    content: T,
-    /// By family.
-    networks: [Option<Source>; 2],
-    began: Time,
-    /// Its age at that time, if it began at another gateway.
-    before: Duration,
-    used: Time,
-    number: VisitNumber,
-    from: IpAddr,
-    kind: BrowserKind,
-}
-
-impl<T: Copy> Kept<T> {
-    fn new(content: T, address: IpAddr, now: Time) -> Self {
-        let (networks, number, kind) = ([None; 2], rand::random(), BrowserKind::default());
-        let (began, before) = (now, Duration::ZERO);
-        let mut kept = Self { content, networks, began, before, used: now, number, from: address, kind };
-        kept.is_from(address);
-        kept
-    }
-
-    /// Whether it is used from its network of this family, which is this one if it has none yet.
-    fn is_from(&mut self, address: IpAddr) -> bool {
-        // An IPv4 address or an IPv6 /64.
-        let host = Source::from(address);
-        let own = &mut self.networks[usize::from(address.to_canonical().is_ipv6())];
-        *own.get_or_insert(host) == host
-    }
-
-    fn age(&self, now: Time) -> Duration {
-        now.since(self.began) + self.before
-    }
-}
-
-fn hash(token: &Token) -> TokenHash {
-    Sha256::digest(*token.0).into()
-}
-
-impl Default for Visits {
-    fn default() -> Self {
-        Self {
-            logins: HashMap::new(),
-            shares: Shares::new(LOGINS),
-            visits: HashMap::new(),
-            offers: HashMap::new(),
-            told: HashMap::new(),
-        }
-    }
+    told: Told,
 }
 
 impl Visits {
-    /// Keeps a login; the token for its browser, if there is room for one from its network.
-    pub(super) fn add_login(&mut self, login: WaitingLogin, address: IpAddr, now: Time) -> Option<Token> {
-        let overdue = |_: &_, kept: &mut Kept<_>| now.since(kept.began) >= LOGIN_TIMEOUT;
-        for (_, Kept { content: (_, permit), .. }) in self.logins.extract_if(overdue) {
-            self.shares.leave(permit);
-        }
-        let entered = self.shares.enter(now, Source::from(address), Standing::Stranger);
-        let Entered::In { permit, displaced } = entered else { return None };
-        if let Some(displaced) = displaced {
-            self.logins.retain(|_, kept| kept.content.1 != displaced);
-        }
-        Some(add(&mut self.logins, Kept::new((login, permit), address, now)))
-    }
-
-    /// The login of this token.
-    pub(super) fn login(&mut self, token: &Token, address: IpAddr, now: Time) -> Found<WaitingLogin> {
-        let is_on = |kept: &Kept<_>| now.since(kept.began) < LOGIN_TIMEOUT;
-        let found = find(&mut self.logins, token, address, is_on);
-        if let Found::Over((_, permit)) | Found::Elsewhere((_, permit)) = found {
-            self.shares.leave(permit);
-        }
-        found.map(|(login, _)| login)
-    }
-
-    /// Forgets the login of this token, which has its answer.
-    pub(super) fn remove_login(&mut self, token: &Token) -> Option<WaitingLogin> {
-        let (login, permit) = self.logins.remove(&hash(token))?.content;
-        self.shares.leave(permit);
-        Some(login)
-    }
-
     /// Begins a visit; the token for its browser.
     pub(super) fn begin(&mut self, visit: Visit, address: IpAddr, now: Time) -> Token {
         self.visits.retain(|_, kept| is_on(kept, now));
@@ -315,20 +180,42 @@ impl Visits {
         self.visits.retain(|_, kept| kept.content.user != user);
         before - self.visits.len()
     }
+
+    /// Those that have begun, changed or ended here since the last call, by their tokens' hashes.
+    pub(super) fn made(&mut self, now: Time, now_s: u64) -> Vec<(TokenHash, Option<SharedVisit>)> {
+        self.told.made(&self.visits, now, now_s)
+    }
+
+    /// Another gateway has begun, changed or ended it.
+    pub(super) fn learn(&mut self, hash: TokenHash, shared: Option<&SharedVisit>, now: Time, now_s: u64) {
+        let Some(shared) = shared else {
+            self.told.forget(&hash);
+            self.visits.remove(&hash);
+            return;
+        };
+        let kept = shared::restore(shared, now, now_s);
+        if is_on(&kept, now) {
+            if !self.visits.contains_key(&hash) {
+                make_room(&mut self.visits);
+            }
+            self.visits.insert(hash, kept);
+            self.told.learn(hash, shared.facts, now);
+        }
+    }
+
+    /// Forgets all: which of them were ended elsewhere is not known.
+    pub(super) fn forget(&mut self) {
+        self.visits.clear();
+        self.told.clear();
+    }
 }
 
 fn is_on(kept: &Kept<Visit>, now: Time) -> bool {
     now.since(kept.used) < IDLE_TIMEOUT && kept.age(now) < LIFETIME
 }
 
-fn add<T>(all: &mut HashMap<TokenHash, Kept<T>>, kept: Kept<T>) -> Token {
-    let token = Token(rand::random::<[u8; 32]>().into());
-    all.insert(hash(&token), kept);
-    token
-}
-
 /// Removes the one that was unused for longest, if there is no room for another.
-fn make_room(all: &mut HashMap<TokenHash, Kept<Visit>>) {
+fn make_room(all: &mut ByToken<Visit>) {
     if all.len() >= MAX_VISITS
         && let Some(oldest) = all.iter().min_by_key(|(_, kept)| kept.used).map(|(hash, _)| *hash)
     {
@@ -336,30 +223,13 @@ fn make_room(all: &mut HashMap<TokenHash, Kept<Visit>>) {
     }
 }
 
-fn find<T: Copy>(
-    all: &mut HashMap<TokenHash, Kept<T>>,
-    token: &Token,
-    address: IpAddr,
-    is_on: impl Fn(&Kept<T>) -> bool,
-) -> Found<T> {
-    let hash = hash(token);
-    let Some(kept) = all.get_mut(&hash) else { return Found::Nothing };
-    let content = kept.content;
-    let found = match (is_on(kept), kept.is_from(address)) {
-        (true, true) => return Found::Here(content),
-        (true, false) => Found::Elsewhere(content),
-        (false, _) => Found::Over(content),
-    };
-    all.remove(&hash);
-    found
-}
-
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
     use crate::authenticator::LoginFacts;
     use vpnd_ipc::gateway::idp::{SourceAddresses, SourceLimits};
-    use vpnd_ipc::gateway::portal::visits::{Program, System};
+    use vpnd_ipc::gateway::portal::visits::{BrowserKind, Program, System};
+    use vpnd_proto::session::DeviceId;
 
     const LOGIN: LoginFacts = LoginFacts {
         device: DeviceId([9; 16]),
@@ -414,12 +284,6 @@ pub(super) mod tests {
         assert_eq!(visits.visit(&other, address("192.0.2.2"), Time::ZERO), Found::Elsewhere(ANN));
         assert_eq!(visits.visit(&token, address("2001:db8:0:1::1"), Time::ZERO), Found::Elsewhere(ANN));
         assert_eq!(visits.visit(&token, address("2001:db8::1"), Time::ZERO), Found::Nothing, "it is over");
-        let login = WaitingLogin { number: 7, device: DeviceId([2; 16]) };
-        let token = visits.add_login(login, address("192.0.2.1"), Time::ZERO).unwrap();
-        assert_eq!(visits.login(&token, address("192.0.2.1"), Time::ZERO), Found::Here(login));
-        assert_eq!(visits.visit(&token, address("192.0.2.1"), Time::ZERO), Found::Nothing, "no visit yet");
-        assert_eq!(visits.login(&token, address("192.0.2.2"), Time::ZERO), Found::Elsewhere(login));
-        assert_eq!(visits.login(&token, address("192.0.2.1"), Time::ZERO), Found::Nothing);
     }
 
     #[test]
@@ -436,23 +300,6 @@ pub(super) mod tests {
         let token = visits.begin(ANN, from, now);
         assert_eq!(visits.visit(&token, from, now + IDLE_TIMEOUT), Found::Over(ANN));
         assert_eq!(visits.visit(&token, from, now), Found::Nothing);
-    }
-
-    #[test]
-    fn one_network_never_takes_the_waiting_logins_of_others() {
-        let mut visits = Visits::default();
-        let login = WaitingLogin { number: 7, device: DeviceId([2; 16]) };
-        let honest = visits.add_login(login, address("192.0.2.1"), Time::ZERO).unwrap();
-        let crowd = (0..5_000u32).map(|n| IpAddr::from(std::net::Ipv4Addr::from_bits(0x0A00_0000 + n)));
-        let taken = crowd.filter(|from| visits.add_login(login, *from, Time::ZERO).is_some()).count();
-        assert!(taken >= 64, "{taken}");
-        assert_eq!(visits.login(&honest, address("192.0.2.1"), Time::ZERO), Found::Here(login));
-        assert_eq!(visits.remove_login(&honest), Some(login));
-        let late = Time::ZERO + LOGIN_TIMEOUT;
-        let last = visits.add_login(login, address("10.0.0.1"), late).unwrap();
-        assert_eq!((visits.logins.len(), visits.shares.taken()), (1, 1), "the others are over");
-        assert_eq!(visits.login(&last, address("10.0.0.2"), late), Found::Elsewhere(login));
-        assert_eq!((visits.logins.len(), visits.shares.taken()), (0, 0));
     }
 
     #[test]

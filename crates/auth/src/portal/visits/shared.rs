@@ -12,7 +12,7 @@ use vpnd_proto::session::DeviceId;
 use vpnd_proto::time::Time;
 use vpnd_store::UserId;
 
-use super::{IDLE_TIMEOUT, Kept, TokenHash, Visits, is_on, make_room};
+use super::{ByToken, IDLE_TIMEOUT, Kept, TokenHash, is_on};
 use crate::authenticator::{LoginFacts, Visit};
 use crate::notices::{SharedVisit, VisitFacts};
 
@@ -38,7 +38,7 @@ fn facts(kept: &Kept<Visit>, before: Option<&VisitFacts>) -> VisitFacts {
 }
 
 /// A visit that another gateway has let know of.
-fn kept(SharedVisit { facts, began_s }: &SharedVisit, now: Time, now_s: u64) -> Kept<Visit> {
+pub(super) fn restore(SharedVisit { facts, began_s }: &SharedVisit, now: Time, now_s: u64) -> Kept<Visit> {
     let login = LoginFacts {
         device: DeviceId(facts.device.into()),
         auth_time_s: facts.auth_time_s,
@@ -58,13 +58,22 @@ fn kept(SharedVisit { facts, began_s }: &SharedVisit, now: Time, now_s: u64) -> 
     }
 }
 
-impl Visits {
-    /// Those that have begun, changed or ended here since the last call, by their tokens' hashes.
-    pub(in super::super) fn made(&mut self, now: Time, now_s: u64) -> Vec<(TokenHash, Option<SharedVisit>)> {
-        let mut known = HashMap::with_capacity(self.visits.len());
+/// Visits as the other gateways of a fleet know them, and when these were used.
+#[derive(Default)]
+pub(super) struct Told(HashMap<TokenHash, (VisitFacts, Time)>);
+
+impl Told {
+    /// Those of these visits that have begun, changed or ended since the last call.
+    pub(super) fn made(
+        &mut self,
+        visits: &ByToken<Visit>,
+        now: Time,
+        now_s: u64,
+    ) -> Vec<(TokenHash, Option<SharedVisit>)> {
+        let mut known = HashMap::with_capacity(visits.len());
         let mut made = Vec::new();
-        for (hash, kept) in &self.visits {
-            let before = self.told.remove(hash);
+        for (hash, kept) in visits {
+            let before = self.0.remove(hash);
             let before = before.map(|(facts, _)| facts);
             let facts = facts(kept, before.as_ref());
             if before != Some(facts) && is_on(kept, now) {
@@ -74,46 +83,29 @@ impl Visits {
             known.insert(*hash, (facts, kept.used));
         }
         let is_ended = |(_, (_, used)): &(_, (_, Time))| now.since(*used) < IDLE_TIMEOUT;
-        made.extend(self.told.drain().filter(is_ended).map(|(hash, _)| (hash, None)));
-        self.told = known;
+        made.extend(self.0.drain().filter(is_ended).map(|(hash, _)| (hash, None)));
+        self.0 = known;
         made
     }
 
-    /// Another gateway has begun, changed or ended it.
-    pub(in super::super) fn learn(
-        &mut self,
-        hash: TokenHash,
-        shared: Option<&SharedVisit>,
-        now: Time,
-        now_s: u64,
-    ) {
-        let Some(shared) = shared else {
-            self.told.remove(&hash);
-            self.visits.remove(&hash);
-            return;
-        };
-        let kept = kept(shared, now, now_s);
-        if is_on(&kept, now) {
-            if !self.visits.contains_key(&hash) {
-                make_room(&mut self.visits);
-            }
-            self.visits.insert(hash, kept);
-            self.told.insert(hash, (shared.facts, now));
-        }
+    /// Another gateway has let know of this one.
+    pub(super) fn learn(&mut self, hash: TokenHash, facts: VisitFacts, now: Time) {
+        self.0.insert(hash, (facts, now));
     }
 
-    /// Forgets all: which of them were ended elsewhere is not known.
-    pub(in super::super) fn forget(&mut self) {
-        self.visits.clear();
-        self.told.clear();
+    pub(super) fn forget(&mut self, hash: &TokenHash) {
+        self.0.remove(hash);
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::Token;
+    use super::super::{Found, Token, Visits};
     use super::*;
-    use crate::portal::visits::Found;
     use vpnd_config::factor::Factors;
     use vpnd_ipc::gateway::idp::{SourceAddresses, SourceLimits};
 
