@@ -1,13 +1,12 @@
 //! The answers to the portal process: logins of browsers, and what their users see and change.
 //!
 //! Invariants: the portal is not trusted. Who a browser's user is, and whether that user may still
-//! come in, is decided here at each request, from the token and the store; a login takes the way of
-//! a client's login, with its limits and its record; no user changes what is another's. A
-//! revocation of the user ends the visit, whatever it was for, but for one that the visit itself
-//! has caused. A visit without a one-time code ends when the user has codes: an attacker with the
-//! password alone could replace them.
+//! come in, is decided here at each request, from the token and the store ([`browsers`]); a login
+//! takes the way of a client's login, with its limits and its record; no user changes what is
+//! another's.
 
 mod at_provider;
+mod browsers;
 mod client_profile;
 mod connect;
 mod credentials;
@@ -16,7 +15,6 @@ pub(crate) mod devices;
 pub(crate) mod heard;
 mod invitations;
 mod logout;
-mod own_visits;
 mod process;
 mod record;
 mod refusals;
@@ -37,9 +35,10 @@ use vpnd_proto::session::DeviceId;
 
 use crate::access::Access;
 use crate::authenticator::allowances::Allowances;
-use crate::authenticator::{Authenticated, Authenticator, Entrance, Login, LoginOutcome, Visit};
+use crate::authenticator::{Authenticator, Entrance, Login, LoginOutcome};
 use crate::notices::Membership;
 use at_provider::AtProvider;
+use browsers::Browsers;
 use connect::Connects;
 #[cfg(any(test, fuzzing))]
 pub(crate) use connect::read_code;
@@ -49,16 +48,15 @@ pub(crate) use heard::Heard;
 use process::Process;
 use record::Record;
 use token::Found;
-use visits::Visits;
-use vpnd_config::factor::Requirement;
 use vpnd_config::profile::Profile;
 use vpnd_config::revocation_cause::RevocationCause;
 use vpnd_ipc::channel::Channel;
 use vpnd_ipc::gateway::auth::{Count, PortalHealth, SourceName};
 use vpnd_ipc::gateway::portal::refusals::PortalRefusals;
+use vpnd_ipc::gateway::portal::visits::EndVisit;
 use vpnd_ipc::gateway::portal::{
-    Browser, Change, EndSession, LogOut, LoginStep, MAX_FRAME, Overview, OverviewQuery, OwnSession,
-    PortalAnswer, PortalApproval, PortalLogin, PortalRequest, Token,
+    Browser, Change, EndSession, LogOut, LoginStep, MAX_FRAME, Overview, OverviewQuery, OwnChange,
+    OwnSession, PortalAnswer, PortalApproval, PortalLogin, PortalRequest,
 };
 use vpnd_ipc::gateway::refusal::Refusal;
 use vpnd_ipc::request::{self, Answer, Reason};
@@ -82,7 +80,7 @@ pub(crate) struct Portal {
     record: Arc<Record>,
     process: Process,
     waiting: Mutex<WaitingLogins>,
-    visits: Mutex<Visits>,
+    browsers: Arc<Browsers>,
     heard: Mutex<Heard>,
     offered: Mutex<Option<Arc<Offer>>>,
     changes: Mutex<Allowances>,
@@ -106,14 +104,22 @@ impl Portal {
         clocks: Clocks,
         audit: Option<Recorder>,
     ) -> Self {
+        let (record, fleet) = (Arc::new(Record::new(audit, clocks)), Arc::new(Membership::default()));
+        let browsers = Browsers::new(
+            Arc::clone(&store),
+            Arc::clone(&access),
+            clocks,
+            Arc::clone(&record),
+            Arc::clone(&fleet),
+        );
         Self {
             authenticator,
             access,
             clocks,
-            record: Arc::new(Record::new(audit, clocks)),
+            record,
             process: Process::default(),
             waiting: Mutex::default(),
-            visits: Mutex::default(),
+            browsers: Arc::new(browsers),
             heard: Mutex::new(Heard::new(Arc::clone(&store))),
             offered: Mutex::default(),
             changes: Mutex::new(devices::allowances()),
@@ -125,7 +131,7 @@ impl Portal {
             connects: Mutex::default(),
             logouts: Mutex::default(),
             store,
-            fleet: Arc::default(),
+            fleet,
         }
     }
 
@@ -136,7 +142,7 @@ impl Portal {
 
     /// The users who are logged in, each once, with the generations of their visits.
     pub(crate) fn visitors(&self) -> Vec<(UserId, u64)> {
-        self.visits().users(now()).into_iter().collect()
+        self.browsers.users().into_iter().collect()
     }
 
     /// Whether it is switched on.
@@ -160,7 +166,7 @@ impl Portal {
 
     /// How it does, if it is switched on.
     pub(crate) fn health(&self) -> Option<PortalHealth> {
-        self.process.health(self.visits().count(now()), (self.clocks.wall)())
+        self.process.health(self.browsers.visits().count(now()), (self.clocks.wall)())
     }
 
     /// Counts of what was refused at it since this process began.
@@ -194,10 +200,7 @@ impl Portal {
 
     /// An administrator has ended the user's sessions.
     pub(crate) fn kicked(&self, user: UserId) {
-        let ended = self.visits().end_of(user);
-        if ended > 0 {
-            tracing::info!(visits = ended, "visits of the portal ended with a session");
-        }
+        self.browsers.kicked(user);
     }
 
     fn decided(&self, outcome: LoginOutcome, device: DeviceId, address: IpAddr) -> LoginStep {
@@ -212,7 +215,7 @@ impl Portal {
             )
         };
         match outcome {
-            LoginOutcome::Granted(user) => LoginStep::LoggedIn(self.begin(&user, device, address)),
+            LoginOutcome::Granted(user) => LoginStep::LoggedIn(self.browsers.begin(&user, device, address)),
             LoginOutcome::CodeRequired(number) => demand(number, ChallengeKind::Code, None),
             LoginOutcome::Challenge(number, demanded) | LoginOutcome::Approval(number, demanded) => {
                 demand(number, demanded.kind, Some(demanded.text))
@@ -224,52 +227,8 @@ impl Portal {
         }
     }
 
-    fn begin(&self, user: &Authenticated, device: DeviceId, address: IpAddr) -> Token {
-        self.record.add("portal-login", &user.name, address, "");
-        let visit = Visit::of(user, device, (self.clocks.wall)());
-        let token = self.visits().begin(visit, address, now());
-        self.fleet.tell_soon();
-        token
-    }
-
-    /// The user whose browser this is, if there is one who may still come in.
-    fn visitor(&self, browser: &Browser) -> Result<Option<User>, StoreError> {
-        let find = || self.visits().visit(&browser.token, browser.address, now());
-        let found = match find() {
-            Found::Nothing if self.fleet.catch_up()? => find(),
-            found => found,
-        };
-        let (visit, is_here) = match found {
-            Found::Here(visit) => (visit, true),
-            Found::Elsewhere(visit) => (visit, false),
-            Found::Over(_) | Found::Nothing => return Ok(None),
-        };
-        let user = self.store.user_by_id(visit.user)?;
-        if let (Some(user), false) = (&user, is_here) {
-            if self.record.refusals.admits() {
-                tracing::info!(user = user.name, address = %browser.address, "a visit of the portal ended: its cookie came from another network");
-            }
-            self.record.refusals.count("cookie");
-            self.record.add("portal-ended", &user.name, browser.address, "another-network");
-            return Ok(None);
-        }
-        self.visits().saw(browser);
-        let may_come = |user: &User| {
-            user.enabled
-                && !user.has_expired((self.clocks.wall)())
-                && user.generation == visit.generation
-                && (user.totp.is_none() || visit.factors.missing(&[Requirement::OneTimeCode]).is_none())
-                && self.access.admit(user, visit.factors).is_ok()
-        };
-        let user = user.filter(may_come);
-        if user.is_none() {
-            self.visits().end(&browser.token);
-        }
-        Ok(user)
-    }
-
     fn overview(&self, browser: &Browser) -> Result<Option<Overview>, StoreError> {
-        let Some(user) = self.visitor(browser)? else { return Ok(None) };
+        let Some(user) = self.browsers.visitor(browser)? else { return Ok(None) };
         let devices = self.store.devices(user.id)?;
         // Not while the store is read: no session begins without this lock.
         let (now_s, heard) = ((self.clocks.steady)(), self.heard());
@@ -284,8 +243,8 @@ impl Portal {
         };
         let sessions = first(devices.into_iter().filter_map(own));
         // One lock at a time: a value of this kind keeps its guard to the end of its statement.
-        let left_s = self.visits().time_left(&browser.token, now()).as_secs();
-        let visits = first(self.visits().of_user(user.id, &browser.token, now()));
+        let left_s = self.browsers.visits().time_left(&browser.token, now()).as_secs();
+        let visits = first(self.browsers.visits().of_user(user.id, &browser.token, now()));
         Ok(Some(Overview {
             user: UserName::cut(&user.name),
             source: SourceName::cut(&user.source),
@@ -300,14 +259,13 @@ impl Portal {
 
     fn end_session(&self, request: &EndSession) -> Result<Change, StoreError> {
         let EndSession { browser, device } = request;
-        let Some(user) = self.visitor(browser)? else { return Ok(Change::NoVisit) };
+        let Some(user) = self.browsers.visitor(browser)? else { return Ok(Change::NoVisit) };
         let device = DeviceId((*device).into());
         if !self.end_session_of(&user, device, RevocationCause::Portal)? {
             return Ok(Change::NotThere);
         }
         self.record.add("session-ended", &user.name, browser.address, &format!("device {device}"));
-        // Another revocation at the same moment is not this visit's, and ends it.
-        self.visits().set_generation(&browser.token, user.generation + 1);
+        self.browsers.has_revoked(browser, user.generation);
         Ok(Change::Done)
     }
 
@@ -330,10 +288,6 @@ impl Portal {
 
     fn waiting(&self) -> MutexGuard<'_, WaitingLogins> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn visits(&self) -> MutexGuard<'_, Visits> {
-        self.visits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn from_store<T: Send + 'static>(
@@ -430,14 +384,15 @@ impl Answer<LogOut> for Portal {
             if let Some(WaitingLogin { number, .. }) = login {
                 portal.authenticator.abandon(number, (portal.clocks.wall)());
             }
-            let visit = portal.visits().end(&browser.token);
-            let user = visit.map(|visit| portal.store.user_by_id(visit.user)).transpose()?.flatten();
-            if let Some(user) = user {
-                portal.record.add("portal-logout", &user.name, browser.address, "");
-            }
-            Ok(())
+            portal.browsers.log_out(&browser)
         })
         .await
+    }
+}
+
+impl Answer<EndVisit> for Portal {
+    async fn answer(self: &Arc<Self>, end: EndVisit) -> Result<OwnChange, Reason> {
+        self.from_store(move |portal| portal.browsers.log_out_of_others(&end)).await
     }
 }
 

@@ -27,7 +27,7 @@ impl Portal {
     }
 
     fn profile_of(&self, browser: &Browser) -> Result<OwnProfile, StoreError> {
-        let Some(user) = self.visitor(browser)? else { return Ok(OwnProfile::NoVisit) };
+        let Some(user) = self.browsers.visitor(browser)? else { return Ok(OwnProfile::NoVisit) };
         let profile = self.client_profile().clone();
         let text = profile.map(|profile| self.filled_in(profile, &user).to_toml());
         let text = text.and_then(|text| Text::new(text.as_str()).ok());

@@ -27,8 +27,7 @@ use vpnd_proto::session::DeviceId;
 use vpnd_proto::time::Time;
 
 use super::Portal;
-use super::token::{Found, VisitNumber};
-use crate::access::NotAdmitted;
+use super::token::VisitNumber;
 use crate::authenticator::{Login, LoginOutcome};
 use crate::notices::SharedLogin;
 #[cfg(any(test, fuzzing))]
@@ -36,13 +35,13 @@ pub(crate) use short_code::read as read_code;
 use short_code::{ByCode, Code, Guesses, INTERVAL};
 use vpnd_ipc::gateway::auth::{BrowserLogin, BrowserLoginReply, SourceName};
 use vpnd_ipc::gateway::idp::Url;
+use vpnd_ipc::gateway::portal::Token;
 use vpnd_ipc::gateway::portal::connect::{
     AnswerToClient, CodeEnd, ConnectEnd, ConnectPage, ConnectQuery, TypedCode,
 };
-use vpnd_ipc::gateway::portal::{Browser, Token};
 use vpnd_ipc::gateway::refusal::Refusal;
 use vpnd_ipc::request::{Answer, Reason};
-use vpnd_store::{StoreError, User, UserId};
+use vpnd_store::{StoreError, UserId};
 use vpnd_sys::clock::now;
 
 /// Limit for a person in the browser.
@@ -343,7 +342,7 @@ impl Portal {
             }
         };
         let visit = match redeemed {
-            Redeemed::Visit(number) => self.visits().numbered(number, now()),
+            Redeemed::Visit(number) => self.browsers.visits().numbered(number, now()),
             Redeemed::Void => None,
             // Neither is an attempt that the audit file has: the first is none, and of the second
             // it has the person's answer.
@@ -355,24 +354,6 @@ impl Portal {
         self.authenticator.log_in_by_visit(visit, login, (self.clocks.wall)())
     }
 
-    /// The browser's user and visit, if the login was just now, and the user's access profile takes
-    /// one of that age: a grant is worth a login.
-    fn just_logged_in(&self, browser: &Browser) -> Result<Option<(User, VisitNumber)>, StoreError> {
-        let Some(user) = self.visitor(browser)? else { return Ok(None) };
-        let mut visits = self.visits();
-        let is_recent = visits.is_recent(&browser.token, now());
-        let Found::Here(visit) = visits.visit(&browser.token, browser.address, now()) else {
-            return Ok(None);
-        };
-        let Some(number) = visits.number(&browser.token) else { return Ok(None) };
-        drop(visits);
-        let (auth_time_s, now_s) = (visit.login.auth_time_s, (self.clocks.wall)());
-        let admitted = self.access.admit_login(&user, visit.factors, auth_time_s, now_s);
-        // Any other reason is the login's to say.
-        let is_new = !matches!(admitted, Err(NotAdmitted::OldLogin));
-        Ok((is_recent && is_new).then_some((user, number)))
-    }
-
     fn question(&self, query: &ConnectQuery) -> Result<ConnectPage, StoreError> {
         let is_asked = || self.connects().asked(&query.ticket, now()).is_some();
         // It may be asked at another gateway.
@@ -380,7 +361,9 @@ impl Portal {
         if !is_known {
             return Ok(ConnectPage::Over);
         }
-        let Some((user, _)) = self.just_logged_in(&query.browser)? else { return Ok(ConnectPage::LogIn) };
+        let Some((user, _)) = self.browsers.just_logged_in(&query.browser)? else {
+            return Ok(ConnectPage::LogIn);
+        };
         let (connects, now) = (self.connects(), now());
         let Some((_, login)) = connects.asked_of(&query.ticket, user.id, now) else {
             return Ok(ConnectPage::Over);
@@ -398,7 +381,9 @@ impl Portal {
 
     fn answer_to_client(&self, answer: &AnswerToClient) -> Result<ConnectEnd, StoreError> {
         let AnswerToClient { ticket, browser, allowed, compared } = answer;
-        let Some((user, visit)) = self.just_logged_in(browser)? else { return Ok(ConnectEnd::LogIn) };
+        let Some((user, visit)) = self.browsers.just_logged_in(browser)? else {
+            return Ok(ConnectEnd::LogIn);
+        };
         let connects = self.connects();
         let Some((_, login)) = connects.asked_of(ticket, user.id, now()) else { return Ok(ConnectEnd::Over) };
         // A person who types the code of a stranger's device is to notice (RFC 8628 section 5.4).
@@ -426,7 +411,7 @@ impl Portal {
         if !self.connects().gives_codes {
             return Ok(CodeEnd::Off);
         }
-        let Some((user, _)) = self.just_logged_in(browser)? else { return Ok(CodeEnd::LogIn) };
+        let Some((user, _)) = self.browsers.just_logged_in(browser)? else { return Ok(CodeEnd::LogIn) };
         if code.is_empty() {
             return Ok(CodeEnd::Form);
         }

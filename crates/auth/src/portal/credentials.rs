@@ -25,8 +25,8 @@ impl Portal {
         browser: &Browser,
         may: impl FnOnce(&User) -> bool,
     ) -> Result<Result<User, OwnChange>, StoreError> {
-        let Some(user) = self.visitor(browser)? else { return Ok(Err(OwnChange::NoVisit)) };
-        let is_fresh = self.visits().is_fresh(&browser.token, now(), (self.clocks.wall)());
+        let Some(user) = self.browsers.visitor(browser)? else { return Ok(Err(OwnChange::NoVisit)) };
+        let is_fresh = self.browsers.visits().is_fresh(&browser.token, now(), (self.clocks.wall)());
         Ok(match (may(&user), is_fresh) {
             (false, _) => Err(OwnChange::NotPermitted),
             (true, false) => Err(OwnChange::LogInAgain),
@@ -40,7 +40,7 @@ impl Portal {
 
     /// Whether the user of this visit has codes, and would be let in without.
     fn may_do_without(&self, user: &User, browser: &Browser) -> bool {
-        let Some(factors) = self.visits().factors(&browser.token) else { return false };
+        let Some(factors) = self.browsers.visits().factors(&browser.token) else { return false };
         user.totp.is_some() && self.access.admit(user, factors.without(Factors::ONE_TIME_CODE)).is_ok()
     }
 
@@ -49,7 +49,7 @@ impl Portal {
             Ok(user) => user,
             Err(not) => return Ok(CodesOffer::Not(not)),
         };
-        let secret = self.visits().offer(&offer.browser.token, totp::generate());
+        let secret = self.browsers.visits().offer(&offer.browser.token, totp::generate());
         let address = totp::address(&secret, &user.name, &offer.issuer.replace(':', " "));
         let address = address.and_then(|address| SecretText::new(address).ok());
         let typed = SecretText::new(totp::to_type(&secret)).ok();
@@ -65,11 +65,13 @@ impl Portal {
             Ok(user) => user,
             Err(not) => return Ok(not),
         };
-        let Some(secret) = self.visits().offered(&browser.token) else { return Ok(OwnChange::Unusable) };
+        let Some(secret) = self.browsers.visits().offered(&browser.token) else {
+            return Ok(OwnChange::Unusable);
+        };
         let code = Password::new(code.expose().to_owned());
         let changed = self.authenticator.change_codes(&user, secret, &code, (self.clocks.wall)())?;
         if changed == OwnChange::Done {
-            let mut visits = self.visits();
+            let mut visits = self.browsers.visits();
             visits.remove_offer(&browser.token);
             visits.prove(&browser.token, Factors::ONE_TIME_CODE);
             drop(visits);
@@ -116,8 +118,7 @@ impl Answer<ChangePassword> for Portal {
         let new = Password::new(new.expose().to_owned());
         let changed = self.authenticator.change_password(login, user, new, (self.clocks.wall)()).await;
         if changed == OwnChange::Done {
-            // Another revocation at the same moment is not this visit's, and ends it.
-            self.visits().set_generation(&browser.token, generation + 1);
+            self.browsers.has_revoked(&browser, generation);
             self.record.add("password-changed", &name, browser.address, "");
         }
         Ok(changed)
@@ -173,7 +174,7 @@ mod tests {
         };
         let visit = Visit { user: user.id, generation: user.generation, factors, login };
         let address = [192, 0, 2, 1].into();
-        let token = bench.portal.visits().begin(visit, address, now());
+        let token = bench.portal.browsers.visits().begin(visit, address, now());
         Browser { token, address, kind: BrowserKind::default() }
     }
 

@@ -166,9 +166,9 @@ impl Portal {
     }
 
     fn person(&self, browser: &Browser, act: Act) -> Result<Replied<Actor>, StoreError> {
-        let Some(user) = self.visitor(browser)? else { return Ok(Err(DeskRefusal::NoVisit)) };
+        let Some(user) = self.browsers.visitor(browser)? else { return Ok(Err(DeskRefusal::NoVisit)) };
         let Some(desk) = self.desk() else { return Ok(Err(DeskRefusal::NoRole)) };
-        let is_fresh = self.visits().is_fresh(&browser.token, now(), (self.clocks.wall)());
+        let is_fresh = self.browsers.visits().is_fresh(&browser.token, now(), (self.clocks.wall)());
         let role = match admit(&desk.rules, &user, browser.address, is_fresh, act) {
             Ok(role) => role,
             Err(refusal) => return Ok(Err(refusal)),

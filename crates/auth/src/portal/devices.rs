@@ -66,11 +66,11 @@ impl Portal {
 
     /// The user of this browser, who has logged in just now, and may have WireGuard devices.
     fn owner_of_devices(&self, browser: &Browser) -> Result<Result<User, DeviceChange>, StoreError> {
-        let Some(user) = self.visitor(browser)? else { return Ok(Err(DeviceChange::NoVisit)) };
+        let Some(user) = self.browsers.visitor(browser)? else { return Ok(Err(DeviceChange::NoVisit)) };
         if self.for_wireguard(&user).is_none() {
             return Ok(Err(DeviceChange::NotAllowed));
         }
-        if !self.visits().is_recent(&browser.token, now()) {
+        if !self.browsers.visits().is_recent(&browser.token, now()) {
             return Ok(Err(DeviceChange::LogInAgain));
         }
         let is_too_often = lock(&self.changes).take(user.id, now()).is_err();
@@ -169,14 +169,13 @@ impl Portal {
 
     fn remove_device(&self, request: &RemoveDevice) -> Result<Change, StoreError> {
         let RemoveDevice { browser, device } = request;
-        let Some(user) = self.visitor(browser)? else { return Ok(Change::NoVisit) };
+        let Some(user) = self.browsers.visitor(browser)? else { return Ok(Change::NoVisit) };
         let device = DeviceId((*device).into());
         if !self.store.remove_device(&user.name, device, (self.clocks.wall)())? {
             return Ok(Change::NotThere);
         }
         self.record.add("device-removed", &user.name, browser.address, &format!("device {device}"));
-        // Another revocation at the same moment is not this visit's, and ends it.
-        self.visits().set_generation(&browser.token, user.generation + 1);
+        self.browsers.has_revoked(browser, user.generation);
         Ok(Change::Done)
     }
 
@@ -322,7 +321,7 @@ impl Answer<DevicesQuery> for Portal {
         DevicesQuery(browser): DevicesQuery,
     ) -> Result<Option<OwnDevices>, Reason> {
         self.from_store(move |portal| {
-            let user = portal.visitor(&browser)?;
+            let user = portal.browsers.visitor(&browser)?;
             user.map(|user| portal.devices_of(&user)).transpose()
         })
         .await

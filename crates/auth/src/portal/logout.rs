@@ -69,7 +69,7 @@ impl Portal {
         self.store.end_sessions(&LiveUser::of(user), RevocationCause::Disconnected, now_s)?;
         self.store.keep_refresh_token(user.id, None)?;
         self.store.forget_provider_sessions(user.id)?;
-        self.visits().end_of(user.id);
+        self.browsers.visits().end_of(user.id);
         tracing::info!(user = user.name, source, "a user has logged out at the provider: sessions end");
         self.record.add_by("logged-out", &user.name, &format!("provider {source}"));
         Ok(())

@@ -6,7 +6,7 @@ use super::super::visits::tests::ANN;
 use super::*;
 use crate::authenticator::Entrance;
 use vpnd_ipc::gateway::portal::visits::EndVisit;
-use vpnd_ipc::gateway::portal::{LogOut, OverviewQuery};
+use vpnd_ipc::gateway::portal::{Browser, LogOut, OverviewQuery};
 use vpnd_store::password::Password;
 
 const VERIFIER: [u8; 32] = [7; 32];
