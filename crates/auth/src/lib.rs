@@ -6,6 +6,7 @@
 mod access;
 mod accounting;
 pub mod authenticator;
+mod ending;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 pub(crate) mod idp_client;

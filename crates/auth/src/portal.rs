@@ -7,11 +7,11 @@
 
 mod at_provider;
 mod browsers;
-mod client_profile;
+mod client_files;
 mod connect;
 mod credentials;
 pub(crate) mod desk;
-pub(crate) mod devices;
+mod devices;
 pub(crate) mod heard;
 mod invitations;
 mod logout;
@@ -34,35 +34,36 @@ use vpnd_proto::control::{ChallengeKind, List, UserName};
 use vpnd_proto::session::DeviceId;
 
 use crate::access::Access;
-use crate::authenticator::allowances::Allowances;
 use crate::authenticator::{Authenticator, Entrance, Login, LoginOutcome};
 use crate::notices::Membership;
 use at_provider::AtProvider;
 use browsers::Browsers;
+pub(crate) use client_files::Offer;
 use connect::Connects;
 #[cfg(any(test, fuzzing))]
 pub(crate) use connect::read_code;
 use desk::Desk;
-use devices::Offer;
+use devices::Devices;
 pub(crate) use heard::Heard;
 use process::Process;
 use record::Record;
 use token::Found;
-use vpnd_config::profile::Profile;
-use vpnd_config::revocation_cause::RevocationCause;
 use vpnd_ipc::channel::Channel;
 use vpnd_ipc::gateway::auth::{Count, PortalHealth, SourceName};
+use vpnd_ipc::gateway::portal::devices::{
+    AddDevice, DeviceChange, DevicesQuery, OwnDevices, OwnProfile, ProfileQuery, RemoveDevice, RenewDevice,
+};
 use vpnd_ipc::gateway::portal::refusals::PortalRefusals;
 use vpnd_ipc::gateway::portal::visits::EndVisit;
 use vpnd_ipc::gateway::portal::{
     Browser, Change, EndSession, LogOut, LoginStep, MAX_FRAME, Overview, OverviewQuery, OwnChange,
-    OwnSession, PortalAnswer, PortalApproval, PortalLogin, PortalRequest,
+    PortalAnswer, PortalApproval, PortalLogin, PortalRequest,
 };
 use vpnd_ipc::gateway::refusal::Refusal;
 use vpnd_ipc::request::{self, Answer, Reason};
 use vpnd_store::audit::recorder::Recorder;
 use vpnd_store::password::Password;
-use vpnd_store::{Device, LOCAL, LiveUser, Store, StoreError, User, UserId};
+use vpnd_store::{LOCAL, Store, StoreError, UserId};
 use vpnd_sys::clock::{Clocks, now};
 use waiting_logins::{WaitingLogin, WaitingLogins};
 
@@ -81,10 +82,7 @@ pub(crate) struct Portal {
     process: Process,
     waiting: Mutex<WaitingLogins>,
     browsers: Arc<Browsers>,
-    heard: Mutex<Heard>,
-    offered: Mutex<Option<Arc<Offer>>>,
-    changes: Mutex<Allowances>,
-    client_profile: Mutex<Option<Profile>>,
+    devices: Arc<Devices>,
     /// Whether devices whose session is over reach the login pages of providers.
     providers_in_reach: AtomicBool,
     at_provider: Mutex<AtProvider>,
@@ -112,6 +110,14 @@ impl Portal {
             Arc::clone(&record),
             Arc::clone(&fleet),
         );
+        let browsers = Arc::new(browsers);
+        let devices = Devices::new(
+            Arc::clone(&store),
+            Arc::clone(&access),
+            clocks,
+            Arc::clone(&record),
+            Arc::clone(&browsers),
+        );
         Self {
             authenticator,
             access,
@@ -119,11 +125,8 @@ impl Portal {
             record,
             process: Process::default(),
             waiting: Mutex::default(),
-            browsers: Arc::new(browsers),
-            heard: Mutex::new(Heard::new(Arc::clone(&store))),
-            offered: Mutex::default(),
-            changes: Mutex::new(devices::allowances()),
-            client_profile: Mutex::default(),
+            browsers,
+            devices: Arc::new(devices),
             providers_in_reach: AtomicBool::new(false),
             at_provider: Mutex::default(),
             desk: Mutex::default(),
@@ -195,7 +198,17 @@ impl Portal {
 
     /// From where the clients of sessions are heard.
     pub(crate) fn heard(&self) -> MutexGuard<'_, Heard> {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+        self.devices.heard()
+    }
+
+    /// Users get this profile of vpnd's own client from now on, or none.
+    pub(crate) fn hand_out(&self, text: Option<&str>) {
+        self.devices.files().hand_out(text);
+    }
+
+    /// Users may add WireGuard devices from now on, with this in their files, or none.
+    pub(crate) fn offer(&self, offer: Option<Offer>) {
+        self.devices.files().offer(offer);
     }
 
     /// An administrator has ended the user's sessions.
@@ -229,19 +242,7 @@ impl Portal {
 
     fn overview(&self, browser: &Browser) -> Result<Option<Overview>, StoreError> {
         let Some(user) = self.browsers.visitor(browser)? else { return Ok(None) };
-        let devices = self.store.devices(user.id)?;
-        // Not while the store is read: no session begins without this lock.
-        let (now_s, heard) = ((self.clocks.steady)(), self.heard());
-        let own = |device: Device| {
-            let since_s = device.session_since_s?;
-            Some(OwnSession {
-                device: device.id.0.into(),
-                age_s: now_s.saturating_sub(since_s),
-                addresses: first(device.addresses),
-                from: heard.from(user.id, device.id),
-            })
-        };
-        let sessions = first(devices.into_iter().filter_map(own));
+        let sessions = self.devices.sessions_of(&user)?;
         // One lock at a time: a value of this kind keeps its guard to the end of its statement.
         let left_s = self.browsers.visits().time_left(&browser.token, now()).as_secs();
         let visits = first(self.browsers.visits().of_user(user.id, &browser.token, now()));
@@ -255,35 +256,6 @@ impl Portal {
             visits,
             password: user.source == LOCAL,
         }))
-    }
-
-    fn end_session(&self, request: &EndSession) -> Result<Change, StoreError> {
-        let EndSession { browser, device } = request;
-        let Some(user) = self.browsers.visitor(browser)? else { return Ok(Change::NoVisit) };
-        let device = DeviceId((*device).into());
-        if !self.end_session_of(&user, device, RevocationCause::Portal)? {
-            return Ok(Change::NotThere);
-        }
-        self.record.add("session-ended", &user.name, browser.address, &format!("device {device}"));
-        self.browsers.has_revoked(browser, user.generation);
-        Ok(Change::Done)
-    }
-
-    /// Ends the session of this device of a user: `false` if it has none.
-    fn end_session_of(
-        &self,
-        user: &User,
-        device: DeviceId,
-        cause: RevocationCause,
-    ) -> Result<bool, StoreError> {
-        let has_session = |own: &Device| own.id == device && own.session_since_s.is_some();
-        if !self.store.devices(user.id)?.iter().any(has_session) {
-            return Ok(false);
-        }
-        let now_s = (self.clocks.wall)();
-        self.authenticator.wall_devices(user.id, Some(device), now_s)?;
-        self.store.end_device(&LiveUser::of(user), device, cause, now_s)?;
-        Ok(true)
     }
 
     fn waiting(&self) -> MutexGuard<'_, WaitingLogins> {
@@ -364,7 +336,7 @@ impl Answer<OverviewQuery> for Portal {
 
 impl Answer<EndSession> for Portal {
     async fn answer(self: &Arc<Self>, request: EndSession) -> Result<Change, Reason> {
-        self.from_store(move |portal| portal.end_session(&request)).await
+        self.from_store(move |portal| portal.devices.end_session(&request)).await
     }
 }
 
@@ -393,6 +365,48 @@ impl Answer<LogOut> for Portal {
 impl Answer<EndVisit> for Portal {
     async fn answer(self: &Arc<Self>, end: EndVisit) -> Result<OwnChange, Reason> {
         self.from_store(move |portal| portal.browsers.log_out_of_others(&end)).await
+    }
+}
+
+impl Answer<DevicesQuery> for Portal {
+    async fn answer(
+        self: &Arc<Self>,
+        DevicesQuery(browser): DevicesQuery,
+    ) -> Result<Option<OwnDevices>, Reason> {
+        self.from_store(move |portal| {
+            let user = portal.browsers.visitor(&browser)?;
+            user.map(|user| portal.devices.devices_of(&user)).transpose()
+        })
+        .await
+    }
+}
+
+impl Answer<RemoveDevice> for Portal {
+    async fn answer(self: &Arc<Self>, request: RemoveDevice) -> Result<Change, Reason> {
+        self.from_store(move |portal| portal.devices.remove_device(&request)).await
+    }
+}
+
+impl Answer<RenewDevice> for Portal {
+    async fn answer(self: &Arc<Self>, request: RenewDevice) -> Result<DeviceChange, Reason> {
+        self.from_store(move |portal| portal.devices.renew_device(&request)).await
+    }
+}
+
+impl Answer<AddDevice> for Portal {
+    async fn answer(self: &Arc<Self>, request: AddDevice) -> Result<DeviceChange, Reason> {
+        self.from_store(move |portal| portal.devices.add_device(&request)).await
+    }
+}
+
+impl Answer<ProfileQuery> for Portal {
+    async fn answer(self: &Arc<Self>, ProfileQuery(browser): ProfileQuery) -> Result<OwnProfile, Reason> {
+        self.from_store(move |portal| {
+            let Some(user) = portal.browsers.visitor(&browser)? else { return Ok(OwnProfile::NoVisit) };
+            let is_at_provider = portal.authenticator.is_provider(&user.source);
+            Ok(portal.devices.files().profile_of(&user, is_at_provider))
+        })
+        .await
     }
 }
 

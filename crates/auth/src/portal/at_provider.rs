@@ -173,7 +173,7 @@ impl Answer<StartAtProvider> for Portal {
             return Ok(ProviderStart::Refused(Refusal::NotConfirmed.into()));
         }
         let may_be_cut_off = !anyway && !self.providers_in_reach.load(Ordering::Relaxed);
-        if may_be_cut_off && self.from_store(move |portal| portal.is_walled(address)).await? {
+        if may_be_cut_off && self.from_store(move |portal| portal.devices.is_walled(address)).await? {
             return Ok(ProviderStart::Walled);
         }
         let Some(_asked) = self.at_provider().asking.begin(&source) else {

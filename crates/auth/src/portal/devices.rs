@@ -1,4 +1,4 @@
-//! Devices that users see, remove, renew and add themselves.
+//! Devices that users see, remove, renew and add themselves, and their sessions.
 //!
 //! Invariants: a device is one of the visit's user or none. A WireGuard device shows nothing but
 //! its key, so to add or renew one takes a login of the last ten minutes, and what an
@@ -8,28 +8,31 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use super::{Portal, first, now};
-use crate::access::Decided;
+use super::browsers::Browsers;
+use super::client_files::{ClientFiles, Offer};
+use super::first;
+use super::heard::Heard;
+use super::record::Record;
+use crate::access::{Access, Decided};
 use crate::authenticator::allowances::Allowances;
+use crate::ending;
 use crate::notices::lock;
-use crate::wireguard::WireGuard;
 use crate::wireguard::configuration::Configuration;
 use crate::wireguard::new_device;
-use vpnd_config::Tunnel;
-use vpnd_config::endpoint::Endpoint;
+use vpnd_config::revocation_cause::RevocationCause;
 use vpnd_config::standing::Standing;
 use vpnd_ipc::gateway::portal::devices::{
-    AddDevice, DeviceChange, DevicesQuery, MAX_CONFIGURATION, OwnDevice, OwnDevices, OwnWireGuard,
-    RemoveDevice, RenewDevice,
+    AddDevice, DeviceChange, MAX_CONFIGURATION, OwnDevice, OwnDevices, OwnWireGuard, RemoveDevice,
+    RenewDevice,
 };
-use vpnd_ipc::gateway::portal::{Browser, Change};
-use vpnd_ipc::request::{Answer, Reason};
-use vpnd_proto::control::Text;
+use vpnd_ipc::gateway::portal::{Browser, Change, EndSession, OwnSession};
+use vpnd_proto::control::{List, Text};
 use vpnd_proto::session::DeviceId;
-use vpnd_store::{Device, NewWireGuardDevice, StoreError, User, WireGuardDevice};
+use vpnd_store::{Device, NewWireGuardDevice, Store, StoreError, User, WireGuardDevice};
+use vpnd_sys::clock::{Clocks, now};
 use vpnd_wireguard::PublicKey;
 use zeroize::Zeroizing;
 
@@ -37,26 +40,46 @@ use zeroize::Zeroizing;
 const CHANGES: u32 = 20;
 const CHANGE_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Limits what users change of their devices.
-pub(super) fn allowances() -> Allowances {
-    Allowances::new(CHANGES, CHANGE_INTERVAL)
+pub(super) struct Devices {
+    store: Arc<dyn Store>,
+    access: Arc<Access>,
+    clocks: Clocks,
+    record: Arc<Record>,
+    browsers: Arc<Browsers>,
+    files: ClientFiles,
+    /// Those that users make.
+    changes: Mutex<Allowances>,
+    heard: Mutex<Heard>,
 }
 
-/// The data that a WireGuard client's configuration needs.
-pub(crate) struct Offer {
-    pub(crate) wireguard: Arc<WireGuard>,
-    pub(crate) endpoint: Endpoint,
-    pub(crate) tunnel: Tunnel,
-}
-
-impl Portal {
-    /// Users may add WireGuard devices from now on, with this in their files, or none.
-    pub(crate) fn offer(&self, offer: Option<Offer>) {
-        *lock(&self.offered) = offer.map(Arc::new);
+impl Devices {
+    pub(super) fn new(
+        store: Arc<dyn Store>,
+        access: Arc<Access>,
+        clocks: Clocks,
+        record: Arc<Record>,
+        browsers: Arc<Browsers>,
+    ) -> Self {
+        Self {
+            heard: Mutex::new(Heard::new(Arc::clone(&store))),
+            store,
+            access,
+            clocks,
+            record,
+            browsers,
+            files: ClientFiles::default(),
+            changes: Mutex::new(Allowances::new(CHANGES, CHANGE_INTERVAL)),
+        }
     }
 
-    fn offered(&self) -> Option<Arc<Offer>> {
-        lock(&self.offered).clone()
+    /// What users set up their clients with.
+    pub(super) fn files(&self) -> &ClientFiles {
+        &self.files
+    }
+
+    /// From where the clients of sessions are heard.
+    pub(super) fn heard(&self) -> MutexGuard<'_, Heard> {
+        lock(&self.heard)
     }
 
     /// The user's profile, if it lets WireGuard devices in.
@@ -78,10 +101,7 @@ impl Portal {
     }
 
     /// The WireGuard devices of a user, by id.
-    pub(super) fn wireguard_devices(
-        &self,
-        user: &User,
-    ) -> Result<BTreeMap<[u8; 16], WireGuardDevice>, StoreError> {
+    fn wireguard_devices(&self, user: &User) -> Result<BTreeMap<[u8; 16], WireGuardDevice>, StoreError> {
         let own = self.store.wireguard_devices_of(user.id)?.into_iter();
         Ok(own.map(|device| (device.id.0, device)).collect())
     }
@@ -151,8 +171,8 @@ impl Portal {
         };
         Ok(OwnDevices {
             devices: first(devices.into_iter().map(own)),
-            wireguard: lifetime_s.is_some() && self.offered().is_some(),
-            profile: self.client_profile().is_some(),
+            wireguard: lifetime_s.is_some() && self.files.offered().is_some(),
+            profile: self.files.has_profile(),
         })
     }
 
@@ -167,7 +187,55 @@ impl Portal {
         Ok(self.devices_of(&user)?.devices.iter().any(has_ended))
     }
 
-    fn remove_device(&self, request: &RemoveDevice) -> Result<Change, StoreError> {
+    /// The sessions of a user, as they are shown.
+    pub(super) fn sessions_of<const MAX: usize>(
+        &self,
+        user: &User,
+    ) -> Result<List<OwnSession, MAX>, StoreError> {
+        let devices = self.store.devices(user.id)?;
+        // Not while the store is read: no session begins without this lock.
+        let (now_s, heard) = ((self.clocks.steady)(), self.heard());
+        let own = |device: Device| {
+            let since_s = device.session_since_s?;
+            Some(OwnSession {
+                device: device.id.0.into(),
+                age_s: now_s.saturating_sub(since_s),
+                addresses: first(device.addresses),
+                from: heard.from(user.id, device.id),
+            })
+        };
+        Ok(first(devices.into_iter().filter_map(own)))
+    }
+
+    /// A user ends the session of a device.
+    pub(super) fn end_session(&self, request: &EndSession) -> Result<Change, StoreError> {
+        let EndSession { browser, device } = request;
+        let Some(user) = self.browsers.visitor(browser)? else { return Ok(Change::NoVisit) };
+        let device = DeviceId((*device).into());
+        if !self.end_session_of(&user, device, RevocationCause::Portal)? {
+            return Ok(Change::NotThere);
+        }
+        self.record.add("session-ended", &user.name, browser.address, &format!("device {device}"));
+        self.browsers.has_revoked(browser, user.generation);
+        Ok(Change::Done)
+    }
+
+    /// Ends the session of this device of a user: `false` if it has none.
+    pub(super) fn end_session_of(
+        &self,
+        user: &User,
+        device: DeviceId,
+        cause: RevocationCause,
+    ) -> Result<bool, StoreError> {
+        let has_session = |own: &Device| own.id == device && own.session_since_s.is_some();
+        if !self.store.devices(user.id)?.iter().any(has_session) {
+            return Ok(false);
+        }
+        ending::end(self.store.as_ref(), user, Some(device), cause, (self.clocks.wall)())?;
+        Ok(true)
+    }
+
+    pub(super) fn remove_device(&self, request: &RemoveDevice) -> Result<Change, StoreError> {
         let RemoveDevice { browser, device } = request;
         let Some(user) = self.browsers.visitor(browser)? else { return Ok(Change::NoVisit) };
         let device = DeviceId((*device).into());
@@ -179,7 +247,7 @@ impl Portal {
         Ok(Change::Done)
     }
 
-    fn renew_device(&self, request: &RenewDevice) -> Result<DeviceChange, StoreError> {
+    pub(super) fn renew_device(&self, request: &RenewDevice) -> Result<DeviceChange, StoreError> {
         let RenewDevice { browser, device } = request;
         let user = match self.owner_of_devices(browser)? {
             Ok(user) => user,
@@ -193,7 +261,7 @@ impl Portal {
         Ok(DeviceChange::Renewed)
     }
 
-    fn add_device(&self, request: &AddDevice) -> Result<DeviceChange, StoreError> {
+    pub(super) fn add_device(&self, request: &AddDevice) -> Result<DeviceChange, StoreError> {
         let AddDevice { browser, public_key, name } = request;
         let user = match self.owner_of_devices(browser)? {
             Ok(user) => user,
@@ -222,7 +290,7 @@ impl Portal {
     /// A place for another WireGuard device of this user; `None` if the user may have none, or none
     /// is served.
     pub(super) fn new_device_of<'u>(&self, user: &'u User) -> Option<NewDevice<'u>> {
-        Some(NewDevice { user, profile: self.for_wireguard(user)?, offer: self.offered()? })
+        Some(NewDevice { user, profile: self.for_wireguard(user)?, offer: self.files.offered()? })
     }
 }
 
@@ -252,7 +320,7 @@ impl NewDevice<'_> {
     /// Whether a device can have this key and this name, and its configuration fits into a message.
     pub(super) fn check(
         &self,
-        portal: &Portal,
+        devices: &Devices,
         key: PublicKey,
         name: &str,
     ) -> Result<Result<(), NotAdded>, StoreError> {
@@ -260,8 +328,8 @@ impl NewDevice<'_> {
         if !new_device::is_name(name) || new_device::check_key(key, self.offer.wireguard.public()).is_err() {
             return Ok(Err(NotAdded::Unusable));
         }
-        let is_taken = portal.store.find_wireguard_device(&key.0, (portal.clocks.steady)())?.is_some()
-            || portal.wireguard_devices(self.user)?.values().any(is_taken);
+        let is_taken = devices.store.find_wireguard_device(&key.0, (devices.clocks.steady)())?.is_some()
+            || devices.wireguard_devices(self.user)?.values().any(is_taken);
         if is_taken {
             return Ok(Err(NotAdded::Taken));
         }
@@ -289,7 +357,7 @@ impl NewDevice<'_> {
     /// Adds a device that was checked; its configuration, but for the private key.
     pub(super) fn add(
         &self,
-        portal: &Portal,
+        devices: &Devices,
         key: PublicKey,
         name: &str,
     ) -> Result<Result<Text<MAX_CONFIGURATION>, NotAdded>, StoreError> {
@@ -303,7 +371,7 @@ impl NewDevice<'_> {
             addresses: Vec::new(),
         };
         let candidates = profile.pools().iter().map(new_device::candidates).collect();
-        let (store, now_s) = (portal.store.as_ref(), (portal.clocks.wall)());
+        let (store, now_s) = (devices.store.as_ref(), (devices.clocks.wall)());
         let addresses = match new_device::add(store, &user.name, new, candidates, now_s) {
             Ok(Some(addresses)) => addresses,
             Ok(None) => return Ok(Err(NotAdded::Full)),
@@ -312,36 +380,5 @@ impl NewDevice<'_> {
             Err(error) => return Err(error),
         };
         Ok(Ok(Text::cut(&self.configuration(key, &addresses))))
-    }
-}
-
-impl Answer<DevicesQuery> for Portal {
-    async fn answer(
-        self: &Arc<Self>,
-        DevicesQuery(browser): DevicesQuery,
-    ) -> Result<Option<OwnDevices>, Reason> {
-        self.from_store(move |portal| {
-            let user = portal.browsers.visitor(&browser)?;
-            user.map(|user| portal.devices_of(&user)).transpose()
-        })
-        .await
-    }
-}
-
-impl Answer<RemoveDevice> for Portal {
-    async fn answer(self: &Arc<Self>, request: RemoveDevice) -> Result<Change, Reason> {
-        self.from_store(move |portal| portal.remove_device(&request)).await
-    }
-}
-
-impl Answer<RenewDevice> for Portal {
-    async fn answer(self: &Arc<Self>, request: RenewDevice) -> Result<DeviceChange, Reason> {
-        self.from_store(move |portal| portal.renew_device(&request)).await
-    }
-}
-
-impl Answer<AddDevice> for Portal {
-    async fn answer(self: &Arc<Self>, request: AddDevice) -> Result<DeviceChange, Reason> {
-        self.from_store(move |portal| portal.add_device(&request)).await
     }
 }

@@ -14,9 +14,10 @@ use vpnd_ipc::gateway::idp::{LoggedOut, ProviderLogout, ReadLogout};
 use vpnd_ipc::gateway::portal::LoggedOutAtProvider;
 use vpnd_ipc::request::{Answer, Reason};
 use vpnd_proto::time::Time;
-use vpnd_store::{LiveUser, StoreError, User};
+use vpnd_store::{StoreError, User};
 
 use super::{Portal, now};
+use crate::ending;
 
 /// Time that a token is remembered: longer than it is valid.
 const REMEMBERED: Duration = Duration::from_secs(15 * 60);
@@ -65,8 +66,7 @@ impl Portal {
 
     fn log_out_user(&self, source: &str, user: &User) -> Result<(), StoreError> {
         let now_s = (self.clocks.wall)();
-        self.authenticator.wall_devices(user.id, None, now_s)?;
-        self.store.end_sessions(&LiveUser::of(user), RevocationCause::Disconnected, now_s)?;
+        ending::end(self.store.as_ref(), user, None, RevocationCause::Disconnected, now_s)?;
         self.store.keep_refresh_token(user.id, None)?;
         self.store.forget_provider_sessions(user.id)?;
         self.browsers.visits().end_of(user.id);

@@ -13,7 +13,7 @@ use super::{Service, latest_end_s};
 use crate::authenticator::{Authenticated, DeviceOutcome};
 use crate::lease::Addresses;
 use crate::notices::lock;
-use crate::portal::devices::Offer;
+use crate::portal::Offer;
 use crate::portal::heard::Owner;
 use crate::wireguard::WireGuard;
 use vpnd_config::Tunnel;

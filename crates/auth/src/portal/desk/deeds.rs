@@ -4,6 +4,7 @@
 
 use super::authority::{is_for_people, may_change};
 use super::{Actor, Portal, accounts};
+use crate::ending;
 use crate::portal::devices::NotAdded;
 use crate::wireguard::new_device;
 use vpnd_config::factor::Requirement;
@@ -11,9 +12,7 @@ use vpnd_config::revocation_cause::RevocationCause;
 use vpnd_ipc::gateway::portal::desk::{ChangeUser, Deed, DeskRefusal, Made, Replied, Role};
 use vpnd_proto::session::DeviceId;
 use vpnd_store::audit::whois::is_reason;
-use vpnd_store::{
-    CertificateHash, ExternalUser, Kick, LOCAL, LiveUser, PasswordHash, StoreError, User, UserChange,
-};
+use vpnd_store::{CertificateHash, ExternalUser, Kick, LOCAL, PasswordHash, StoreError, User, UserChange};
 use vpnd_sys::date::Expiry;
 use vpnd_wireguard::PublicKey;
 
@@ -180,7 +179,7 @@ impl Portal {
             }
             Deed::RenewDevice { device, reset_clock } => {
                 // `vpnd device renew` refuses the same.
-                if !user.enabled || user.has_expired(now_s) || self.for_wireguard(user).is_none() {
+                if !user.enabled || user.has_expired(now_s) || self.devices.for_wireguard(user).is_none() {
                     return Err(DeskRefusal::Unusable);
                 }
                 let (device, reset_clock) = (DeviceId((*device).into()), *reset_clock);
@@ -235,14 +234,14 @@ impl Portal {
         if !user.enabled || user.has_expired((self.clocks.wall)()) {
             return Ok(Err(DeskRefusal::Unusable));
         }
-        let Some(new) = self.new_device_of(user) else { return Ok(Err(DeskRefusal::NoWireGuard)) };
-        if let Err(not) = new.check(self, key, name)? {
+        let Some(new) = self.devices.new_device_of(user) else { return Ok(Err(DeskRefusal::NoWireGuard)) };
+        if let Err(not) = new.check(&self.devices, key, name)? {
             return Ok(Err(not.into()));
         }
         let detail = format!("WireGuard device {name} ({})", key.short());
         Ok(Ok(Planned::new("device-added", detail, move || {
             let device = new_device::id(key).0.into();
-            let added = new.add(self, key, name)?;
+            let added = new.add(&self.devices, key, name)?;
             Ok(added.map(|configuration| Some(Made::Device { device, configuration })).map_err(Into::into))
         })))
     }
@@ -251,13 +250,12 @@ impl Portal {
     /// none.
     fn kick(&self, user: &User, device: Option<DeviceId>) -> Result<bool, StoreError> {
         if let Some(device) = device {
-            if !self.end_session_of(user, device, RevocationCause::Kicked)? {
+            if !self.devices.end_session_of(user, device, RevocationCause::Kicked)? {
                 return Ok(false);
             }
         } else {
             let now_s = (self.clocks.wall)();
-            self.authenticator.wall_devices(user.id, None, now_s)?;
-            self.store.end_sessions(&LiveUser::of(user), RevocationCause::Kicked, now_s)?;
+            ending::end(self.store.as_ref(), user, None, RevocationCause::Kicked, now_s)?;
         }
         self.kicked(user.id);
         Ok(true)

@@ -67,7 +67,7 @@ impl Portal {
     ) -> ListedSession {
         let used = uses.get(&session.id);
         let from = used.and_then(|used| used.outer).map(|outer| outer.to_canonical());
-        let from = from.or_else(|| self.heard().from(session.owner, session.device));
+        let from = from.or_else(|| self.devices.heard().from(session.owner, session.device));
         ListedSession {
             user: Text::cut(&session.user),
             source: SourceName::cut(&session.source),

@@ -8,7 +8,7 @@ use crate::accounting::Accounting;
 use crate::authenticator::external::External;
 use crate::authenticator::token_seal::TokenSeal;
 use crate::authenticator::{Authenticator, QUEUE_TIMEOUT, Settings};
-use crate::portal::devices::Offer;
+use crate::portal::Offer;
 use crate::wireguard::WireGuard;
 use vpnd_config::Tunnel;
 use vpnd_config::endpoint::Endpoint;

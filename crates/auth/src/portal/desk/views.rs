@@ -146,7 +146,7 @@ impl Portal {
 
     /// The users who have this inner address or had it last, and those who are heard from it.
     fn users_at(&self, address: IpAddr) -> Result<Vec<User>, StoreError> {
-        let mut ids = self.heard().users_at(address);
+        let mut ids = self.devices.heard().users_at(address);
         ids.extend(self.store.lease_on(address)?.map(|lease| lease.owner.user));
         let users = ids.into_iter().map(|id| self.store.user_by_id(id));
         let mut users: Vec<User> = users.filter_map(Result::transpose).collect::<Result<_, _>>()?;
@@ -195,7 +195,7 @@ impl Portal {
             sponsor: user.sponsor.as_deref().map(Text::cut),
             note: Text::cut(&user.note),
             created_s: user.created_s,
-            devices: self.devices_of(&user)?,
+            devices: self.devices.devices_of(&user)?,
             logins,
             locked: may_change(&actor.desk.rules, actor.person(), actor.role, &user).err(),
             traffic: first(self.traffic_of(&actor.desk, user.id)?),
