@@ -13,64 +13,56 @@ mod credentials;
 pub(crate) mod desk;
 mod devices;
 pub(crate) mod heard;
-mod invitations;
 mod logout;
 mod process;
 mod record;
 mod refusals;
 mod shared;
+mod sign_in;
 mod token;
-mod turns;
 mod visits;
 mod waiting_logins;
 
-use std::net::IpAddr;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::Semaphore;
-use vpnd_proto::control::{ChallengeKind, List, UserName};
-use vpnd_proto::session::DeviceId;
+use vpnd_proto::control::{List, UserName};
 
 use crate::access::Access;
-use crate::authenticator::{Authenticator, Entrance, Login, LoginOutcome};
+use crate::authenticator::Authenticator;
 use crate::notices::Membership;
-use at_provider::AtProvider;
 use browsers::Browsers;
 pub(crate) use client_files::Offer;
 use connect::Connects;
 #[cfg(any(test, fuzzing))]
 pub(crate) use connect::read_code;
+use credentials::{Credentials, invitation_hash};
 use desk::Desk;
 use devices::Devices;
 pub(crate) use heard::Heard;
+use logout::Logouts;
 use process::Process;
 use record::Record;
-use token::Found;
+use sign_in::SignIn;
 use vpnd_ipc::channel::Channel;
 use vpnd_ipc::gateway::auth::{Count, PortalHealth, SourceName};
 use vpnd_ipc::gateway::portal::devices::{
     AddDevice, DeviceChange, DevicesQuery, OwnDevices, OwnProfile, ProfileQuery, RemoveDevice, RenewDevice,
 };
+use vpnd_ipc::gateway::portal::invitations::{AcceptInvitation, InvitationStep, OpenInvitation};
 use vpnd_ipc::gateway::portal::refusals::PortalRefusals;
+use vpnd_ipc::gateway::portal::turns::{SourceNumber, TurnQuery};
 use vpnd_ipc::gateway::portal::visits::EndVisit;
 use vpnd_ipc::gateway::portal::{
-    Browser, Change, EndSession, LogOut, LoginStep, MAX_FRAME, Overview, OverviewQuery, OwnChange,
-    PortalAnswer, PortalApproval, PortalLogin, PortalRequest,
+    Browser, Change, ChangePassword, CodesOffer, EndSession, FinishAtProvider, LogOut, LoggedOutAtProvider,
+    LoginStep, MAX_FRAME, OfferCodes, Overview, OverviewQuery, OwnChange, PortalAnswer, PortalApproval,
+    PortalLogin, PortalRequest, ProviderStart, RemoveCodes, StartAtProvider, TakeCodes,
 };
-use vpnd_ipc::gateway::refusal::Refusal;
 use vpnd_ipc::request::{self, Answer, Reason};
 use vpnd_store::audit::recorder::Recorder;
-use vpnd_store::password::Password;
 use vpnd_store::{LOCAL, Store, StoreError, UserId};
 use vpnd_sys::clock::{Clocks, now};
-use waiting_logins::{WaitingLogin, WaitingLogins};
-
-/// Looks at logins that wait for an approval, at the same time: each lasts until there is one, or
-/// for a second.
-static APPROVALS: Semaphore = Semaphore::const_new(MAX_APPROVALS);
-const MAX_APPROVALS: usize = 32;
 
 /// Answers the portal.
 pub(crate) struct Portal {
@@ -80,17 +72,15 @@ pub(crate) struct Portal {
     clocks: Clocks,
     record: Arc<Record>,
     process: Process,
-    waiting: Mutex<WaitingLogins>,
     browsers: Arc<Browsers>,
+    sign_in: SignIn,
+    credentials: Credentials,
     devices: Arc<Devices>,
-    /// Whether devices whose session is over reach the login pages of providers.
-    providers_in_reach: AtomicBool,
-    at_provider: Mutex<AtProvider>,
     desk: Mutex<Option<Arc<Desk>>>,
     /// They outlive the rules: a reload grants no request.
     desk_rates: Mutex<desk::Rates>,
     connects: Mutex<Connects>,
-    logouts: Mutex<logout::Seen>,
+    logouts: Logouts,
     fleet: Arc<Membership>,
 }
 
@@ -118,21 +108,29 @@ impl Portal {
             Arc::clone(&record),
             Arc::clone(&browsers),
         );
+        let auth = || Arc::clone(&authenticator);
+        let (record, browsers) = (|| Arc::clone(&record), || Arc::clone(&browsers));
         Self {
-            authenticator,
+            sign_in: SignIn::new(auth(), Arc::clone(&access), clocks, record(), browsers()),
+            credentials: Credentials::new(
+                Arc::clone(&store),
+                auth(),
+                Arc::clone(&access),
+                clocks,
+                record(),
+                browsers(),
+            ),
+            logouts: Logouts::new(Arc::clone(&store), auth(), clocks, record(), browsers()),
+            authenticator: auth(),
             access,
             clocks,
-            record,
+            record: record(),
             process: Process::default(),
-            waiting: Mutex::default(),
-            browsers,
+            browsers: browsers(),
             devices: Arc::new(devices),
-            providers_in_reach: AtomicBool::new(false),
-            at_provider: Mutex::default(),
             desk: Mutex::default(),
             desk_rates: Mutex::default(),
             connects: Mutex::default(),
-            logouts: Mutex::default(),
             store,
             fleet,
         }
@@ -155,7 +153,7 @@ impl Portal {
 
     /// Whether devices whose session is over reach the login pages of providers.
     pub(crate) fn reach_providers(&self, do_reach: bool) {
-        self.providers_in_reach.store(do_reach, Ordering::Relaxed);
+        self.sign_in.reach_providers(do_reach);
     }
 
     pub(crate) fn is_on(&self) -> bool {
@@ -180,7 +178,7 @@ impl Portal {
     /// Answers a portal over this channel until that is gone. Visits are there for the next one.
     pub(crate) fn connect(self: &Arc<Self>, channel: OwnedFd) -> std::io::Result<()> {
         let channel = Channel::new(channel.into(), MAX_FRAME)?;
-        let (this, permits) = (Arc::clone(self), Arc::new(Semaphore::new(self.max_requests())));
+        let (this, permits) = (Arc::clone(self), Arc::new(Semaphore::new(self.sign_in.max_requests())));
         this.process.has_come();
         tokio::spawn(async move {
             let served =
@@ -216,30 +214,6 @@ impl Portal {
         self.browsers.kicked(user);
     }
 
-    fn decided(&self, outcome: LoginOutcome, device: DeviceId, address: IpAddr) -> LoginStep {
-        let demand = |number, kind, text| {
-            let token = self.waiting().add(WaitingLogin { number, device }, address, now());
-            token.map_or_else(
-                || {
-                    self.authenticator.abandon(number, (self.clocks.wall)());
-                    LoginStep::Refused(Refusal::WaitingFull.into())
-                },
-                |token| LoginStep::Demand { token, kind, text },
-            )
-        };
-        match outcome {
-            LoginOutcome::Granted(user) => LoginStep::LoggedIn(self.browsers.begin(&user, device, address)),
-            LoginOutcome::CodeRequired(number) => demand(number, ChallengeKind::Code, None),
-            LoginOutcome::Challenge(number, demanded) | LoginOutcome::Approval(number, demanded) => {
-                demand(number, demanded.kind, Some(demanded.text))
-            }
-            LoginOutcome::Refused(refused) => {
-                self.record.refusals.count(refused.refusal.portal_counter());
-                LoginStep::Refused(refused)
-            }
-        }
-    }
-
     fn overview(&self, browser: &Browser) -> Result<Option<Overview>, StoreError> {
         let Some(user) = self.browsers.visitor(browser)? else { return Ok(None) };
         let sessions = self.devices.sessions_of(&user)?;
@@ -251,15 +225,11 @@ impl Portal {
             source: SourceName::cut(&user.source),
             left_s,
             sessions,
-            codes: self.authenticator.sets_up_codes(&user).then_some(user.totp.is_some()),
+            codes: self.credentials.codes_of(&user),
             desk: self.has_desk(&user, browser.address),
             visits,
             password: user.source == LOCAL,
         }))
-    }
-
-    fn waiting(&self) -> MutexGuard<'_, WaitingLogins> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn from_store<T: Send + 'static>(
@@ -275,33 +245,13 @@ impl Portal {
 
 impl Answer<PortalLogin> for Portal {
     async fn answer(self: &Arc<Self>, login: PortalLogin) -> Result<LoginStep, Reason> {
-        // A browser is no device that is known again.
-        let (device, address) = (DeviceId(rand::random()), login.address);
-        let credentials = Login {
-            user: login.user.to_string(),
-            password: Password::new(login.password.expose().to_owned()),
-            code: None,
-            certificate: None,
-            source: address,
-            entrance: Entrance::Portal,
-            device,
-        };
-        let outcome = self.authenticator.log_in(credentials, (self.clocks.wall)()).await;
-        Ok(self.decided(outcome, device, address))
+        Ok(self.sign_in.log_in(login).await)
     }
 }
 
 impl Answer<PortalAnswer> for Portal {
     async fn answer(self: &Arc<Self>, typed: PortalAnswer) -> Result<LoginStep, Reason> {
-        let Browser { token, address, .. } = typed.browser;
-        let found = self.waiting().find(&token, address, now());
-        self.waiting().remove(&token);
-        // It came too late, or from another network.
-        let Found::Here(WaitingLogin { number, device }) = found else {
-            return Ok(LoginStep::Refused(Refusal::Busy.into()));
-        };
-        let outcome = self.authenticator.answer(number, &typed.answer, device, (self.clocks.wall)()).await;
-        Ok(self.decided(outcome, device, address))
+        Ok(self.sign_in.answer(typed).await)
     }
 }
 
@@ -310,18 +260,7 @@ impl Answer<PortalApproval> for Portal {
         self: &Arc<Self>,
         PortalApproval(browser): PortalApproval,
     ) -> Result<Option<LoginStep>, Reason> {
-        let Browser { token, address, .. } = browser;
-        let found = self.waiting().find(&token, address, now());
-        let Found::Here(WaitingLogin { number, device }) = found else {
-            return Ok(Some(LoginStep::Refused(Refusal::Busy.into())));
-        };
-        // The browser looks again.
-        let Ok(_permit) = APPROVALS.try_acquire() else { return Ok(None) };
-        let outcome = self.authenticator.approved(number, device, (self.clocks.wall)()).await;
-        Ok(outcome.map(|outcome| {
-            self.waiting().remove(&token);
-            self.decided(outcome, device, address)
-        }))
+        Ok(self.sign_in.approved(browser).await)
     }
 }
 
@@ -352,10 +291,7 @@ impl Answer<PortalRefusals> for Portal {
 impl Answer<LogOut> for Portal {
     async fn answer(self: &Arc<Self>, LogOut(browser): LogOut) -> Result<(), Reason> {
         self.from_store(move |portal| {
-            let login = portal.waiting().remove(&browser.token);
-            if let Some(WaitingLogin { number, .. }) = login {
-                portal.authenticator.abandon(number, (portal.clocks.wall)());
-            }
+            portal.sign_in.abandon(&browser);
             portal.browsers.log_out(&browser)
         })
         .await
@@ -403,10 +339,90 @@ impl Answer<ProfileQuery> for Portal {
     async fn answer(self: &Arc<Self>, ProfileQuery(browser): ProfileQuery) -> Result<OwnProfile, Reason> {
         self.from_store(move |portal| {
             let Some(user) = portal.browsers.visitor(&browser)? else { return Ok(OwnProfile::NoVisit) };
-            let is_at_provider = portal.authenticator.is_provider(&user.source);
+            let is_at_provider = portal.sign_in.is_provider(&user.source);
             Ok(portal.devices.files().profile_of(&user, is_at_provider))
         })
         .await
+    }
+}
+
+impl Answer<TurnQuery> for Portal {
+    async fn answer(self: &Arc<Self>, login: TurnQuery) -> Result<SourceNumber, Reason> {
+        Ok(self.sign_in.source_of(&login))
+    }
+}
+
+impl Answer<StartAtProvider> for Portal {
+    async fn answer(self: &Arc<Self>, start: StartAtProvider) -> Result<ProviderStart, Reason> {
+        let address = start.address;
+        if self.sign_in.may_be_out_of_reach(&start)
+            && self.from_store(move |portal| portal.devices.is_walled(address)).await?
+        {
+            return Ok(ProviderStart::Walled);
+        }
+        Ok(self.sign_in.start_at_provider(start).await)
+    }
+}
+
+impl Answer<FinishAtProvider> for Portal {
+    async fn answer(self: &Arc<Self>, finish: FinishAtProvider) -> Result<LoginStep, Reason> {
+        Ok(self.sign_in.finish_at_provider(finish).await)
+    }
+}
+
+impl Answer<LoggedOutAtProvider> for Portal {
+    async fn answer(self: &Arc<Self>, said: LoggedOutAtProvider) -> Result<bool, Reason> {
+        let source = said.source.clone();
+        let Some(logout) = self.logouts.read(said).await? else { return Ok(false) };
+        let (name, id) = (source.to_string(), logout.id.into());
+        let done = self.from_store(move |portal| portal.logouts.follow(&name, &logout)).await;
+        if done.is_err() {
+            self.logouts.forget(&source, id);
+        }
+        done.map(|()| true)
+    }
+}
+
+impl Answer<ChangePassword> for Portal {
+    async fn answer(self: &Arc<Self>, change: ChangePassword) -> Result<OwnChange, Reason> {
+        let browser = change.browser.clone();
+        match self.from_store(move |portal| portal.credentials.owner_of_password(&browser)).await? {
+            Ok(user) => Ok(self.credentials.change_password(change, user).await),
+            Err(not) => Ok(not),
+        }
+    }
+}
+
+impl Answer<OfferCodes> for Portal {
+    async fn answer(self: &Arc<Self>, request: OfferCodes) -> Result<CodesOffer, Reason> {
+        self.from_store(move |portal| portal.credentials.offer_codes(&request)).await
+    }
+}
+
+impl Answer<TakeCodes> for Portal {
+    async fn answer(self: &Arc<Self>, request: TakeCodes) -> Result<OwnChange, Reason> {
+        self.from_store(move |portal| portal.credentials.take_codes(&request)).await
+    }
+}
+
+impl Answer<RemoveCodes> for Portal {
+    async fn answer(self: &Arc<Self>, request: RemoveCodes) -> Result<OwnChange, Reason> {
+        self.from_store(move |portal| portal.credentials.remove_codes(&request)).await
+    }
+}
+
+impl Answer<OpenInvitation> for Portal {
+    async fn answer(self: &Arc<Self>, request: OpenInvitation) -> Result<InvitationStep, Reason> {
+        self.from_store(move |portal| portal.credentials.open_invitation(&request)).await
+    }
+}
+
+impl Answer<AcceptInvitation> for Portal {
+    async fn answer(self: &Arc<Self>, accept: AcceptInvitation) -> Result<InvitationStep, Reason> {
+        let Some(invitation) = invitation_hash(&accept.invitation) else { return Ok(InvitationStep::Over) };
+        let invited = self.from_store(move |portal| portal.credentials.invited(&invitation)).await?;
+        let Some(user) = invited else { return Ok(InvitationStep::Over) };
+        Ok(self.credentials.accept_invitation(accept, invitation, user).await)
     }
 }
 

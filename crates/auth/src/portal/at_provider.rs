@@ -9,8 +9,7 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -20,21 +19,13 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use vpnd_proto::admission::Source;
 use vpnd_proto::admission::shares::{Displaced, Division, Entered, PermitId, Shares, Standing};
 use vpnd_proto::control::SecretText;
-use vpnd_proto::session::DeviceId;
 use vpnd_proto::time::Time;
 
-use super::Portal;
-use vpnd_ipc::gateway::idp::{LoginAddress, Random, RedeemCode};
-use vpnd_ipc::gateway::portal::{FinishAtProvider, LoginStep, ProviderStart, StartAtProvider, Token};
-use vpnd_ipc::gateway::refusal::Refusal;
-use vpnd_ipc::request::{Answer, Reason};
-use vpnd_sys::clock::now;
+use vpnd_ipc::gateway::idp::Random;
+use vpnd_ipc::gateway::portal::Token;
 
 /// Limit for a person at the provider.
 const LIFETIME: Duration = Duration::from_secs(600);
-/// Longest time since a provider asked for credentials, in a login that follows another: less than
-/// the desk allows for changes, which are made after it.
-const AGAIN: Duration = Duration::from_secs(300);
 /// A person who has taken this long makes room for another.
 const DISPLACE_AFTER: Duration = Duration::from_secs(60);
 /// Logins at most.
@@ -59,7 +50,6 @@ pub(super) struct AtProvider {
 struct Asking(HashMap<String, Arc<Semaphore>>);
 
 impl Asking {
-    /// Lets a configured provider be asked, if not too many requests are under way there.
     fn begin(&mut self, source: &str) -> Option<OwnedSemaphorePermit> {
         let new = || Arc::new(Semaphore::new(ASKED));
         let of_one = self.0.entry(source.to_owned()).or_insert_with(new);
@@ -78,17 +68,17 @@ struct Waiting {
 
 /// Shows that a provider's answer belongs to a login.
 pub(super) struct Proof {
-    nonce: Random,
-    verifier: SecretText<43>,
-    max_age_s: Option<u64>,
+    pub(super) nonce: Random,
+    pub(super) verifier: SecretText<43>,
+    pub(super) max_age_s: Option<u64>,
 }
 
 /// A login that begins.
 pub(super) struct Begun {
-    token: Token,
-    state: Random,
-    nonce: Random,
-    challenge: Random,
+    pub(super) token: Token,
+    pub(super) state: Random,
+    pub(super) nonce: Random,
+    pub(super) challenge: Random,
 }
 
 impl Default for AtProvider {
@@ -100,6 +90,11 @@ impl Default for AtProvider {
 }
 
 impl AtProvider {
+    /// Lets a configured provider be asked, if not too many requests are under way there.
+    pub(super) fn ask(&mut self, source: &str) -> Option<OwnedSemaphorePermit> {
+        self.asking.begin(source)
+    }
+
     /// Begins a login; `None` if too many of its network are under way.
     pub(super) fn begin(
         &mut self,
@@ -156,67 +151,6 @@ fn random() -> Random {
 
 fn hash(bytes: &[u8]) -> Hash {
     Sha256::digest(bytes).into()
-}
-
-impl Portal {
-    fn at_provider(&self) -> MutexGuard<'_, AtProvider> {
-        self.at_provider.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Answer<StartAtProvider> for Portal {
-    async fn answer(self: &Arc<Self>, start: StartAtProvider) -> Result<ProviderStart, Reason> {
-        let StartAtProvider { source, address, again, anyway } = start;
-        let ages = [again.then_some(AGAIN), self.access.shortest_login_age()];
-        let max_age_s = ages.into_iter().flatten().min().map(|age| age.as_secs());
-        if !self.authenticator.is_provider(&source) {
-            return Ok(ProviderStart::Refused(Refusal::NotConfirmed.into()));
-        }
-        let may_be_cut_off = !anyway && !self.providers_in_reach.load(Ordering::Relaxed);
-        if may_be_cut_off && self.from_store(move |portal| portal.devices.is_walled(address)).await? {
-            return Ok(ProviderStart::Walled);
-        }
-        let Some(_asked) = self.at_provider().asking.begin(&source) else {
-            return Ok(ProviderStart::Refused(Refusal::SourceUnavailable.into()));
-        };
-        let begun = self.at_provider().begin(&source, address, max_age_s, now());
-        let Some(Begun { token, state, nonce, challenge }) = begun else {
-            return Ok(ProviderStart::Refused(Refusal::WaitingFull.into()));
-        };
-        let asked = LoginAddress { source, state, nonce, challenge, max_age_s };
-        Ok(match self.authenticator.address_at_provider(asked).await {
-            Ok(url) => ProviderStart::Go { url, token },
-            Err(refusal) => ProviderStart::Refused(refusal.into()),
-        })
-    }
-}
-
-impl Answer<FinishAtProvider> for Portal {
-    async fn answer(self: &Arc<Self>, finish: FinishAtProvider) -> Result<LoginStep, Reason> {
-        let FinishAtProvider { source, browser, state, code, issuer } = finish;
-        let proof = self.at_provider().finish(&state, &source, &browser.token, now());
-        let Some(Proof { nonce, verifier, max_age_s }) = proof else {
-            self.record.refusals.count("login_not_confirmed");
-            if self.record.refusals.admits() {
-                tracing::info!(
-                    source = &*source,
-                    address = %browser.address,
-                    "a browser came back from a provider with a state that is not its own, used or too old"
-                );
-            }
-            return Ok(LoginStep::Refused(Refusal::NotConfirmed.into()));
-        };
-        let (device, now_s) = (DeviceId(rand::random()), (self.clocks.wall)());
-        let redeem =
-            code.map(|code| RedeemCode { source: source.clone(), code, issuer, nonce, verifier, max_age_s });
-        let outcome = match redeem {
-            Some(redeem) => {
-                self.authenticator.log_in_at_provider(redeem, browser.address, device, now_s).await
-            }
-            None => self.authenticator.refused_by_provider(&source, browser.address, device, now_s),
-        };
-        Ok(self.decided(outcome, device, browser.address))
-    }
 }
 
 #[cfg(test)]

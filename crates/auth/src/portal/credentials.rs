@@ -1,24 +1,54 @@
-//! Changes that users make to their credentials: the password of those of the store, and one-time
-//! codes.
+//! Credentials that users choose themselves: the password of those of the store, and one-time
+//! codes; by an invitation both.
 //!
-//! INVARIANT: it takes credentials that were shown in the last ten minutes; the present password is
-//! asked for again where it is changed. Codes stay where the access profile requires them.
+//! Invariants: a change takes credentials that were shown in the last ten minutes; the present
+//! password is asked for again where it is changed. Codes stay where the access profile requires
+//! them. The token of an invitation's link decides whose it is; nothing else is done with it, and
+//! it is used only once password and code are good.
 
 use std::sync::Arc;
 
-use super::{Portal, now};
-use crate::authenticator::{Entrance, Login};
+use super::browsers::Browsers;
+use super::record::Record;
+use crate::access::Access;
+use crate::authenticator::{Authenticator, Chosen, Entrance, Login};
 use vpnd_config::factor::Factors;
+use vpnd_ipc::gateway::portal::invitations::{AcceptInvitation, InvitationStep, OpenInvitation};
 use vpnd_ipc::gateway::portal::{
     Browser, ChangePassword, CodesOffer, OfferCodes, OwnChange, RemoveCodes, TakeCodes,
 };
-use vpnd_ipc::request::{Answer, Reason};
-use vpnd_proto::control::SecretText;
+use vpnd_proto::control::{SecretText, UserName};
 use vpnd_proto::session::DeviceId;
 use vpnd_store::password::Password;
-use vpnd_store::{LOCAL, StoreError, User, totp};
+use vpnd_store::{InvitationHash, InvitationToken, LOCAL, Store, StoreError, TotpSecret, User, totp};
+use vpnd_sys::clock::{Clocks, now};
 
-impl Portal {
+pub(super) struct Credentials {
+    store: Arc<dyn Store>,
+    authenticator: Arc<Authenticator>,
+    access: Arc<Access>,
+    clocks: Clocks,
+    record: Arc<Record>,
+    browsers: Arc<Browsers>,
+}
+
+impl Credentials {
+    pub(super) fn new(
+        store: Arc<dyn Store>,
+        authenticator: Arc<Authenticator>,
+        access: Arc<Access>,
+        clocks: Clocks,
+        record: Arc<Record>,
+        browsers: Arc<Browsers>,
+    ) -> Self {
+        Self { store, authenticator, access, clocks, record, browsers }
+    }
+
+    /// Whether the user has one-time codes; `None` of one who does not set them up.
+    pub(super) fn codes_of(&self, user: &User) -> Option<bool> {
+        self.authenticator.sets_up_codes(user).then_some(user.totp.is_some())
+    }
+
     /// The user of this browser, if this user may and has shown credentials just now.
     fn owner(
         &self,
@@ -34,6 +64,33 @@ impl Portal {
         })
     }
 
+    /// The user of this browser, if they may change their password and have shown it just now.
+    pub(super) fn owner_of_password(&self, browser: &Browser) -> Result<Result<User, OwnChange>, StoreError> {
+        self.owner(browser, |user| user.source == LOCAL)
+    }
+
+    /// Changes the password of this user, whose browser asks for it.
+    pub(super) async fn change_password(&self, change: ChangePassword, user: User) -> OwnChange {
+        let ChangePassword { browser, present, new } = change;
+        let login = Login {
+            user: user.name.clone(),
+            password: Password::new(present.expose().to_owned()),
+            code: None,
+            certificate: None,
+            source: browser.address,
+            entrance: Entrance::Portal,
+            device: DeviceId(rand::random()),
+        };
+        let (name, generation) = (user.name.clone(), user.generation);
+        let new = Password::new(new.expose().to_owned());
+        let changed = self.authenticator.change_password(login, user, new, (self.clocks.wall)()).await;
+        if changed == OwnChange::Done {
+            self.browsers.has_revoked(&browser, generation);
+            self.record.add("password-changed", &name, browser.address, "");
+        }
+        changed
+    }
+
     fn owner_of_codes(&self, browser: &Browser) -> Result<Result<User, OwnChange>, StoreError> {
         self.owner(browser, |user| self.authenticator.sets_up_codes(user))
     }
@@ -44,22 +101,22 @@ impl Portal {
         user.totp.is_some() && self.access.admit(user, factors.without(Factors::ONE_TIME_CODE)).is_ok()
     }
 
-    fn offer_codes(&self, offer: &OfferCodes) -> Result<CodesOffer, StoreError> {
+    pub(super) fn offer_codes(&self, offer: &OfferCodes) -> Result<CodesOffer, StoreError> {
         let user = match self.owner_of_codes(&offer.browser)? {
             Ok(user) => user,
             Err(not) => return Ok(CodesOffer::Not(not)),
         };
         let secret = self.browsers.visits().offer(&offer.browser.token, totp::generate());
-        let address = totp::address(&secret, &user.name, &offer.issuer.replace(':', " "));
-        let address = address.and_then(|address| SecretText::new(address).ok());
-        let typed = SecretText::new(totp::to_type(&secret)).ok();
         let removable = self.may_do_without(&user, &offer.browser);
-        Ok(address.zip(typed).map_or(CodesOffer::Not(OwnChange::Unusable), |(address, secret)| {
-            CodesOffer::Offer { address, secret, removable }
+        let shown = shown(&secret, &user, &offer.issuer);
+        Ok(shown.map_or(CodesOffer::Not(OwnChange::Unusable), |(address, secret)| CodesOffer::Offer {
+            address,
+            secret,
+            removable,
         }))
     }
 
-    fn take_codes(&self, take: &TakeCodes) -> Result<OwnChange, StoreError> {
+    pub(super) fn take_codes(&self, take: &TakeCodes) -> Result<OwnChange, StoreError> {
         let TakeCodes { browser, code } = take;
         let user = match self.owner_of_codes(browser)? {
             Ok(user) => user,
@@ -80,7 +137,7 @@ impl Portal {
         Ok(changed)
     }
 
-    fn remove_codes(&self, browser: &Browser) -> Result<OwnChange, StoreError> {
+    pub(super) fn remove_codes(&self, RemoveCodes(browser): &RemoveCodes) -> Result<OwnChange, StoreError> {
         let user = match self.owner_of_codes(browser)? {
             Ok(user) => user,
             Err(not) => return Ok(not),
@@ -94,53 +151,61 @@ impl Portal {
         }
         Ok(changed)
     }
-}
 
-impl Answer<ChangePassword> for Portal {
-    async fn answer(self: &Arc<Self>, change: ChangePassword) -> Result<OwnChange, Reason> {
-        let ChangePassword { browser, present, new } = change;
-        let asked = browser.clone();
-        let is_local = |user: &User| user.source == LOCAL;
-        let user = match self.from_store(move |portal| portal.owner(&asked, is_local)).await? {
-            Ok(user) => user,
-            Err(not) => return Ok(not),
+    /// The user of an invitation that is good yet.
+    pub(super) fn invited(&self, invitation: &InvitationHash) -> Result<Option<User>, StoreError> {
+        self.store.invited(invitation, (self.clocks.wall)())
+    }
+
+    pub(super) fn open_invitation(&self, open: &OpenInvitation) -> Result<InvitationStep, StoreError> {
+        let hash = invitation_hash(&open.invitation);
+        let user = hash.map(|hash| self.invited(&hash)).transpose()?.flatten();
+        let Some(user) = user else { return Ok(InvitationStep::Over) };
+        let before = open.before.as_ref().and_then(|before| totp::from_typed(before.expose()));
+        let secret: TotpSecret = before.unwrap_or_else(totp::generate);
+        let shown = shown(&secret, &user, &open.issuer);
+        Ok(shown.map_or(InvitationStep::Over, |(address, secret)| InvitationStep::Open {
+            user: UserName::cut(&user.name),
+            address,
+            secret,
+            password: user.source == LOCAL,
+        }))
+    }
+
+    /// Gives the user of an invitation what they have chosen.
+    pub(super) async fn accept_invitation(
+        &self,
+        accept: AcceptInvitation,
+        invitation: InvitationHash,
+        user: User,
+    ) -> InvitationStep {
+        let AcceptInvitation { address, password, secret, code, .. } = accept;
+        let Some(totp) = totp::from_typed(secret.expose()) else { return InvitationStep::CodeWrong };
+        let name = user.name.clone();
+        let chosen = Chosen {
+            invitation,
+            password: (user.source == LOCAL).then(|| Password::new(password.expose().to_owned())),
+            user,
+            totp,
+            code: Password::new(code.expose().to_owned()),
+            source: address,
         };
-        let login = Login {
-            user: user.name.clone(),
-            password: Password::new(present.expose().to_owned()),
-            code: None,
-            certificate: None,
-            source: browser.address,
-            entrance: Entrance::Portal,
-            device: DeviceId(rand::random()),
-        };
-        let (name, generation) = (user.name.clone(), user.generation);
-        let new = Password::new(new.expose().to_owned());
-        let changed = self.authenticator.change_password(login, user, new, (self.clocks.wall)()).await;
-        if changed == OwnChange::Done {
-            self.browsers.has_revoked(&browser, generation);
-            self.record.add("password-changed", &name, browser.address, "");
+        let step = self.authenticator.accept_invitation(chosen, (self.clocks.wall)()).await;
+        if matches!(step, InvitationStep::Done) {
+            self.record.add("invitation-accepted", &name, address, "");
         }
-        Ok(changed)
+        step
     }
 }
 
-impl Answer<OfferCodes> for Portal {
-    async fn answer(self: &Arc<Self>, offer: OfferCodes) -> Result<CodesOffer, Reason> {
-        self.from_store(move |portal| portal.offer_codes(&offer)).await
-    }
+/// A secret as an app takes it: the address for its camera, and as people type it.
+fn shown(secret: &TotpSecret, user: &User, issuer: &str) -> Option<(SecretText<512>, SecretText<64>)> {
+    let address = totp::address(secret, &user.name, &issuer.replace(':', " "))?;
+    Some((SecretText::new(address).ok()?, SecretText::new(totp::to_type(secret)).ok()?))
 }
 
-impl Answer<TakeCodes> for Portal {
-    async fn answer(self: &Arc<Self>, take: TakeCodes) -> Result<OwnChange, Reason> {
-        self.from_store(move |portal| portal.take_codes(&take)).await
-    }
-}
-
-impl Answer<RemoveCodes> for Portal {
-    async fn answer(self: &Arc<Self>, RemoveCodes(browser): RemoveCodes) -> Result<OwnChange, Reason> {
-        self.from_store(move |portal| portal.remove_codes(&browser)).await
-    }
+pub(super) fn invitation_hash(invitation: &SecretText<64>) -> Option<InvitationHash> {
+    InvitationToken::read(invitation.expose()).map(|token| token.hash())
 }
 
 #[cfg(test)]
@@ -152,7 +217,7 @@ mod tests {
     use vpnd_ipc::gateway::portal::OverviewQuery;
     use vpnd_ipc::gateway::portal::visits::BrowserKind;
     use vpnd_proto::control::Text;
-    use vpnd_store::{ExternalUser, TotpSecret, Users as _};
+    use vpnd_store::{ExternalUser, Users as _};
     use vpnd_sys::clock::wall_s;
 
     const PASSWORD: Factors = Factors::PASSWORD;

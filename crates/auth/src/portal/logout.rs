@@ -6,18 +6,21 @@
 //! need the user's login to come back.
 
 use std::collections::HashMap;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use super::browsers::Browsers;
+use super::record::Record;
+use crate::authenticator::Authenticator;
+use crate::ending;
+use crate::notices::lock;
 use vpnd_config::revocation_cause::RevocationCause;
 use vpnd_ipc::gateway::idp::{LoggedOut, ProviderLogout, ReadLogout};
 use vpnd_ipc::gateway::portal::LoggedOutAtProvider;
-use vpnd_ipc::request::{Answer, Reason};
+use vpnd_ipc::request::Reason;
 use vpnd_proto::time::Time;
-use vpnd_store::{StoreError, User};
-
-use super::{Portal, now};
-use crate::ending;
+use vpnd_store::{Store, StoreError, User};
+use vpnd_sys::clock::{Clocks, now};
 
 /// Time that a token is remembered: longer than it is valid.
 const REMEMBERED: Duration = Duration::from_secs(15 * 60);
@@ -26,7 +29,7 @@ const LIMIT: usize = 16_384;
 
 /// The tokens that have counted, of each provider: none takes the room of another.
 #[derive(Default)]
-pub(super) struct Seen(HashMap<String, HashMap<[u8; 32], Time>>);
+struct Seen(HashMap<String, HashMap<[u8; 32], Time>>);
 
 impl Seen {
     /// Whether this one is new, and there is room to remember it.
@@ -46,12 +49,54 @@ impl Seen {
     }
 }
 
-impl Portal {
-    fn logouts(&self) -> MutexGuard<'_, Seen> {
-        self.logouts.lock().unwrap_or_else(PoisonError::into_inner)
+pub(super) struct Logouts {
+    store: Arc<dyn Store>,
+    authenticator: Arc<Authenticator>,
+    clocks: Clocks,
+    record: Arc<Record>,
+    browsers: Arc<Browsers>,
+    seen: Mutex<Seen>,
+}
+
+impl Logouts {
+    pub(super) fn new(
+        store: Arc<dyn Store>,
+        authenticator: Arc<Authenticator>,
+        clocks: Clocks,
+        record: Arc<Record>,
+        browsers: Arc<Browsers>,
+    ) -> Self {
+        Self { store, authenticator, clocks, record, browsers, seen: Mutex::default() }
     }
 
-    fn log_out(&self, source: &str, logout: &ProviderLogout) -> Result<(), StoreError> {
+    /// Reads a logout token; `None` if it proves nothing, or has counted before.
+    pub(super) async fn read(&self, said: LoggedOutAtProvider) -> Result<Option<ProviderLogout>, Reason> {
+        let LoggedOutAtProvider { source, token, address } = said;
+        let read = ReadLogout { source: source.clone(), token };
+        let Some(logout) = self.authenticator.read_logout(read).await? else {
+            self.record.refusals.count("logout_token");
+            if self.record.refusals.admits() {
+                tracing::info!(source = &*source, %address, "a logout request has no valid token");
+            }
+            return Ok(None);
+        };
+        if !lock(&self.seen).is_new(&source, logout.id.into(), now()) {
+            self.record.refusals.count("logout_token");
+            if self.record.refusals.admits() {
+                tracing::info!(source = &*source, %address, "a logout token was sent a second time");
+            }
+            return Ok(None);
+        }
+        Ok(Some(logout))
+    }
+
+    /// Lets a logout count again that was not followed.
+    pub(super) fn forget(&self, source: &str, logout: [u8; 32]) {
+        lock(&self.seen).forget(source, logout);
+    }
+
+    /// Ends the sessions and visits of who has logged out.
+    pub(super) fn follow(&self, source: &str, logout: &ProviderLogout) -> Result<(), StoreError> {
         let users = match &logout.who {
             LoggedOut::Subject(subject) => self.store.user_by_subject(source, subject)?.into_iter().collect(),
             LoggedOut::Session(session) => {
@@ -61,10 +106,10 @@ impl Portal {
         if users.is_empty() {
             tracing::debug!(source, "a user has logged out at a provider who was never here");
         }
-        users.iter().try_for_each(|user| self.log_out_user(source, user))
+        users.iter().try_for_each(|user| self.log_out(source, user))
     }
 
-    fn log_out_user(&self, source: &str, user: &User) -> Result<(), StoreError> {
+    fn log_out(&self, source: &str, user: &User) -> Result<(), StoreError> {
         let now_s = (self.clocks.wall)();
         ending::end(self.store.as_ref(), user, None, RevocationCause::Disconnected, now_s)?;
         self.store.keep_refresh_token(user.id, None)?;
@@ -73,34 +118,6 @@ impl Portal {
         tracing::info!(user = user.name, source, "a user has logged out at the provider: sessions end");
         self.record.add_by("logged-out", &user.name, &format!("provider {source}"));
         Ok(())
-    }
-}
-
-impl Answer<LoggedOutAtProvider> for Portal {
-    async fn answer(self: &Arc<Self>, said: LoggedOutAtProvider) -> Result<bool, Reason> {
-        let LoggedOutAtProvider { source, token, address } = said;
-        let read = ReadLogout { source: source.clone(), token };
-        let Some(logout) = self.authenticator.read_logout(read).await? else {
-            self.record.refusals.count("logout_token");
-            if self.record.refusals.admits() {
-                tracing::info!(source = &*source, %address, "a logout request has no valid token");
-            }
-            return Ok(false);
-        };
-        let id = logout.id.into();
-        if !self.logouts().is_new(&source, id, now()) {
-            self.record.refusals.count("logout_token");
-            if self.record.refusals.admits() {
-                tracing::info!(source = &*source, %address, "a logout token was sent a second time");
-            }
-            return Ok(false);
-        }
-        let name = source.to_string();
-        let done = self.from_store(move |portal| portal.log_out(&name, &logout)).await;
-        if done.is_err() {
-            self.logouts().forget(&source, id);
-        }
-        done.map(|()| true)
     }
 }
 
