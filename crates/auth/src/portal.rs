@@ -17,24 +17,23 @@ mod logout;
 mod process;
 mod record;
 mod refusals;
-mod shared;
 mod sign_in;
 mod token;
 mod visits;
 mod waiting_logins;
 
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use tokio::sync::Semaphore;
-use vpnd_proto::control::{List, UserName};
+use vpnd_proto::control::{Grant, List, UserName};
 
 use crate::access::Access;
-use crate::authenticator::Authenticator;
-use crate::notices::Membership;
+use crate::authenticator::{Authenticator, Login, LoginOutcome};
+use crate::notices::{Membership, Notices};
 use browsers::Browsers;
 pub(crate) use client_files::Offer;
-use connect::Connects;
+use connect::ClientLogins;
 #[cfg(any(test, fuzzing))]
 pub(crate) use connect::read_code;
 use credentials::{Credentials, invitation_hash};
@@ -46,7 +45,10 @@ use process::Process;
 use record::Record;
 use sign_in::SignIn;
 use vpnd_ipc::channel::Channel;
-use vpnd_ipc::gateway::auth::{Count, PortalHealth, SourceName};
+use vpnd_ipc::gateway::auth::{BrowserLogin, BrowserLoginReply, Count, PortalHealth, SourceName};
+use vpnd_ipc::gateway::portal::connect::{
+    AnswerToClient, CodeEnd, ConnectEnd, ConnectPage, ConnectQuery, TypedCode,
+};
 use vpnd_ipc::gateway::portal::devices::{
     AddDevice, DeviceChange, DevicesQuery, OwnDevices, OwnProfile, ProfileQuery, RemoveDevice, RenewDevice,
 };
@@ -79,7 +81,7 @@ pub(crate) struct Portal {
     desk: Mutex<Option<Arc<Desk>>>,
     /// They outlive the rules: a reload grants no request.
     desk_rates: Mutex<desk::Rates>,
-    connects: Mutex<Connects>,
+    client_logins: Arc<ClientLogins>,
     logouts: Logouts,
     fleet: Arc<Membership>,
 }
@@ -121,6 +123,13 @@ impl Portal {
                 browsers(),
             ),
             logouts: Logouts::new(Arc::clone(&store), auth(), clocks, record(), browsers()),
+            client_logins: Arc::new(ClientLogins::new(
+                auth(),
+                clocks,
+                record(),
+                Arc::clone(&fleet),
+                browsers(),
+            )),
             authenticator: auth(),
             access,
             clocks,
@@ -130,7 +139,6 @@ impl Portal {
             devices: Arc::new(devices),
             desk: Mutex::default(),
             desk_rates: Mutex::default(),
-            connects: Mutex::default(),
             store,
             fleet,
         }
@@ -165,6 +173,16 @@ impl Portal {
         self.process.set_certificate(expires_s);
     }
 
+    /// Browsers reach the pages at this address from now on.
+    pub(crate) fn serve_at(&self, address: &str) {
+        self.client_logins.serve_at(address);
+    }
+
+    /// Whether clients get short codes that ask for them.
+    pub(crate) fn give_codes(&self, gives_codes: bool) {
+        self.client_logins.give_codes(gives_codes);
+    }
+
     /// How it does, if it is switched on.
     pub(crate) fn health(&self) -> Option<PortalHealth> {
         self.process.health(self.browsers.visits().count(now()), (self.clocks.wall)())
@@ -173,6 +191,25 @@ impl Portal {
     /// Counts of what was refused at it since this process began.
     pub(crate) fn refusals(&self) -> Vec<Count> {
         self.record.refusals.counts()
+    }
+
+    /// Shares visits and logins with the other gateways from now on.
+    pub(crate) fn share(&self, notices: &Arc<Notices>) {
+        self.fleet.join(notices);
+        let browsers: Weak<Browsers> = Arc::downgrade(&self.browsers);
+        notices.subscribe(browsers);
+        let client_logins: Weak<ClientLogins> = Arc::downgrade(&self.client_logins);
+        notices.subscribe(client_logins);
+    }
+
+    /// Begins the login of a client.
+    pub(crate) fn begin_in_browser(&self, login: BrowserLogin) -> BrowserLoginReply {
+        self.client_logins.begin(login, self.is_on())
+    }
+
+    /// Logs in the client that shows this grant.
+    pub(crate) fn finish_in_browser(&self, grant: &Grant, login: Login) -> LoginOutcome {
+        self.client_logins.finish(grant, login)
     }
 
     /// Answers a portal over this channel until that is gone. Visits are there for the next one.
@@ -423,6 +460,24 @@ impl Answer<AcceptInvitation> for Portal {
         let invited = self.from_store(move |portal| portal.credentials.invited(&invitation)).await?;
         let Some(user) = invited else { return Ok(InvitationStep::Over) };
         Ok(self.credentials.accept_invitation(accept, invitation, user).await)
+    }
+}
+
+impl Answer<ConnectQuery> for Portal {
+    async fn answer(self: &Arc<Self>, request: ConnectQuery) -> Result<ConnectPage, Reason> {
+        self.from_store(move |portal| portal.client_logins.question(&request)).await
+    }
+}
+
+impl Answer<AnswerToClient> for Portal {
+    async fn answer(self: &Arc<Self>, request: AnswerToClient) -> Result<ConnectEnd, Reason> {
+        self.from_store(move |portal| portal.client_logins.answer(&request)).await
+    }
+}
+
+impl Answer<TypedCode> for Portal {
+    async fn answer(self: &Arc<Self>, request: TypedCode) -> Result<CodeEnd, Reason> {
+        self.from_store(move |portal| portal.client_logins.typed(&request)).await
     }
 }
 

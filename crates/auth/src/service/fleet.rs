@@ -23,7 +23,6 @@ use vpnd_sys::clock::now;
 
 use super::{Authenticator, Courier, Service, recording};
 use crate::notices::{Notices, lock};
-use crate::portal::Portal;
 use crate::store::reported;
 use crate::whois::Answers;
 
@@ -110,8 +109,6 @@ impl Service {
         let authenticator: Weak<Authenticator> = Arc::downgrade(&self.authenticator);
         notices.subscribe(authenticator);
         self.portal.share(&notices);
-        let portal: Weak<Portal> = Arc::downgrade(&self.portal);
-        notices.subscribe(portal);
         Self {
             fleet: Some(Member {
                 notices,

@@ -4,16 +4,16 @@
 //! INVARIANT: a login is answered once and a grant is redeemed once, over all gateways: both are
 //! done in the order of notices.
 
-use std::net::IpAddr;
+use std::collections::HashMap;
 use std::time::Duration;
 
 use minicbor::bytes::ByteArray;
 use vpnd_proto::time::Time;
 use vpnd_store::UserId;
 
+use super::logins::{Answered, Hash, Started};
 use super::short_code::ByCode;
-use super::{Answered, Connects, Hash, LIMIT, Started};
-use crate::notices::{SharedLogin, Taken};
+use crate::notices::SharedLogin;
 
 /// A login, as other gateways need it.
 fn shared(login: &Started) -> SharedLogin {
@@ -31,74 +31,58 @@ fn shared(login: &Started) -> SharedLogin {
     }
 }
 
-impl Connects {
-    /// Those that have begun, changed or ended here since the last call, by their hashes, and their
-    /// ages in seconds.
-    pub(in super::super) fn made(&mut self, now: Time) -> Vec<(Hash, Option<(SharedLogin, u64)>)> {
-        let (mut made, told) = (Vec::new(), &mut self.told);
-        for (hash, login) in &self.logins {
+/// A login of this age that another gateway has let know of.
+pub(super) fn restore(shared: &SharedLogin, age: Duration, now: Time) -> Started {
+    let typed = shared.typed.as_ref().map(|(ticket, user)| ((*ticket).into(), UserId((*user).into())));
+    let answer = match shared.visit {
+        Some(visit) => Some(Answered::Yes(visit.into())),
+        None => shared.is_answered.then_some(Answered::No),
+    };
+    Started {
+        begun: shared.begun.clone(),
+        since: now,
+        before: age,
+        permit: None,
+        by_code: shared.code.map(|code| ByCode::restore(code.into(), typed)),
+        answer,
+    }
+}
+
+/// Logins as the other gateways of a fleet know them.
+#[derive(Default)]
+pub(super) struct Told(HashMap<Hash, SharedLogin>);
+
+impl Told {
+    /// Those of these logins that have begun, changed or ended since the last call, by their
+    /// hashes, and their ages in seconds.
+    pub(super) fn made(
+        &mut self,
+        logins: &HashMap<Hash, Started>,
+        now: Time,
+    ) -> Vec<(Hash, Option<(SharedLogin, u64)>)> {
+        let mut made = Vec::new();
+        for (hash, login) in logins {
             let shared = shared(login);
-            if told.get(hash) != Some(&shared) {
-                told.insert(*hash, shared.clone());
-                made.push((*hash, Some((shared, (now.since(login.since) + login.before).as_secs()))));
+            if self.0.get(hash) != Some(&shared) {
+                self.0.insert(*hash, shared.clone());
+                made.push((*hash, Some((shared, login.age(now).as_secs()))));
             }
         }
         // One that is over by itself is so at each gateway.
-        let logins = &self.logins;
-        made.extend(told.extract_if(|hash, _| !logins.contains_key(hash)).map(|(hash, _)| (hash, None)));
+        made.extend(self.0.extract_if(|hash, _| !logins.contains_key(hash)).map(|(hash, _)| (hash, None)));
         made
     }
 
-    /// Another gateway has begun, changed or ended it.
-    pub(in super::super) fn learn(
-        &mut self,
-        hash: Hash,
-        shared: Option<&SharedLogin>,
-        age: Duration,
-        now: Time,
-    ) {
-        self.remove_where(|login| !login.is_on(now));
-        let before = self.logins.remove(&hash);
-        let permit = before.and_then(|before| before.permit);
-        let Some(shared) = shared else {
-            self.told.remove(&hash);
-            return self.leave(permit);
-        };
-        let typed = shared.typed.as_ref().map(|(ticket, user)| ((*ticket).into(), UserId((*user).into())));
-        let answer = match shared.visit {
-            Some(visit) => Some(Answered::Yes(visit.into())),
-            None => shared.is_answered.then_some(Answered::No),
-        };
-        let login = Started {
-            begun: shared.begun.clone(),
-            since: now,
-            before: age,
-            permit,
-            by_code: shared.code.map(|code| ByCode::restore(code.into(), typed)),
-            answer,
-        };
-        if login.is_on(now) && self.logins.len() < 4 * LIMIT {
-            self.told.insert(hash, shared.clone());
-            self.logins.insert(hash, login);
-        } else {
-            self.leave(permit);
-        }
+    /// Another gateway has let know of this one.
+    pub(super) fn learn(&mut self, hash: Hash, shared: SharedLogin) {
+        self.0.insert(hash, shared);
     }
 
-    /// Codes that were typed here since the last call, for other gateways.
-    pub(in super::super) fn codes_typed(&mut self) -> Vec<Taken> {
-        let typed = self.guesses.take_shared().into_iter();
-        typed.map(|(user, address)| Taken::Code(user.0.into(), address)).collect()
+    pub(super) fn forget(&mut self, hash: &Hash) {
+        self.0.remove(hash);
     }
 
-    /// A code was typed at another gateway.
-    pub(in super::super) fn learn_of_code(&mut self, user: UserId, from: IpAddr, age: Duration, now: Time) {
-        self.guesses.learn(user, from, age, now);
-    }
-
-    /// Forgets all: which of them were used elsewhere is not known.
-    pub(in super::super) fn forget(&mut self) {
-        self.remove_where(|_| true);
-        self.told.clear();
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
     }
 }

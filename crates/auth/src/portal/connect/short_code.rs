@@ -12,7 +12,7 @@ use vpnd_proto::admission::{Network, Source};
 use vpnd_proto::time::Time;
 use vpnd_store::UserId;
 
-use super::Hash;
+use super::logins::Hash;
 use crate::authenticator::allowances::Allowances;
 
 /// Letters of codes: no vowels, so they spell no words (RFC 8628 section 6.1).
