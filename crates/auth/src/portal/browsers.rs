@@ -43,6 +43,14 @@ impl Browsers {
         Self { store, access, clocks, record, fleet, visits: Mutex::default() }
     }
 
+    pub(super) fn record(&self) -> &Record {
+        &self.record
+    }
+
+    pub(super) fn fleet(&self) -> &Membership {
+        &self.fleet
+    }
+
     pub(super) fn visits(&self) -> MutexGuard<'_, Visits> {
         lock(&self.visits)
     }

@@ -1,13 +1,16 @@
 //! The portal process: whether there is to be one, and how it does.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
+use super::browsers::Browsers;
 use crate::notices::lock;
 use vpnd_ipc::gateway::auth::PortalHealth;
+use vpnd_sys::clock::{Clocks, now};
 
-#[derive(Default)]
 pub(super) struct Process {
+    clocks: Clocks,
+    browsers: Arc<Browsers>,
     is_on: AtomicBool,
     /// Processes that are connected: 1, or for a moment another.
     connected: AtomicUsize,
@@ -17,6 +20,11 @@ pub(super) struct Process {
 }
 
 impl Process {
+    pub(super) fn new(clocks: Clocks, browsers: Arc<Browsers>) -> Self {
+        let (is_on, connected) = (AtomicBool::new(false), AtomicUsize::new(0));
+        Self { clocks, browsers, is_on, connected, certificate_expires_s: Mutex::default() }
+    }
+
     /// Whether it is switched on, from now on.
     pub(super) fn switch(&self, is_on: bool) {
         self.is_on.store(is_on, Ordering::Relaxed);
@@ -40,12 +48,13 @@ impl Process {
         *lock(&self.certificate_expires_s) = Some(expires_s);
     }
 
-    /// How it does, with this number of visits, if it is switched on.
-    pub(super) fn health(&self, visits: usize, now_s: u64) -> Option<PortalHealth> {
+    /// How it does, if it is switched on.
+    pub(super) fn health(&self) -> Option<PortalHealth> {
         let expires_s = *lock(&self.certificate_expires_s);
+        let now_s = (self.clocks.wall)();
         self.is_on().then(|| PortalHealth {
             up: self.connected.load(Ordering::Relaxed) > 0,
-            visits: visits as u64,
+            visits: self.browsers.visits().count(now()) as u64,
             certificate_left_s: expires_s.map(|expires_s| expires_s.saturating_sub(now_s)),
         })
     }

@@ -3,8 +3,9 @@
 //!
 //! INVARIANT: only programs give a user a group that has a role; [`super::authority`] sees to that.
 
-use super::deeds::Planned;
-use super::{Actor, Desk, Portal};
+use super::Desk;
+use super::actor::Actor;
+use super::deeds::{Deeds, Planned};
 use vpnd_config::profile::is_user_name;
 use vpnd_ipc::gateway::portal::desk::{
     AccountChange, Deed, DeskRefusal, Made, NewAccount, Replied, Role, Typed,
@@ -17,7 +18,7 @@ use vpnd_sys::date::Expiry;
 
 /// Adds a user with this unknown password and makes the invitation.
 pub(super) fn add<'a>(
-    portal: &'a Portal,
+    deeds: &'a Deeds,
     actor: &'a Actor,
     existing: Option<&User>,
     (name, account, password): (&'a str, &NewAccount, Option<PasswordHash>),
@@ -28,12 +29,12 @@ pub(super) fn add<'a>(
     if existing.is_some() {
         return Ok(Err(DeskRefusal::Taken));
     }
-    let now_s = (portal.clocks.wall)();
+    let now_s = (deeds.clocks.wall)();
     let NewAccount { groups, expires, sponsor, note } = account;
     let expires = expires.as_ref().map(|expires| expires.parse::<Expiry>()).transpose();
     let expires_s = expires.map(|expires| expires.and_then(Expiry::seconds));
     let sponsor_is_there = match sponsor {
-        Some(sponsor) => portal.store.user(sponsor)?.is_some(),
+        Some(sponsor) => deeds.store.user(sponsor)?.is_some(),
         None => true,
     };
     let (true, Ok(expires_s), Some(groups)) = (sponsor_is_there, expires_s, names(groups)) else {
@@ -43,7 +44,7 @@ pub(super) fn add<'a>(
     let is_endless_guest = sponsor.is_some() && expires_s.is_none();
     let is_over = expires_s.is_some_and(|expires_s| expires_s <= now_s);
     // A login by such a name goes to its source, and never here.
-    if portal.authenticator.has_source_for(name)
+    if deeds.authenticator.has_source_for(name)
         || !is_user_name(name)
         || is_endless_guest
         || is_over
@@ -67,14 +68,14 @@ pub(super) fn add<'a>(
         ..NewUser::new(name, password)
     };
     Ok(Ok(Planned::new("user-added", detail, move || {
-        portal.store.add_user(&user, now_s)?;
-        invite(portal, &actor.desk, name).map(Ok)
+        deeds.store.add_user(&user, now_s)?;
+        invite(deeds, &actor.desk, name).map(Ok)
     })))
 }
 
 /// Removes a user, puts them into other groups, or changes what is known of them.
 pub(super) fn change<'a>(
-    portal: &'a Portal,
+    deeds: &'a Deeds,
     actor: &Actor,
     user: &'a User,
     deed: &Deed,
@@ -82,28 +83,23 @@ pub(super) fn change<'a>(
     if actor.role < Role::Administrator {
         return Err(DeskRefusal::NoRole);
     }
-    let now_s = (portal.clocks.wall)();
+    let now_s = (deeds.clocks.wall)();
     match deed {
         Deed::Remove => Ok(Planned::new("user-removed", String::new(), move || {
-            portal.store.remove_user(&user.name, now_s).map(|_| Ok(None))
+            deeds.store.remove_user(&user.name, now_s).map(|_| Ok(None))
         })),
-        Deed::Modify(change) => modify(portal, user, change, now_s),
+        Deed::Modify(change) => modify(deeds, user, change, now_s),
         Deed::SetGroups(groups) if user.source == LOCAL => {
             let groups = names(groups).ok_or(DeskRefusal::Unusable)?;
             let detail = format!("groups: {}", groups.join(" "));
             let change = UserChange { groups: Some(groups), ..UserChange::default() };
-            Ok(Planned::modify(portal, user, detail, change, now_s))
+            Ok(Planned::modify(deeds.store.as_ref(), user, detail, change, now_s))
         }
         _ => Err(DeskRefusal::Unusable),
     }
 }
 
-fn modify<'a>(
-    portal: &'a Portal,
-    user: &'a User,
-    change: &AccountChange,
-    now_s: u64,
-) -> Replied<Planned<'a>> {
+fn modify<'a>(deeds: &'a Deeds, user: &'a User, change: &AccountChange, now_s: u64) -> Replied<Planned<'a>> {
     let AccountChange { expires, sponsor, note } = change;
     let expires = expires.as_ref().map(|expires| expires.parse::<Expiry>()).transpose();
     let expires = expires.map_err(|_| DeskRefusal::Unusable)?;
@@ -128,14 +124,14 @@ fn modify<'a>(
     if detail.is_empty() {
         return Err(DeskRefusal::Unusable);
     }
-    Ok(Planned::modify(portal, user, detail.join(", "), change, now_s))
+    Ok(Planned::modify(deeds.store.as_ref(), user, detail.join(", "), change, now_s))
 }
 
 /// Makes the invitation of a user; its link, if it is known where the pages are.
-pub(super) fn invite(portal: &Portal, desk: &Desk, name: &str) -> Result<Option<Made>, StoreError> {
+pub(super) fn invite(deeds: &Deeds, desk: &Desk, name: &str) -> Result<Option<Made>, StoreError> {
     let Some(pages) = &desk.pages else { return Ok(None) };
     let token = InvitationToken::new();
-    portal.store.invite(name, &token.hash(), (portal.clocks.wall)() + INVITATION_LIFETIME_S)?;
+    deeds.store.invite(name, &token.hash(), (deeds.clocks.wall)() + INVITATION_LIFETIME_S)?;
     Ok(SecretText::new(token.link(pages.as_str()).as_str()).ok().map(Made::Link))
 }
 

@@ -109,7 +109,7 @@ pub(super) fn may_change(
 
 /// Limits of requests, by person.
 #[derive(Debug, Default)]
-pub(in crate::portal) struct Rates {
+pub(super) struct Rates {
     looks: HashMap<UserId, Allowance>,
     changes: HashMap<UserId, Allowance>,
     /// By the hash of the token.

@@ -2,17 +2,28 @@
 //!
 //! INVARIANT: each is on the disk, with its reason and with who asks, before it is done.
 
+use std::sync::Arc;
+
+use super::accounts;
+use super::actor::Actor;
 use super::authority::{is_for_people, may_change};
-use super::{Actor, Portal, accounts};
+use crate::access::Access;
+use crate::authenticator::Authenticator;
 use crate::ending;
-use crate::portal::devices::NotAdded;
+use crate::notices::Membership;
+use crate::portal::browsers::Browsers;
+use crate::portal::devices::{Devices, NotAdded};
+use crate::portal::record::Record;
 use crate::wireguard::new_device;
 use vpnd_config::factor::Requirement;
 use vpnd_config::revocation_cause::RevocationCause;
 use vpnd_ipc::gateway::portal::desk::{ChangeUser, Deed, DeskRefusal, Made, Replied, Role};
 use vpnd_proto::session::DeviceId;
 use vpnd_store::audit::whois::is_reason;
-use vpnd_store::{CertificateHash, ExternalUser, Kick, LOCAL, PasswordHash, StoreError, User, UserChange};
+use vpnd_store::{
+    CertificateHash, ExternalUser, Kick, LOCAL, PasswordHash, Store, StoreError, User, UserChange,
+};
+use vpnd_sys::clock::Clocks;
 use vpnd_sys::date::Expiry;
 use vpnd_wireguard::PublicKey;
 
@@ -37,19 +48,35 @@ impl<'a> Planned<'a> {
     }
 
     pub(super) fn modify(
-        portal: &'a Portal,
+        store: &'a dyn Store,
         user: &'a User,
         detail: String,
         change: UserChange,
         now_s: u64,
     ) -> Self {
         Self::new("user-modified", detail, move || {
-            portal.store.modify_user(&user.name, &change, now_s).map(|_| Ok(None))
+            store.modify_user(&user.name, &change, now_s).map(|_| Ok(None))
         })
     }
 }
 
-impl Portal {
+pub(super) struct Deeds {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) authenticator: Arc<Authenticator>,
+    pub(super) access: Arc<Access>,
+    pub(super) clocks: Clocks,
+    pub(super) record: Arc<Record>,
+    pub(super) fleet: Arc<Membership>,
+    pub(super) browsers: Arc<Browsers>,
+    pub(super) devices: Arc<Devices>,
+}
+
+impl Deeds {
+    /// The hash of a password that nobody knows, for a user whom this one adds.
+    pub(super) async fn unknown_password(&self, actor: &Actor) -> Option<PasswordHash> {
+        self.authenticator.unknown_password(actor.address).await
+    }
+
     /// Records a change and makes it; `password` is that of a user who is added.
     pub(super) fn change_user(
         &self,
@@ -155,7 +182,7 @@ impl Portal {
             Deed::ResetCodes if self.needs_code(user) => return Err(DeskRefusal::Unusable),
             Deed::ResetCodes if user.totp.is_some() => {
                 let change = UserChange { totp: Some(None), ..UserChange::default() };
-                Planned::modify(self, user, "totp: none".to_owned(), change, now_s)
+                Planned::modify(self.store.as_ref(), user, "totp: none".to_owned(), change, now_s)
             }
             Deed::Extend(until) => {
                 if !extends(actor.role, user) {
@@ -163,7 +190,13 @@ impl Portal {
                 }
                 let until_s = later_end(user, until, now_s).ok_or(DeskRefusal::Unusable)?;
                 let change = UserChange { expires_s: Some(Some(until_s)), ..UserChange::default() };
-                Planned::modify(self, user, format!("expires: {}", Expiry::At(until_s)), change, now_s)
+                Planned::modify(
+                    self.store.as_ref(),
+                    user,
+                    format!("expires: {}", Expiry::At(until_s)),
+                    change,
+                    now_s,
+                )
             }
             Deed::Invite if self.authenticator.sets_up_codes(user) && actor.desk.pages.is_some() => {
                 Planned::new("user-invited", String::new(), move || {
@@ -257,7 +290,7 @@ impl Portal {
             let now_s = (self.clocks.wall)();
             ending::end(self.store.as_ref(), user, None, RevocationCause::Kicked, now_s)?;
         }
-        self.kicked(user.id);
+        self.browsers.kicked(user.id);
         Ok(true)
     }
 }

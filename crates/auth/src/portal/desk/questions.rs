@@ -6,18 +6,18 @@
 
 use std::sync::Arc;
 
-use super::authority::Act;
-use super::{Actor, Portal};
+use super::actor::Actor;
+use crate::notices::Membership;
 use crate::portal::first;
 use crate::whois::{self, OfGateway, Question, Recorded};
 use vpnd_ipc::gateway::portal::desk::{
     AskWhois, AuditRecord, DeskRefusal, ExportAudit, ExportedPart, MAX_RECORDS, Replied, Role, Whois,
 };
-use vpnd_ipc::request::{Answer, Reason};
 use vpnd_proto::control::{List, Text};
-use vpnd_store::StoreError;
 use vpnd_store::audit::query::{Cursor, Range, Record};
 use vpnd_store::audit::whois::{Asked, is_reason, question};
+use vpnd_store::{Store, StoreError};
+use vpnd_sys::clock::Clocks;
 use vpnd_sys::date::{Moment, rfc3339};
 use vpnd_sys::port_blocks::Block;
 
@@ -27,8 +27,14 @@ const UNCERTAIN: &str = "UNCERTAIN: ";
 /// Rows of one part of an export: a session that had several blocks of ports is several records.
 const ROWS: u32 = 32;
 
-impl Portal {
-    fn whois(&self, actor: &Actor, ask: &AskWhois) -> Replied<Whois> {
+pub(super) struct Questions {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) clocks: Clocks,
+    pub(super) fleet: Arc<Membership>,
+}
+
+impl Questions {
+    pub(super) fn whois(&self, actor: &Actor, ask: &AskWhois) -> Replied<Whois> {
         let now_s = (self.clocks.wall)();
         let asked: Asked = ask.address.trim().parse().map_err(|_| DeskRefusal::Unusable)?;
         let at_s = match ask.at.trim() {
@@ -82,7 +88,7 @@ impl Portal {
         whois::ask(self.store.as_ref(), Question { address, port, at_s, detail, by })
     }
 
-    fn export(&self, actor: &Actor, ask: &ExportAudit) -> Replied<ExportedPart> {
+    pub(super) fn export(&self, actor: &Actor, ask: &ExportAudit) -> Replied<ExportedPart> {
         let now_s = (self.clocks.wall)();
         if actor.person().is_some() || actor.role < Role::Administrator {
             return Err(DeskRefusal::NoRole);
@@ -175,25 +181,5 @@ fn shown(record: &Record) -> AuditRecord {
         by: cut(record.by.as_ref()),
         public: record.public.map(|Block { address, ports: (first, last) }| (address, first, last)),
         gateway: None,
-    }
-}
-
-impl Answer<AskWhois> for Portal {
-    async fn answer(self: &Arc<Self>, ask: AskWhois) -> Result<Replied<Whois>, Reason> {
-        self.from_store(move |portal| match portal.actor(&ask.caller, Act::Ask)? {
-            Ok(actor) => Ok(portal.whois(&actor, &ask)),
-            Err(refusal) => Ok(Err(refusal)),
-        })
-        .await
-    }
-}
-
-impl Answer<ExportAudit> for Portal {
-    async fn answer(self: &Arc<Self>, ask: ExportAudit) -> Result<Replied<ExportedPart>, Reason> {
-        self.from_store(move |portal| match portal.actor(&ask.caller, Act::Ask)? {
-            Ok(actor) => Ok(portal.export(&actor, &ask)),
-            Err(refusal) => Ok(Err(refusal)),
-        })
-        .await
     }
 }

@@ -8,25 +8,32 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::authority::Act;
-use super::watch::{Enough, Use, Uses};
-use super::{Desk, Portal};
-use crate::portal::{first, now};
+use super::Desk;
+use super::watch::{Use, Uses};
+use crate::access::Access;
+use crate::portal::devices::Devices;
+use crate::portal::first;
 use vpnd_ipc::gateway::auth::SourceName;
 use vpnd_ipc::gateway::portal::MAX_SESSIONS;
-use vpnd_ipc::gateway::portal::desk::Replied;
 use vpnd_ipc::gateway::portal::desk::sessions::{
     DeviceTraffic, ListSessions, ListedSession, ListedSessions, Order, ProfileUse, Throughput,
 };
-use vpnd_ipc::request::{Answer, Reason};
 use vpnd_proto::control::Text;
-use vpnd_store::{LiveSession, Owner, StoreError, User, UserId, client_network};
+use vpnd_store::{LiveSession, Owner, Store, StoreError, User, UserId, client_network};
+use vpnd_sys::clock::{Clocks, now};
 
 /// The profiles of users who have sessions, by the users' names.
 type Profiles = BTreeMap<String, Option<String>>;
 
-impl Portal {
-    fn list_sessions(&self, desk: &Desk, list: &ListSessions) -> Result<ListedSessions, StoreError> {
+pub(super) struct Sessions {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) access: Arc<Access>,
+    pub(super) clocks: Clocks,
+    pub(super) devices: Arc<Devices>,
+}
+
+impl Sessions {
+    pub(super) fn list(&self, desk: &Desk, list: &ListSessions) -> Result<ListedSessions, StoreError> {
         let now_s = (self.clocks.steady)();
         let uses = desk.watch.sessions(now());
         let profiles = self.profiles_of_owners(now_s)?;
@@ -92,17 +99,21 @@ impl Portal {
         };
         Ok(owners.map(profile).collect())
     }
+}
 
-    /// The traffic of a user's sessions, by device, as far as the worker has reported it in time.
-    pub(super) fn traffic_of(&self, desk: &Desk, user: UserId) -> Result<Vec<DeviceTraffic>, StoreError> {
-        let uses = desk.watch.sessions(now());
-        let devices = self.store.devices(user)?.into_iter();
-        let traffic = devices.filter_map(|device| {
-            let Use { throughput, .. } = *uses.get(&device.session?)?;
-            Some(DeviceTraffic { device: device.id.0.into(), throughput })
-        });
-        Ok(traffic.collect())
-    }
+/// The traffic of a user's sessions, by device, as far as the worker has reported it in time.
+pub(super) fn traffic_of(
+    store: &dyn Store,
+    desk: &Desk,
+    user: UserId,
+) -> Result<Vec<DeviceTraffic>, StoreError> {
+    let uses = desk.watch.sessions(now());
+    let devices = store.devices(user)?.into_iter();
+    let traffic = devices.filter_map(|device| {
+        let Use { throughput, .. } = *uses.get(&device.session?)?;
+        Some(DeviceTraffic { device: device.id.0.into(), throughput })
+    });
+    Ok(traffic.collect())
 }
 
 /// The place of a session in the list of all.
@@ -131,17 +142,4 @@ fn sums(sessions: &[LiveSession], profiles: &Profiles, uses: &Uses) -> Vec<Profi
         throughput,
     };
     sums.into_iter().map(sum).collect()
-}
-
-impl Answer<ListSessions> for Portal {
-    async fn answer(self: &Arc<Self>, list: ListSessions) -> Result<Replied<ListedSessions>, Reason> {
-        let caller = list.caller.clone();
-        let actor = match self.from_store(move |portal| portal.actor(&caller, Act::Look)).await? {
-            Ok(actor) => actor,
-            Err(refusal) => return Ok(Err(refusal)),
-        };
-        actor.desk.watch.want(now());
-        actor.desk.watch.wait(now, Enough::Two).await;
-        self.from_store(move |portal| portal.list_sessions(&actor.desk, &list).map(Ok)).await
-    }
 }

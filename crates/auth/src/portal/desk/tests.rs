@@ -2,27 +2,32 @@
 
 use std::sync::Arc;
 
+use super::authority::Act;
 use super::*;
 use crate::access::Access;
 use crate::accounting::Accounting;
 use crate::authenticator::external::External;
 use crate::authenticator::token_seal::TokenSeal;
 use crate::authenticator::{Authenticator, QUEUE_TIMEOUT, Settings};
-use crate::portal::Offer;
+use crate::portal::{Offer, Portal};
 use crate::wireguard::WireGuard;
 use vpnd_config::Tunnel;
 use vpnd_config::endpoint::Endpoint;
 use vpnd_config::factor::Factors;
 use vpnd_config::revocation_cause::RevocationCause;
 use vpnd_crypto::Secret;
-use vpnd_ipc::gateway::auth::SessionUse;
+use vpnd_ipc::gateway::auth::{SessionUse, WorkerState};
+use vpnd_ipc::gateway::portal::Browser;
 use vpnd_ipc::gateway::portal::desk::sessions::{ListSessions, Order};
-use vpnd_ipc::gateway::portal::desk::{AccountChange, AskWhois, Deed, ExportAudit, NewAccount, UserState};
+use vpnd_ipc::gateway::portal::desk::{
+    AccountChange, AskWhois, Caller, ChangeUser, Deed, DeskQuery, DeskRefusal, ExportAudit, FindUsers, Made,
+    NewAccount, Replied, Role, ShowUser, UserState,
+};
 use vpnd_ipc::gateway::portal::devices::{AddDevice, DeviceChange};
 use vpnd_ipc::gateway::portal::invitations::{AcceptInvitation, InvitationStep, OpenInvitation};
 use vpnd_ipc::gateway::portal::visits::BrowserKind;
 use vpnd_ipc::gateway::portal::{LoginStep, PortalLogin};
-use vpnd_ipc::request::Request;
+use vpnd_ipc::request::{Answer, Request};
 use vpnd_proto::attach::{TokenHash, Tokens};
 use vpnd_proto::control::{SecretText, Text, UserName};
 use vpnd_proto::session::{DeviceId, SessionId};
@@ -32,10 +37,11 @@ use vpnd_store::audit::testing::{Recorded, all};
 use vpnd_store::password::{Hasher, Password};
 use vpnd_store::sqlite::Sqlite;
 use vpnd_store::{
-    ApiTokens as _, ExternalUser, Fleet as _, NewUser, Revocations as _, SessionChange, SessionRecord,
-    Sessions as _, TotpSecret, UserChange, UserImport, Users as _, WireGuardDevices as _,
+    ApiToken, ApiTokens as _, ExternalUser, Fleet as _, NewUser, Revocations as _, SessionChange,
+    SessionRecord, Sessions as _, TotpSecret, User, UserChange, UserImport, Users as _,
+    WireGuardDevices as _,
 };
-use vpnd_sys::clock::Clocks;
+use vpnd_sys::clock::{Clocks, now};
 use vpnd_wireguard::key::StaticKey;
 
 const INSIDE: [u8; 4] = [10, 86, 0, 7];
@@ -52,6 +58,7 @@ pub(in crate::portal) struct Bench {
     pub(in crate::portal) store: Arc<Sqlite>,
     pub(in crate::portal) portal: Arc<Portal>,
     pub(in crate::portal) audit: Recorded,
+    access: Arc<Access>,
     config: ServerConfig,
 }
 
@@ -83,14 +90,14 @@ impl Bench {
         let portal = Portal::new(
             Arc::clone(&store) as _,
             Arc::new(authenticator.with_access(Arc::clone(&access))),
-            access,
+            Arc::clone(&access),
             Clocks::default(),
             Some(audit.recorder()),
         );
         portal.set_desk(Desk::of(&config));
         AuditFile::open_or_create(&directory.path().join(audit::FILE_NAME)).unwrap();
         let portal = Arc::new(portal);
-        Self { _directory: directory, store, portal, audit, config }
+        Self { _directory: directory, store, portal, audit, access, config }
     }
 
     pub(in crate::portal) async fn ask<R: Request>(&self, request: R) -> R::Reply
@@ -121,7 +128,7 @@ impl Bench {
 
     /// The audit file's records of this kind, in order.
     fn recorded(&self, kind: &str) -> Vec<Record> {
-        let mut records = all(&self.portal.desk().unwrap().audit_file().unwrap());
+        let mut records = all(&self.portal.desk.callers.desk().unwrap().audit_file().unwrap());
         records.retain(|record| record.kind == kind);
         records
     }
@@ -230,7 +237,7 @@ async fn an_unknown_user_is_disabled_by_any_spelling_of_the_name() {
 async fn in_a_fleet_a_user_is_disabled_although_the_store_can_not_be_written() {
     let bench = Bench::new();
     let dora = bench.browser("dora", INSIDE).await;
-    let path = bench.portal.desk().unwrap().audit.with_file_name(vpnd_config::STORE_FILE_NAME);
+    let path = bench.portal.desk.callers.desk().unwrap().audit.with_file_name(vpnd_config::STORE_FILE_NAME);
     let other = rusqlite::Connection::open(path).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     let disable = || ChangeUser {
@@ -243,7 +250,7 @@ async fn in_a_fleet_a_user_is_disabled_although_the_store_can_not_be_written() {
     bench.portal.share(&Arc::new(crate::notices::Notices::new(Arc::clone(&bench.store) as _)));
     assert!(bench.ask(disable()).await.is_ok() && !bench.user("gus").enabled);
     other.execute_batch("ROLLBACK").unwrap();
-    let clocks = bench.portal.clocks;
+    let clocks = Clocks::default();
     bench.store.kicks().see(clocks).unwrap();
     assert_eq!(bench.store.write_kicks(&|_| true, false, clocks).unwrap(), 1);
     bench.store.set_enabled("gus", true, (clocks.wall)()).unwrap();
@@ -428,7 +435,7 @@ async fn nothing_is_done_or_shown_that_cannot_be_recorded() {
     let show = || ShowUser { caller: Caller::Browser(dora.clone()), user: Text::cut("gus") };
     assert!(bench.ask(show()).await.is_ok());
     assert_eq!(bench.recorded("user-shown").len(), 1);
-    std::fs::remove_file(&bench.portal.desk().unwrap().audit).unwrap();
+    std::fs::remove_file(&bench.portal.desk.callers.desk().unwrap().audit).unwrap();
     assert_eq!(bench.ask(show()).await.err(), Some(DeskRefusal::NotRecorded));
     let caller = Caller::Browser(dora.clone());
     let find = FindUsers { caller, text: Text::cut("192.0.2.9"), after: None, reason: Some(Text::cut("x")) };
@@ -682,7 +689,7 @@ async fn ten_thousand_sessions_are_listed_soon() {
         .map(|number| SessionChange::Add(session_of(&owner, id(number), now_s), owner.generation))
         .collect();
     bench.store.change_sessions(&changes, now_s).unwrap();
-    bench.portal.desk().unwrap().watch.want(now());
+    bench.portal.desk.callers.desk().unwrap().watch.want(now());
     let report = |bytes: u64| {
         let used = |number: u64| SessionUse {
             session: id(number).into(),
@@ -833,7 +840,7 @@ async fn a_device_with_too_many_routes_and_one_too_many_are_refused_before_they_
     );
     let bench = Bench::with_profiles(vpnd_config::testing::smallest(&text).profiles);
     let key = |byte| StaticKey::new(Secret::new([byte; 32]));
-    let access = Arc::clone(&bench.portal.access);
+    let access = Arc::clone(&bench.access);
     let wireguard = WireGuard::start(Arc::clone(&bench.store) as _, access, key(9)).unwrap();
     let address = "vpn.uni.example:4433".parse().unwrap();
     let endpoint = Endpoint { address, outer: Vec::new() };
@@ -869,7 +876,7 @@ async fn refused_rights_are_logged_within_bounds() {
     let caller = Caller::Browser(bench.browser("gus", INSIDE).await);
     let lines = vpnd_sys::logging::testing::logged_as_json(|| {
         for _ in 0..300 {
-            let actor = bench.portal.actor(&caller, Act::Look).unwrap();
+            let actor = bench.portal.desk.callers.actor(&caller, Act::Look).unwrap();
             assert!(matches!(actor, Err(DeskRefusal::NoRole)));
         }
     });

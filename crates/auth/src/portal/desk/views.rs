@@ -1,38 +1,28 @@
-//! Views of the desk: the gateway's state, users, and one user.
+//! Views of users at the desk.
 //!
 //! INVARIANT: a view of a user is recorded before the user is shown.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
-use super::authority::{is_for_people, may_change};
+use super::actor::Actor;
+use super::authority::{Act, is_for_people, may_change};
 use super::deeds::extends;
-use super::{Act, Actor, Desk, Portal};
-use crate::lease;
-use crate::portal::{first, now};
-use vpnd_config::access_profile::Who;
-use vpnd_ipc::gateway::auth::{AuditHealth, SourceName};
+use super::sessions::traffic_of;
+use crate::access::Access;
+use crate::authenticator::Authenticator;
+use crate::portal::devices::Devices;
+use crate::portal::first;
+use vpnd_ipc::gateway::auth::SourceName;
 use vpnd_ipc::gateway::portal::desk::{
-    Deed, DeskRefusal, DeskState, Disabling, FindUsers, FoundUser, FoundUsers, Logins, MAX_FOUND, MAX_GROUPS,
-    MAX_LISTED, ProfileCount, RefusedLogin, Replied, ShownCertificate, ShownUser, UserState, WorkerShown,
+    Deed, DeskRefusal, Disabling, FindUsers, FoundUser, FoundUsers, Logins, MAX_FOUND, MAX_GROUPS,
+    RefusedLogin, Replied, ShownCertificate, ShownUser, UserState,
 };
-use vpnd_ipc::request::Reason;
 use vpnd_proto::control::Text;
-use vpnd_store::audit::AuditFile;
 use vpnd_store::audit::query::Record;
 use vpnd_store::audit::whois::{Asked, is_reason, question};
-use vpnd_store::{CertificateHash, LOCAL, ListedUser, Owner, StoreError, User, UserPage};
-
-impl Desk {
-    /// The audit file, if something is recorded.
-    pub(super) fn audit_file(&self) -> Option<AuditFile> {
-        if !self.records {
-            return None;
-        }
-        let file = self.recording.open(&self.audit);
-        file.map_err(|error| tracing::error!(%error, "the desk has no audit file")).ok()
-    }
-}
+use vpnd_store::{CertificateHash, LOCAL, ListedUser, Store, StoreError, User, UserPage};
+use vpnd_sys::clock::Clocks;
 
 /// Text of a search.
 pub(super) enum Sought {
@@ -56,41 +46,15 @@ impl Sought {
     }
 }
 
-impl Portal {
-    pub(super) fn desk_state(&self, actor: &Actor) -> Result<DeskState, StoreError> {
-        let steady_s = (self.clocks.steady)();
-        let mut counts: BTreeMap<Option<String>, u64> = BTreeMap::new();
-        for Owner { user, source, groups, sessions } in self.store.session_owners(steady_s)? {
-            let who = Who { user: &user, source: &source, groups: &groups };
-            let profile = self.access.profile_of(who);
-            *counts.entry(profile.map(|profile| profile.title().to_owned())).or_default() += sessions;
-        }
-        let count = |(profile, sessions): (Option<String>, u64)| ProfileCount {
-            profile: profile.as_deref().map(Text::cut),
-            sessions,
-        };
-        Ok(DeskState {
-            role: actor.role,
-            users: self.store.find_users("", None, 0)?.more,
-            profiles: first(counts.into_iter().map(count)),
-            pools: first(lease::usage(&self.access.pools(), self.store.as_ref(), steady_s)?),
-            sources: first(self.authenticator.source_health()),
-            audit: self.record.health().map(|health| AuditHealth {
-                lost: health.lost,
-                failure: health.failure.as_deref().map(Reason::cut),
-            }),
-            portal: self.health(),
-            worker: actor.desk.watch.state(now()).map(|state| WorkerShown {
-                version: state.version,
-                uptime_s: state.uptime_s,
-                certificate_left_s: state.certificate_left_s,
-                drops: first(state.drops),
-            }),
-            findings: first(self.findings(actor)?),
-            refused: first(self.refusals()),
-        })
-    }
+pub(super) struct Views {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) authenticator: Arc<Authenticator>,
+    pub(super) access: Arc<Access>,
+    pub(super) clocks: Clocks,
+    pub(super) devices: Arc<Devices>,
+}
 
+impl Views {
     /// The users whose name has this in it, the whole name first, or who have this address.
     pub(super) fn find_users(
         &self,
@@ -198,7 +162,7 @@ impl Portal {
             devices: self.devices.devices_of(&user)?,
             logins,
             locked: may_change(&actor.desk.rules, actor.person(), actor.role, &user).err(),
-            traffic: first(self.traffic_of(&actor.desk, user.id)?),
+            traffic: first(traffic_of(self.store.as_ref(), &actor.desk, user.id)?),
             can_be_invited: self.authenticator.sets_up_codes(&user)
                 && actor.desk.pages.is_some()
                 && may_be_invited,
@@ -236,5 +200,3 @@ fn refused(record: Record) -> RefusedLogin {
         cause: Text::cut(&record.detail.unwrap_or_default()),
     }
 }
-
-const _: () = assert!(MAX_LISTED > 64, "there are as many profiles, and users in none");
