@@ -20,11 +20,13 @@ mod device;
 mod dynamic;
 pub(super) mod external;
 mod grant;
+mod guesses;
 mod history;
 mod known_sources;
 mod login_record;
 mod own_changes;
 mod pending;
+mod queue;
 mod recheck;
 mod refresh;
 pub(super) mod rounds;
@@ -32,14 +34,13 @@ mod throttle;
 pub(super) mod token_seal;
 
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-use vpnd_proto::admission::Source;
 use vpnd_proto::session::DeviceId;
 
-use crate::notices::{self, Membership, Notice, Notices, Subscriber, Taken};
-use allowances::{Allowances, INTERVAL, LOGINS};
+use crate::notices::Notices;
+use allowances::{LOGINS, Limit, Limited};
 pub(crate) use by_visit::{LoginFacts, Visit};
 pub use cause::Cause;
 use credentials::{CheckResult, Credentials};
@@ -47,16 +48,17 @@ pub(crate) use device::DeviceOutcome;
 use external::External;
 pub use grant::Authenticated;
 use grant::certificate_cause;
+use guesses::Guesses;
 use history::History;
 use login_record::LoginRecord;
 pub(crate) use own_changes::Chosen;
 use pending::{Attempt, LIFETIME, Pending, Step};
+use queue::Queue;
 use rounds::Demand;
-use throttle::{Guess, Person, Throttle};
+use throttle::{Guess, Person};
 use vpnd_config::factor::Factors;
 use vpnd_ipc::gateway::auth::SourceHealth;
 use vpnd_ipc::gateway::refusal::{Refusal, Refused};
-use vpnd_ipc::turns::Turns;
 use vpnd_store::password::{Hasher, NoMemory, Password};
 use vpnd_store::{CertificateHash, Store, StoreError, UserId};
 use vpnd_sys::clock::now;
@@ -132,17 +134,14 @@ pub struct Authenticator {
     history: Arc<History>,
     record: LoginRecord,
     pending: Mutex<Pending>,
-    /// By entrance.
-    throttles: [Mutex<Throttle>; 2],
-    allowances: Mutex<Allowances>,
+    guesses: Arc<Guesses>,
+    logins: Arc<Limit>,
     /// Those of WireGuard devices, apart from logins.
-    admissions: Mutex<Allowances>,
-    turns: Arc<Turns>,
-    longest_wait: Duration,
+    admissions: Arc<Limit>,
+    queue: Queue,
     external: External,
     /// Users without sessions who are checked again as well.
     visitors: OnceLock<Visitors>,
-    fleet: Membership,
 }
 
 /// Returns users who are logged in elsewhere than in sessions, as of which generations.
@@ -154,20 +153,20 @@ impl Authenticator {
     /// # Errors
     /// [`NoMemory`], as for any login.
     pub fn new(store: Arc<dyn Store>, hasher: Hasher, settings: Settings) -> Result<Self, NoMemory> {
+        let Settings { workers, queue, longest_wait, require_certificate } = settings;
+        let history = Arc::new(History::new(Arc::clone(&store)));
         Ok(Self {
-            credentials: Credentials::new(Arc::clone(&store), hasher, settings.require_certificate)?,
-            history: Arc::new(History::new(Arc::clone(&store))),
+            credentials: Credentials::new(Arc::clone(&store), hasher, require_certificate)?,
+            queue: Queue::new(workers.max(1), queue, longest_wait, Arc::clone(&history)),
+            history,
             store,
             record: LoginRecord::default(),
             pending: Mutex::new(Pending::new()),
-            throttles: [Throttle::default(), Throttle::at_portal()].map(Mutex::new),
-            allowances: Mutex::new(Allowances::new(LOGINS, INTERVAL)),
-            admissions: Mutex::new(Allowances::new(LOGINS, INTERVAL)),
-            turns: Turns::new(settings.workers.max(1), settings.queue),
-            longest_wait: settings.longest_wait,
+            guesses: Arc::default(),
+            logins: Arc::new(Limit::new(Limited::Logins, LOGINS)),
+            admissions: Arc::new(Limit::new(Limited::Admissions, LOGINS)),
             external: External::default(),
             visitors: OnceLock::new(),
-            fleet: Membership::default(),
         })
     }
 
@@ -175,15 +174,7 @@ impl Authenticator {
     /// time, or too many of its network wait already, nothing is checked.
     pub async fn authenticate(self: &Arc<Self>, login: Login, now_s: u64) -> LoginOutcome {
         let since = now();
-        // The standing costs queries to the store, so it is found only for logins that wait.
-        let turn = match self.turns.at_once() {
-            Some(turn) => Some(turn),
-            None => {
-                let standing = self.history.standing(&login, now_s).await;
-                self.turns.wait(Source::from(login.source), standing, self.longest_wait).await
-            }
-        };
-        let Some(turn) = turn else {
+        let Some(turn) = self.queue.turn(&login, now_s).await else {
             self.log_refusal(&login, Cause::Overloaded);
             return Refusal::Busy.into();
         };
@@ -238,12 +229,12 @@ impl Authenticator {
             Ok(CheckResult::NotChecked(none)) => {
                 // The login does not count as a guess, and the client may try again.
                 tracing::error!(error = %none, "a login could not be checked");
-                self.throttle(login.entrance).take_back(guess);
+                self.guesses.take_back(login, guess);
                 self.log_refusal(login, Cause::NoMemory);
                 Refusal::Busy.into()
             }
             Err(error) => {
-                self.throttle(login.entrance).take_back(guess);
+                self.guesses.take_back(login, guess);
                 self.failed(login, &error)
             }
         }
@@ -252,14 +243,8 @@ impl Authenticator {
     /// Counts a login as a guess, or does not let it go on: the last step before its password is
     /// looked at.
     fn admit(&self, login: &Login, person: Person, known: bool, now_s: u64) -> Result<Guess, LoginOutcome> {
-        let (from, mut throttle) = (Source::from(login.source), self.throttle(login.entrance));
-        let admitted = if throttle.is_tight(person, from, known, now_s) {
-            drop(throttle);
-            let admit = || self.throttle(login.entrance).admit(person, from, known, now_s);
-            self.fleet.in_order(admit).map_err(|error| self.failed(login, &error))?
-        } else {
-            throttle.admit(person, from, known, now_s)
-        };
+        let admitted = self.guesses.admit(login, person, known, now_s);
+        let admitted = admitted.map_err(|error| self.failed(login, &error))?;
         admitted.map_err(|wait_s| self.throttled(login, wait_s))
     }
 
@@ -282,7 +267,7 @@ impl Authenticator {
     fn refuse_for_good(&self, login: &Login, cause: Cause, guess: &Guess, now_s: u64) -> LoginOutcome {
         self.record_refused(login, cause, now_s);
         LoginOutcome::Refused(
-            Refusal::Credentials.retry_after_s(self.throttle(login.entrance).wait_after_s(guess, now_s)),
+            Refusal::Credentials.retry_after_s(self.guesses.wait_after_s(login, guess, now_s)),
         )
     }
 
@@ -393,14 +378,22 @@ impl Authenticator {
         let _ = self.visitors.set(visitors);
     }
 
-    /// Guesses and logins count at all gateways of a fleet, of which this many are alive.
-    pub(crate) fn share_guesses(&self, notices: &Arc<Notices>, gateways: u32) {
-        self.fleet.join(notices);
-        for entrance in Entrance::ALL {
-            self.throttle(entrance).share(gateways);
+    /// Guesses and logins count at all gateways of this fleet from now on.
+    pub(crate) fn share(&self, notices: &Arc<Notices>) {
+        self.guesses.join(notices);
+        self.count_gateways(1);
+        let guesses: Weak<Guesses> = Arc::downgrade(&self.guesses);
+        notices.subscribe(guesses);
+        for limit in [&self.logins, &self.admissions] {
+            limit.share();
+            let limit: Weak<Limit> = Arc::downgrade(limit);
+            notices.subscribe(limit);
         }
-        self.allowances().share();
-        self.admissions().share();
+    }
+
+    /// This many gateways of the fleet are alive.
+    pub(crate) fn count_gateways(&self, alive: u32) {
+        self.guesses.share(alive);
     }
 
     /// Takes all whom this source shows no more for gone: how many users with sessions these are,
@@ -417,47 +410,6 @@ impl Authenticator {
 
     fn pending(&self) -> std::sync::MutexGuard<'_, Pending> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn allowances(&self) -> std::sync::MutexGuard<'_, Allowances> {
-        self.allowances.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn admissions(&self) -> std::sync::MutexGuard<'_, Allowances> {
-        self.admissions.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn throttle(&self, entrance: Entrance) -> std::sync::MutexGuard<'_, Throttle> {
-        self.throttles[entrance as usize].lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Subscriber for Authenticator {
-    fn learn(&self, notice: &Notice) {
-        match notice {
-            Notice::Guess(is_at_portal, guess) => {
-                let entrance = if *is_at_portal { Entrance::Portal } else { Entrance::Tunnel };
-                self.throttle(entrance).learn(guess);
-            }
-            Notice::Taken(Taken::Login(user), at_s) => {
-                self.allowances().learn(UserId((*user).into()), notices::age(*at_s), now());
-            }
-            Notice::Taken(Taken::Device(user), at_s) => {
-                self.admissions().learn(UserId((*user).into()), notices::age(*at_s), now());
-            }
-            _ => {}
-        }
-    }
-
-    fn made(&self) -> Vec<Notice> {
-        let made_at = |entrance| {
-            let made = self.throttle(entrance).take_shared().into_iter();
-            made.map(move |guess| Notice::Guess(entrance == Entrance::Portal, guess))
-        };
-        let logins = self.allowances().take_shared().into_iter().map(|user| Taken::Login(user.0.into()));
-        let devices = self.admissions().take_shared().into_iter().map(|user| Taken::Device(user.0.into()));
-        let taken = logins.chain(devices).map(Taken::now);
-        Entrance::ALL.into_iter().flat_map(made_at).chain(taken).collect()
     }
 }
 

@@ -7,7 +7,6 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use vpnd_proto::admission::Source;
 use vpnd_proto::session::DeviceId;
 
 use super::external::{ExternalSource, blocking, cause};
@@ -81,7 +80,7 @@ impl Authenticator {
         let login = login_of("", address, device);
         let Some(at) = self.provider(&redeem.source) else { return Refusal::NotConfirmed.into() };
         let since = now();
-        let Some(turn) = self.turn_at(&at, &login, now_s).await else {
+        let Some(turn) = self.queue.turn_of(&at.turns, &login, now_s).await else {
             self.record.log(&login, &at.source.name, Cause::Overloaded);
             return Refusal::Busy.into();
         };
@@ -161,7 +160,7 @@ impl Authenticator {
         let admitted = if has_codes {
             self.admit(&login, person, known, now_s)
         } else {
-            Ok(self.throttle(login.entrance).count_shown(person, Source::from(login.source), known, now_s))
+            Ok(self.guesses.count_shown(&login, person, known, now_s))
         };
         match admitted {
             Ok(guess) => {

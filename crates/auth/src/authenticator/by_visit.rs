@@ -11,7 +11,6 @@ use vpnd_config::factor::Factors;
 use vpnd_ipc::gateway::idp::{SourceAddresses, SourceLimits};
 use vpnd_ipc::gateway::refusal::Refusal;
 use vpnd_store::UserId;
-use vpnd_sys::clock::now;
 
 /// A user who has logged in in a browser, as the user was then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +82,7 @@ impl Authenticator {
         };
         match self.credentials.check_shown(&login, user, now_s) {
             Ok(CheckResult::Granted(user)) => {
-                if let Err(wait_s) = self.allowances().take(user.id, now()) {
+                if let Err(wait_s) = self.logins.take(user.id) {
                     return self.throttled(&login, wait_s);
                 }
                 self.external.accounting.moves(user.id, of_login.device, login.device, login.source);

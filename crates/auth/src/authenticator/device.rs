@@ -22,7 +22,6 @@ use vpnd_ipc::gateway::idp::SourceLimits;
 use vpnd_ipc::gateway::refusal::{Refusal, Refused};
 use vpnd_proto::session::DeviceId;
 use vpnd_store::{FoundDevice, LOCAL, LiveUser, StoreError, User, UserId, WireGuardDevice};
-use vpnd_sys::clock::now;
 
 /// Devices for which sources are asked at once, at most. The others try again: were they to wait
 /// for a slow source, they would take the place of logins and of all else that the worker asks for.
@@ -124,7 +123,7 @@ impl Authenticator {
             return DeviceOutcome::Walled;
         }
         // One that goes on is no further login: its sessions may be many after a restart.
-        if !has_session && let Err(wait_s) = self.admissions().take(user.id, now()) {
+        if !has_session && let Err(wait_s) = self.admissions.take(user.id) {
             return DeviceOutcome::Refused(Refusal::Throttled.retry_after_s(Some(wait_s)));
         }
         self.record.device(&user.name, outer, is_walled, now_s);

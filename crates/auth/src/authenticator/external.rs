@@ -13,7 +13,6 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use vpnd_proto::admission::Source as Network;
 use vpnd_proto::control::{SecretText, UserName};
 use vpnd_proto::time::Time;
 
@@ -22,7 +21,7 @@ use super::refresh::Asking;
 use super::rounds::AtSource;
 use super::throttle::Person;
 use super::token_seal::TokenSeal;
-use super::{Authenticated, Authenticator, Cause, CheckResult, Entrance, Login, LoginOutcome};
+use super::{Authenticated, Authenticator, Cause, CheckResult, Login, LoginOutcome};
 use crate::accounting::Accounting;
 use crate::idp_client::IdpClient;
 use vpnd_config::source::{Source, SourceKind};
@@ -32,7 +31,7 @@ use vpnd_ipc::gateway::idp::{Identity, LoginCheck, SourceName, SourceRefusal, Su
 use vpnd_ipc::gateway::portal::turns::{STORE, SourceNumber};
 use vpnd_ipc::gateway::refusal::{Refusal, Refused};
 use vpnd_ipc::request::Reason;
-use vpnd_ipc::turns::{Turn, Turns};
+use vpnd_ipc::turns::Turns;
 use vpnd_store::{ExternalUser, LOCAL, StoreError};
 use vpnd_sys::clock::now;
 
@@ -59,7 +58,7 @@ pub(crate) struct External {
 
 pub(super) struct ExternalSource {
     pub(super) source: Source,
-    turns: Arc<Turns>,
+    pub(super) turns: Arc<Turns>,
     health: Mutex<Health>,
     absences: Mutex<Absences>,
 }
@@ -202,7 +201,7 @@ impl Authenticator {
             Ok(Ok(found)) => found,
             Ok(Err(outcome)) | Err(outcome) => return outcome,
         };
-        let Some(turn) = self.turn_at(&at, &login, now_s).await else {
+        let Some(turn) = self.queue.turn_of(&at.turns, &login, now_s).await else {
             self.log_refusal(&login, Cause::Overloaded);
             return Refusal::Busy.into();
         };
@@ -238,19 +237,6 @@ impl Authenticator {
         source.map_or(STORE, |source| self.external.number(|other| std::ptr::eq(other, &*source)))
     }
 
-    pub(super) async fn turn_at(
-        self: &Arc<Self>,
-        at: &ExternalSource,
-        login: &Login,
-        now_s: u64,
-    ) -> Option<Turn> {
-        if let Some(turn) = at.turns.at_once() {
-            return Some(turn);
-        }
-        let standing = self.history.standing(login, now_s).await;
-        at.turns.wait(Network::from(login.source), standing, self.longest_wait).await
-    }
-
     /// Checks what needs no word of the source. Returns whose password it is, and whether they come
     /// from a known place.
     fn before_source(&self, login: &Login, now_s: u64) -> Result<(Person, bool), LoginOutcome> {
@@ -265,7 +251,7 @@ impl Authenticator {
             return Err(self.refuse_for_good(login, Cause::WrongPassword, &guess, now_s));
         }
         // Those that will have to wait take no place in the queue.
-        let wait_s = self.throttle(login.entrance).wait_s(&person, Network::from(login.source), known, now_s);
+        let wait_s = self.guesses.wait_s(login, &person, known, now_s);
         wait_s.map_or(Ok((person, known)), |wait_s| Err(self.throttled(login, wait_s)))
     }
 
@@ -297,16 +283,14 @@ impl Authenticator {
             self.record_refused(&at.login, Cause::NotApproved, now_s);
             return Refusal::NotApproved.into();
         }
-        self.throttle(at.login.entrance).take_back(at.guess);
+        self.guesses.take_back(&at.login, at.guess);
         self.unavailable(&at.source.source.name, &at.login, &reason, now_s)
     }
 
     /// Notes which entry of the source the name has led to: guesses by other names of it count for
     /// the same person.
     fn is_entry(&self, at: &AtSource, subject: &Subject) {
-        for entrance in Entrance::ALL {
-            self.throttle(entrance).is_entry(&at.login.user, Person::entry(&at.source.source.name, subject));
-        }
+        self.guesses.is_entry(&at.login.user, Person::entry(&at.source.source.name, subject));
     }
 
     /// Whether logins by this name go to a source.
@@ -371,7 +355,7 @@ impl Authenticator {
     pub(super) fn refused(&self, at: AtSource, cause: Cause, now_s: u64) -> LoginOutcome {
         if at.is_shown() {
             let AtSource { login, guess, .. } = at;
-            self.throttle(login.entrance).take_back(guess);
+            self.guesses.take_back(&login, guess);
             self.record_refused(&login, cause, now_s);
             let is_disabled = cause == Cause::Disabled;
             return if is_disabled { Refusal::Disabled } else { Refusal::NotConfirmed }.into();

@@ -8,9 +8,9 @@
 //! says of them.
 
 use std::ops::Deref;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use super::allowances::{Allowances, INTERVAL};
+use super::allowances::{Limit, Limited};
 use super::throttle::Guess;
 use super::{Authenticator, Cause, Login, LoginOutcome};
 use crate::access::{Access, NotAdmitted};
@@ -19,7 +19,6 @@ use vpnd_ipc::gateway::idp::{SourceAddresses, SourceLimits};
 use vpnd_ipc::gateway::refusal::Refusal;
 use vpnd_store::User;
 use vpnd_store::audit::recorder::Recorder;
-use vpnd_sys::clock::now;
 
 /// A user who has proved to be that one, and by which factors.
 #[derive(Clone, Debug)]
@@ -69,8 +68,8 @@ impl Authenticator {
 
     /// With this many logins of one user at once.
     pub(crate) fn with_logins_per_user(mut self, logins: u32) -> Self {
-        self.allowances = Mutex::new(Allowances::new(logins, INTERVAL));
-        self.admissions = Mutex::new(Allowances::new(logins, INTERVAL));
+        self.logins = Arc::new(Limit::new(Limited::Logins, logins));
+        self.admissions = Arc::new(Limit::new(Limited::Admissions, logins));
         self
     }
 
@@ -88,7 +87,7 @@ impl Authenticator {
         guess: Guess,
         now_s: u64,
     ) -> LoginOutcome {
-        self.throttle(login.entrance).take_back(guess);
+        self.guesses.take_back(login, guess);
         self.record_refused(login, Cause::from(why), now_s);
         Refusal::from(why).into()
     }
@@ -102,11 +101,11 @@ impl Authenticator {
     ) -> LoginOutcome {
         // Before anything is written: endless logins must not fill the disk, nor push
         // out what is remembered.
-        if let Err(wait_s) = self.allowances().take(user.id, now()) {
-            self.throttle(login.entrance).take_back(guess);
+        if let Err(wait_s) = self.logins.take(user.id) {
+            self.guesses.take_back(login, guess);
             return self.throttled(login, wait_s);
         }
-        self.throttle(login.entrance).succeeded(guess);
+        self.guesses.succeeded(login, guess);
         self.credentials.strengthen(&user, &login.password);
         self.history.remember(user.id, login.source, now_s);
         self.record.granted(login, now_s);

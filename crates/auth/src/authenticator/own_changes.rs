@@ -8,20 +8,15 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use vpnd_proto::admission::Source;
-use vpnd_proto::admission::shares::Standing;
-
 use super::external::blocking;
 use super::throttle::Person;
 use super::{Authenticator, Cause, Login, LoginOutcome};
 use vpnd_ipc::gateway::portal::OwnChange;
 use vpnd_ipc::gateway::portal::invitations::InvitationStep;
 use vpnd_ipc::gateway::refusal::Refusal;
-use vpnd_ipc::turns::Turn;
 use vpnd_store::password::{MAX_PASSWORD_BYTES, MIN_PASSWORD_CHARS, Password, is_guessable};
 use vpnd_store::totp;
 use vpnd_store::{Accepted, InvitationHash, LOCAL, PasswordHash, StoreError, TotpSecret, User, UserChange};
-use vpnd_sys::clock::now;
 
 /// The choices of an invited user.
 pub(crate) struct Chosen {
@@ -44,7 +39,7 @@ impl Authenticator {
         new: Password,
         now_s: u64,
     ) -> OwnChange {
-        let Some(turn) = self.own_turn(login.source).await else {
+        let Some(turn) = self.queue.turn_of_known(login.source).await else {
             return OwnChange::Refused(Refusal::Busy.into());
         };
         let this = Arc::clone(self);
@@ -86,7 +81,7 @@ impl Authenticator {
             }
             Err(none) => Err(none),
         };
-        self.throttle(login.entrance).take_back(guess);
+        self.guesses.take_back(login, guess);
         let Ok(hash) = hashed else { return Ok(OwnChange::Refused(Refusal::Busy.into())) };
         if let Some(refused) = self.too_often(user) {
             return Ok(refused);
@@ -144,7 +139,7 @@ impl Authenticator {
         if let Some(OwnChange::Refused(refused)) = self.too_often(&chosen.user) {
             return InvitationStep::Refused(refused);
         }
-        let Some(turn) = self.own_turn(chosen.source).await else { return step(Refusal::Busy) };
+        let Some(turn) = self.queue.turn_of_known(chosen.source).await else { return step(Refusal::Busy) };
         let this = Arc::clone(self);
         let accepted = blocking(move || {
             let hashed = chosen.password.as_ref().map(|password| this.credentials.hash(password));
@@ -166,7 +161,7 @@ impl Authenticator {
 
     /// The hash of an unknown password, for a user who is invited.
     pub(crate) async fn unknown_password(self: &Arc<Self>, source: IpAddr) -> Option<PasswordHash> {
-        let turn = self.own_turn(source).await?;
+        let turn = self.queue.turn_of_known(source).await?;
         let this = Arc::clone(self);
         let hashed = blocking(move || {
             let hashed = this.credentials.hash(&Password::generate());
@@ -178,15 +173,8 @@ impl Authenticator {
 
     /// A change costs writes as a login does, and counts as one of the user's.
     fn too_often(&self, user: &User) -> Option<OwnChange> {
-        let wait_s = self.allowances().take(user.id, now()).err()?;
+        let wait_s = self.logins.take(user.id).err()?;
         Some(OwnChange::Refused(Refusal::Throttled.retry_after_s(Some(wait_s))))
-    }
-
-    async fn own_turn(&self, source: IpAddr) -> Option<Turn> {
-        match self.turns.at_once() {
-            Some(turn) => Some(turn),
-            None => self.turns.wait(Source::from(source), Standing::Known, self.longest_wait).await,
-        }
     }
 }
 

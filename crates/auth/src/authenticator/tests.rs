@@ -421,7 +421,7 @@ fn a_weak_hash_is_replaced_at_the_next_login() {
 async fn more_logins_than_may_wait_are_refused_at_once() {
     let longest_wait = Duration::from_secs(120);
     let bench = bench(Settings { workers: 1, queue: 1, longest_wait, ..settings() });
-    let busy = bench.auth.turns.at_once().unwrap();
+    let busy = bench.auth.queue.at_once().unwrap();
     let mut logins = tokio::task::JoinSet::new();
     for _ in 0..6 {
         let auth = Arc::clone(&bench.auth);
@@ -442,7 +442,7 @@ async fn more_logins_than_may_wait_are_refused_at_once() {
 #[tokio::test]
 async fn a_login_that_waits_too_long_for_its_turn_is_refused() {
     let bench = bench(Settings { workers: 1, longest_wait: Duration::from_millis(20), ..settings() });
-    let slow = bench.auth.turns.at_once().unwrap();
+    let slow = bench.auth.queue.at_once().unwrap();
     let waited = bench.auth.authenticate(login("ann", "right"), NOW_S);
     let waited = tokio::time::timeout(Duration::from_secs(30), waited).await;
     assert!(

@@ -21,7 +21,7 @@ use vpnd_store::postgres::CLOCK_TOLERANCE_S;
 use vpnd_store::{Absences, Begun, HeldSession, Kicks, LeaseOwner, SessionRecord, StoreError, User};
 use vpnd_sys::clock::now;
 
-use super::{Authenticator, Courier, Service, recording};
+use super::{Courier, Service, recording};
 use crate::notices::{Notices, lock};
 use crate::store::reported;
 use crate::whois::Answers;
@@ -105,9 +105,7 @@ impl Service {
             return self;
         }
         let notices = Arc::new(Notices::new(Arc::clone(&self.store)));
-        self.authenticator.share_guesses(&notices, 1);
-        let authenticator: Weak<Authenticator> = Arc::downgrade(&self.authenticator);
-        notices.subscribe(authenticator);
+        self.authenticator.share(&notices);
         self.portal.share(&notices);
         Self {
             fleet: Some(Member {
@@ -201,7 +199,7 @@ impl Service {
         member.is_new.store(false, Ordering::Relaxed);
         let gateways = self.gateways()?;
         let alive = gateways.iter().filter(|gateway| gateway.is_alive || gateway.is_here).count();
-        self.authenticator.share_guesses(&member.notices, u32::try_from(alive).unwrap_or(u32::MAX));
+        self.authenticator.count_gateways(u32::try_from(alive).unwrap_or(u32::MAX));
         Ok(gateways)
     }
 

@@ -10,8 +10,8 @@ use vpnd_proto::control::{ChallengeKind, List, Text};
 use vpnd_proto::session::{DeviceId, SessionId};
 
 use super::*;
-use crate::authenticator::Settings;
 use crate::authenticator::recheck::{Turn, schedule};
+use crate::authenticator::{Entrance, Settings};
 use vpnd_config::ServerConfig;
 use vpnd_config::factor::Factors;
 use vpnd_config::revocation_cause::RevocationCause;
@@ -598,11 +598,8 @@ async fn many_people_behind_one_address_log_in_at_once() {
         assert_eq!(reach(&bench, names.iter().map(|name| login(name, "right"))).await, 50);
     }
     // None of them has left a trace.
-    let stranger = vpnd_proto::admission::Source::from(login("", "").source);
-    assert_eq!(
-        bench.auth.throttle(Entrance::Tunnel).wait_s(&Person::of("zoe", None), stranger, false, NOW),
-        None
-    );
+    let (stranger, zoe) = (login("", ""), Person::of("zoe", None));
+    assert_eq!(bench.auth.guesses.wait_s(&stranger, &zoe, false, NOW), None);
 }
 
 #[tokio::test]
