@@ -1,67 +1,83 @@
 //! Authentication of users: password, one-time code, client certificate, and limits for guesses.
 //!
-//! Invariants: a refusal does not disclose its cause to the client ([`Refusal`]), while the audit
-//! file has it; where any user has codes, every failed login without a code is asked for one,
-//! whatever was wrong and whichever source knows the user, and counts as a wrong guess until the
-//! right one comes; an unknown user costs as much time as a known one; a code is good once; guesses
-//! from elsewhere can't lock out a person from a source they came from before; if the store fails,
-//! no login succeeds. Hashing takes tens of milliseconds and megabytes, so it runs on a bounded
-//! number of threads behind a bounded queue, which networks share fairly ([`vpnd_ipc::turns`]),
-//! never on a shard, and steps back behind other work. Whose turn it is depends on addresses and
-//! devices, never on whether a user exists. This module must not know of connections or sessions.
+//! Invariants: a refusal does not disclose its cause to the client ([`Refusal`]); an unknown user
+//! costs as much time as a known one; a code is good once; guesses from elsewhere can't lock out a
+//! person from a source they came from before. Hashing takes tens of milliseconds and megabytes, so
+//! it runs on a bounded number of threads behind a bounded queue, which networks share fairly
+//! ([`vpnd_ipc::turns`]), never on a shard, and steps back behind other work. This module must not
+//! know of connections or sessions.
 
 mod absences;
 pub(super) mod allowances;
-mod at_provider;
-mod by_visit;
 mod cause;
 mod credentials;
 mod device;
 mod dynamic;
-pub(super) mod external;
+mod external;
 mod grant;
 mod guesses;
 mod history;
 mod known_sources;
 mod login_record;
+mod logins;
 mod own_changes;
 mod pending;
 mod queue;
 mod recheck;
 mod refresh;
 pub(super) mod rounds;
+mod shown_logins;
+pub(super) mod sources;
 mod throttle;
 pub(super) mod token_seal;
+mod visit;
+mod waiting;
 
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use vpnd_proto::control::ChallengeAnswer;
 use vpnd_proto::session::DeviceId;
 
+use crate::access::Access;
+use crate::accounting::Accounting;
 use crate::notices::Notices;
 use allowances::{LOGINS, Limit, Limited};
-pub(crate) use by_visit::{LoginFacts, Visit};
 pub use cause::Cause;
-use credentials::{CheckResult, Credentials};
+use credentials::Credentials;
+use device::DeviceAdmission;
 pub(crate) use device::DeviceOutcome;
-use external::External;
+use dynamic::DynamicRequests;
+use external::ExternalLogins;
 pub use grant::Authenticated;
-use grant::certificate_cause;
 use guesses::Guesses;
 use history::History;
 use login_record::LoginRecord;
+use logins::Logins;
 pub(crate) use own_changes::Chosen;
-use pending::{Attempt, LIFETIME, Pending, Step};
+use own_changes::OwnChanges;
 use queue::Queue;
+use recheck::Rechecks;
+use refresh::RefreshTokens;
 use rounds::Demand;
-use throttle::{Guess, Person};
-use vpnd_config::factor::Factors;
+use shown_logins::ShownLogins;
+use sources::Sources;
+use token_seal::TokenSeal;
+pub(crate) use visit::{LoginFacts, Visit};
+use vpnd_config::{AccessProfiles, Tunnel};
 use vpnd_ipc::gateway::auth::SourceHealth;
+use vpnd_ipc::gateway::idp::{LoginAddress, ProviderLogout, ReadLogout, RedeemCode, Url};
+use vpnd_ipc::gateway::portal::OwnChange;
+use vpnd_ipc::gateway::portal::invitations::InvitationStep;
+use vpnd_ipc::gateway::portal::turns::SourceNumber;
 use vpnd_ipc::gateway::refusal::{Refusal, Refused};
+use vpnd_ipc::request::Reason;
+use vpnd_store::audit::recorder::Recorder;
 use vpnd_store::password::{Hasher, NoMemory, Password};
-use vpnd_store::{CertificateHash, Store, StoreError, UserId};
+use vpnd_store::{CertificateHash, PasswordHash, Store, StoreError, TotpSecret, User, UserId};
 use vpnd_sys::clock::now;
+use waiting::Waiting;
 
 /// Limit for a login's wait in the queue. A client gives up after 20 s, and on a machine where
 /// turns take that long, what comes before and after takes its time too: to check passwords of
@@ -128,263 +144,317 @@ pub struct Settings {
     pub require_certificate: bool,
 }
 
-pub struct Authenticator {
-    store: Arc<dyn Store>,
-    credentials: Credentials,
-    history: Arc<History>,
-    record: LoginRecord,
-    pending: Mutex<Pending>,
-    guesses: Arc<Guesses>,
-    logins: Arc<Limit>,
-    /// Those of WireGuard devices, apart from logins.
-    admissions: Arc<Limit>,
-    queue: Queue,
-    external: External,
-    /// Users without sessions who are checked again as well.
-    visitors: OnceLock<Visitors>,
+/// What there is besides the store, unless only its users log in.
+pub(crate) struct Surroundings {
+    pub(crate) access: Arc<Access>,
+    pub(crate) sources: Sources,
+    pub(crate) tokens: TokenSeal,
+    pub(crate) audit: Option<Recorder>,
+    /// Logins of one user at once.
+    pub(crate) logins_per_user: u32,
+}
+
+/// Profiles are those of everybody, and nothing is recorded.
+impl Default for Surroundings {
+    fn default() -> Self {
+        Self {
+            access: Arc::new(Access::new(AccessProfiles::of_everybody(), &Tunnel::default())),
+            sources: Sources::default(),
+            tokens: TokenSeal::default(),
+            audit: None,
+            logins_per_user: LOGINS,
+        }
+    }
 }
 
 /// Returns users who are logged in elsewhere than in sessions, as of which generations.
 pub(crate) type Visitors = Box<dyn Fn() -> Vec<(UserId, u64)> + Send + Sync>;
 
+pub struct Authenticator {
+    sources: Arc<Sources>,
+    logins: Arc<Logins>,
+    external: Arc<ExternalLogins>,
+    shown: Arc<ShownLogins>,
+    own_changes: Arc<OwnChanges>,
+    rechecks: Arc<Rechecks>,
+    dynamic: Arc<DynamicRequests>,
+    devices: Arc<DeviceAdmission>,
+}
+
 impl Authenticator {
-    /// Makes an authenticator over `store`. Takes as long as one login, to hash a dummy password.
+    /// Makes an authenticator over `store` alone. Takes as long as one login, to hash a dummy
+    /// password.
     ///
     /// # Errors
     /// [`NoMemory`], as for any login.
     pub fn new(store: Arc<dyn Store>, hasher: Hasher, settings: Settings) -> Result<Self, NoMemory> {
+        Self::within(store, hasher, settings, Surroundings::default())
+    }
+
+    /// Makes one with all that there is besides.
+    ///
+    /// # Errors
+    /// [`NoMemory`], as for any login.
+    pub(crate) fn within(
+        store: Arc<dyn Store>,
+        hasher: Hasher,
+        settings: Settings,
+        surroundings: Surroundings,
+    ) -> Result<Self, NoMemory> {
         let Settings { workers, queue, longest_wait, require_certificate } = settings;
-        let history = Arc::new(History::new(Arc::clone(&store)));
-        Ok(Self {
-            credentials: Credentials::new(Arc::clone(&store), hasher, require_certificate)?,
+        let Surroundings { access, sources, tokens, audit, logins_per_user } = surroundings;
+        let store = || Arc::clone(&store);
+        let credentials = Credentials::new(store(), hasher, Arc::clone(&access), require_certificate)?;
+        let (sources, history) = (Arc::new(sources), Arc::new(History::new(store())));
+        let sources = || Arc::clone(&sources);
+        let record = Arc::new(LoginRecord::new(sources(), audit));
+        let record = || Arc::clone(&record);
+        let limit = |limited| Arc::new(Limit::new(limited, logins_per_user));
+        let logins = Arc::new(Logins {
+            credentials,
             queue: Queue::new(workers.max(1), queue, longest_wait, Arc::clone(&history)),
             history,
-            store,
-            record: LoginRecord::default(),
-            pending: Mutex::new(Pending::new()),
+            record: record(),
             guesses: Arc::default(),
-            logins: Arc::new(Limit::new(Limited::Logins, LOGINS)),
-            admissions: Arc::new(Limit::new(Limited::Admissions, LOGINS)),
-            external: External::default(),
-            visitors: OnceLock::new(),
-        })
-    }
-
-    /// Checks a login on a thread that may wait, when it is its turn. If that does not come in
-    /// time, or too many of its network wait already, nothing is checked.
-    pub async fn authenticate(self: &Arc<Self>, login: Login, now_s: u64) -> LoginOutcome {
-        let since = now();
-        let Some(turn) = self.queue.turn(&login, now_s).await else {
-            self.log_refusal(&login, Cause::Overloaded);
-            return Refusal::Busy.into();
-        };
-        let (this, now_s) = (Arc::clone(self), now_s + now().since(since).as_secs());
-        // The turn moves into the thread: a client that hangs up does not make room before its hash
-        // is done.
-        let checked = tokio::task::spawn_blocking(move || {
-            let outcome = this.check(&login, now_s);
-            drop(turn);
-            outcome
+            limit: limit(Limited::Logins),
+            waiting: Waiting::new(record()),
         });
-        checked.await.unwrap_or_else(|error| {
-            tracing::error!(%error, "checking a login failed");
-            Refusal::Credentials.into()
+        let logins = || Arc::clone(&logins);
+        let external = Arc::new(ExternalLogins { store: store(), sources: sources(), logins: logins() });
+        let tokens = Arc::new(RefreshTokens::new(store(), tokens));
+        let shown = ShownLogins {
+            store: store(),
+            sources: sources(),
+            logins: logins(),
+            external: Arc::clone(&external),
+            tokens: Arc::clone(&tokens),
+        };
+        let rechecks = Arc::new(Rechecks::new(store(), sources(), record(), tokens));
+        let devices = DeviceAdmission {
+            store: store(),
+            access,
+            sources: sources(),
+            rechecks: Arc::clone(&rechecks),
+            record: record(),
+            limit: limit(Limited::Admissions),
+        };
+        Ok(Self {
+            sources: sources(),
+            logins: logins(),
+            external,
+            shown: Arc::new(shown),
+            own_changes: Arc::new(OwnChanges { store: store(), logins: logins() }),
+            rechecks,
+            dynamic: Arc::new(DynamicRequests { store: store(), sources: sources(), record: record() }),
+            devices: Arc::new(devices),
         })
     }
 
-    /// Checks a login on this thread, which waits for the hash and the store.
+    /// Checks a login at the one source whose rule matches, and that is the store if no other does.
+    pub async fn log_in(&self, login: Login, now_s: u64) -> LoginOutcome {
+        self.external.log_in(login, now_s).await
+    }
+
+    /// Checks a login at the store, on a thread that may wait, when it is its turn.
+    pub async fn authenticate(&self, login: Login, now_s: u64) -> LoginOutcome {
+        self.logins.authenticate(login, now_s).await
+    }
+
+    /// Checks a login at the store on this thread, which waits for the hash and the store.
     pub fn check(&self, login: &Login, now_s: u64) -> LoginOutcome {
-        let (user, known) = match self.history.look_up(login, now_s) {
-            Ok(found) => found,
-            Err(error) => return self.failed(login, &error),
-        };
-        if self.credentials.lack_certificate(login, user.as_ref()) {
-            return self.not_certified(login, now_s);
-        }
-        let guess = match self.admit(login, Person::of(&login.user, user.as_ref()), known, now_s) {
-            Ok(guess) => guess,
-            Err(throttled) => return throttled,
-        };
-        self.conclude(login, self.credentials.check(login, user, now_s), guess, now_s)
-    }
-
-    /// The outcome of a login whose credentials were checked, as far as the client has sent them.
-    fn conclude(
-        &self,
-        login: &Login,
-        checked: Result<CheckResult, StoreError>,
-        guess: Guess,
-        now_s: u64,
-    ) -> LoginOutcome {
-        match checked {
-            Ok(CheckResult::Granted(user)) => self.granted(login, user, guess, now_s),
-            Ok(CheckResult::CodeRequired(user)) => {
-                // The question that a wrong password leads to (`refuse_login`): without it a right
-                // one would be answered sooner.
-                let _ = self.store.has_one_time_codes();
-                self.require_code(login, Ok(user), guess, now_s)
-            }
-            Ok(CheckResult::Refused(cause)) => self.refuse_login(login, cause, guess, now_s),
-            Ok(CheckResult::NotAdmitted(why)) => self.not_admitted(login, why, guess, now_s),
-            Ok(CheckResult::NotChecked(none)) => {
-                // The login does not count as a guess, and the client may try again.
-                tracing::error!(error = %none, "a login could not be checked");
-                self.guesses.take_back(login, guess);
-                self.log_refusal(login, Cause::NoMemory);
-                Refusal::Busy.into()
-            }
-            Err(error) => {
-                self.guesses.take_back(login, guess);
-                self.failed(login, &error)
-            }
-        }
-    }
-
-    /// Counts a login as a guess, or does not let it go on: the last step before its password is
-    /// looked at.
-    fn admit(&self, login: &Login, person: Person, known: bool, now_s: u64) -> Result<Guess, LoginOutcome> {
-        let admitted = self.guesses.admit(login, person, known, now_s);
-        let admitted = admitted.map_err(|error| self.failed(login, &error))?;
-        admitted.map_err(|wait_s| self.throttled(login, wait_s))
-    }
-
-    /// Nothing was checked, so this neither counts nor costs a write.
-    fn throttled(&self, login: &Login, wait_s: u64) -> LoginOutcome {
-        self.log_refusal(login, Cause::Throttled);
-        LoginOutcome::Refused(Refusal::Throttled.retry_after_s(Some(wait_s)))
-    }
-
-    /// Refuses a login. Where any user has codes, one without a code is asked for it first,
-    /// whatever was wrong.
-    fn refuse_login(&self, login: &Login, cause: Cause, guess: Guess, now_s: u64) -> LoginOutcome {
-        // Not the named user counts, so this discloses nothing of one.
-        if login.code.is_none() && self.store.has_one_time_codes().unwrap_or(true) {
-            return self.require_code(login, Err(cause), guess, now_s);
-        }
-        self.refuse_for_good(login, cause, &guess, now_s)
-    }
-
-    fn refuse_for_good(&self, login: &Login, cause: Cause, guess: &Guess, now_s: u64) -> LoginOutcome {
-        self.record_refused(login, cause, now_s);
-        LoginOutcome::Refused(
-            Refusal::Credentials.retry_after_s(self.guesses.wait_after_s(login, guess, now_s)),
-        )
-    }
-
-    /// Asks for a one-time code, whatever was wrong. The login goes on counting as a guess, so that
-    /// leaving discloses nothing.
-    fn require_code(
-        &self,
-        login: &Login,
-        awaited: Result<Box<Authenticated>, Cause>,
-        guess: Guess,
-        now_s: u64,
-    ) -> LoginOutcome {
-        let attempt = Attempt { login: login.clone(), since: now(), step: Step::Code(awaited, guess) };
-        self.add(attempt, now_s).map_or(Refusal::WaitingFull.into(), LoginOutcome::CodeRequired)
-    }
-
-    /// Has a login wait for a person; its number, if there is room.
-    fn add(&self, attempt: Attempt, now_s: u64) -> Option<u64> {
-        let (number, over) = self.pending().add(now(), attempt);
-        for attempt in &over {
-            self.record_over(attempt, now_s);
-        }
-        number
+        self.logins.check(login, now_s)
     }
 
     /// The code came, for a login that was asked for one.
     pub fn complete(&self, number: u64, code: &Password, now_s: u64) -> LoginOutcome {
-        let Some((login, awaited, guess)) = self.take(number, now_s).and_then(Attempt::into_code) else {
-            // It came too late or was displaced, and was counted then.
-            return Refusal::Busy.into();
-        };
-        match (
-            self.credentials.check_code(
-                awaited.as_ref().map(|user| &user.user).map_err(|cause| *cause),
-                code,
-                now_s,
-            ),
-            awaited,
-        ) {
-            (Ok(None), Ok(mut user)) => {
-                user.factors = user.factors.and(Factors::ONE_TIME_CODE);
-                self.conclude(&login, self.credentials.check_profile(&login, user, now_s), guess, now_s)
-            }
-            (Ok(None), Err(cause)) | (Ok(Some(cause)), _) => {
-                self.refuse_for_good(&login, cause, &guess, now_s)
-            }
-            (Err(error), _) => self.failed(&login, &error),
-        }
+        self.logins.complete(number, code, now_s)
+    }
+
+    /// The answer of a person has come, for the login with this number.
+    pub async fn answer(
+        &self,
+        number: u64,
+        answer: &ChallengeAnswer,
+        device: DeviceId,
+        now_s: u64,
+    ) -> LoginOutcome {
+        self.external.answer(number, answer, device, now_s).await
+    }
+
+    /// The decision of the server about the login with this number; `None` while it still waits.
+    pub async fn approved(&self, number: u64, device: DeviceId, now_s: u64) -> Option<LoginOutcome> {
+        self.external.approved(number, device, now_s).await
     }
 
     /// The person has gone, whom a login waited for.
     pub fn abandon(&self, number: u64, now_s: u64) {
-        let attempt = self.pending().take(number);
-        if let Some(attempt) = attempt {
-            self.record_over(&attempt, now_s);
-        }
+        self.logins.waiting.abandon(number, now_s);
     }
 
-    /// Takes out a login that has waited, unless its time is over.
-    fn take(&self, number: u64, now_s: u64) -> Option<Attempt> {
-        let attempt = self.pending().take(number)?;
-        if now().since(attempt.since) < LIFETIME {
-            return Some(attempt);
-        }
-        self.record_over(&attempt, now_s);
-        None
+    /// Logs in the user of this visit with the client's device; `None` if the client has shown
+    /// nothing that is good.
+    pub(crate) fn log_in_by_visit(&self, visit: Option<Visit>, login: Login, now_s: u64) -> LoginOutcome {
+        self.shown.by_visit(visit, login, now_s)
     }
 
-    /// Records a login that waited without success.
-    fn record_over(&self, attempt: &Attempt, now_s: u64) {
-        let cause = attempt.step.cause();
-        self.record_refused(&attempt.login, cause, now_s);
+    /// Whether users of this source log in at a provider, so in a browser alone.
+    pub(crate) fn is_provider(&self, source: &str) -> bool {
+        self.sources.provider(source).is_some()
     }
 
-    /// Not counted as a guess: a stranger could lock users out by it.
-    fn not_certified(&self, login: &Login, now_s: u64) -> LoginOutcome {
-        self.record_refused(login, certificate_cause(login), now_s);
-        Refusal::Certificate.into()
+    /// The address where a browser begins a login.
+    pub(crate) async fn address_at_provider(&self, login: LoginAddress) -> Result<Url, Refusal> {
+        self.shown.address_at_provider(login).await
     }
 
-    /// Logs and records a refused login.
-    fn record_refused(&self, login: &Login, cause: Cause, now_s: u64) {
-        self.record.refused(login, self.external.source_name(&login.user), cause, now_s);
+    /// Logs in the user whose code this is.
+    pub(crate) async fn log_in_at_provider(
+        &self,
+        redeem: RedeemCode,
+        address: IpAddr,
+        device: DeviceId,
+        now_s: u64,
+    ) -> LoginOutcome {
+        self.shown.at_provider(redeem, address, device, now_s).await
     }
 
-    /// Refuses a login because the store has failed.
-    fn failed(&self, login: &Login, error: &StoreError) -> LoginOutcome {
-        tracing::error!(%error, "a login could not be checked");
-        self.log_refusal(login, Cause::StoreFailed);
-        match error {
-            StoreError::Database { .. } if error.is_for_now() => Refusal::StoreUnavailable.into(),
-            _ => Refusal::Credentials.into(),
-        }
+    /// A provider has sent a browser back without a code.
+    pub(crate) fn refused_by_provider(
+        &self,
+        source: &str,
+        address: IpAddr,
+        device: DeviceId,
+        now_s: u64,
+    ) -> LoginOutcome {
+        self.shown.refused_by_provider(source, address, device, now_s)
     }
 
-    fn log_refusal(&self, login: &Login, cause: Cause) {
-        self.record.log(login, self.external.source_name(&login.user), cause);
+    /// Checks a logout token; returns who has logged out, or `None` if it proves nothing.
+    pub(crate) async fn read_logout(&self, read: ReadLogout) -> Result<Option<ProviderLogout>, Reason> {
+        self.shown.read_logout(read).await
     }
 
-    /// How the sources besides the store answer.
-    pub(crate) fn source_health(&self) -> Vec<SourceHealth> {
-        self.external.health(now())
+    /// Decides about the device with this key; `has_pages` is whether there is a portal.
+    pub(crate) async fn admit_device(
+        &self,
+        key: [u8; 32],
+        outer: IpAddr,
+        has_pages: bool,
+        times: (u64, u64),
+    ) -> DeviceOutcome {
+        self.devices.admit(key, outer, has_pages, times).await
+    }
+
+    /// Gives a user another password, which is a revocation. `login` has the present one.
+    pub(crate) async fn change_password(
+        &self,
+        login: Login,
+        user: User,
+        new: Password,
+        now_s: u64,
+    ) -> OwnChange {
+        self.own_changes.change_password(login, user, new, now_s).await
+    }
+
+    /// Gives a user this secret of one-time codes, of which a code was typed.
+    pub(crate) fn change_codes(
+        &self,
+        user: &User,
+        secret: TotpSecret,
+        code: &Password,
+        now_s: u64,
+    ) -> Result<OwnChange, StoreError> {
+        self.own_changes.change_codes(user, secret, code, now_s)
+    }
+
+    /// Takes a user's one-time codes away.
+    pub(crate) fn remove_codes(&self, user: &User, now_s: u64) -> Result<OwnChange, StoreError> {
+        self.own_changes.remove_codes(user, now_s)
+    }
+
+    /// Whether this user sets up one-time codes without an administrator.
+    pub(crate) fn sets_up_codes(&self, user: &User) -> bool {
+        self.sources.let_set_up_codes(user)
+    }
+
+    /// Gives the user of an invitation the password and the codes that they have chosen.
+    pub(crate) async fn accept_invitation(&self, chosen: Chosen, now_s: u64) -> InvitationStep {
+        self.own_changes.accept_invitation(chosen, now_s).await
+    }
+
+    /// The hash of an unknown password, for a user who is invited.
+    pub(crate) async fn unknown_password(&self, source: IpAddr) -> Option<PasswordHash> {
+        self.own_changes.unknown_password(source).await
+    }
+
+    /// Checks the users of all configured sources again; never returns.
+    pub(crate) async fn recheck(&self) {
+        Arc::clone(&self.rechecks).run().await;
     }
 
     /// Has these users checked again as those with sessions.
     pub(crate) fn follow_visitors(&self, visitors: Visitors) {
-        // The first one stays: there is one portal.
-        let _ = self.visitors.set(visitors);
+        self.rechecks.follow_visitors(visitors);
+    }
+
+    /// Does what servers request; never returns. Does nothing if no source is configured for it.
+    pub(crate) async fn follow_servers(&self) {
+        Arc::clone(&self.dynamic).follow().await;
+    }
+
+    /// Takes all whom this source shows no more for gone: how many users with sessions these are,
+    /// if there is such a source.
+    pub fn confirm_absences(&self, source: &str) -> Option<u64> {
+        self.sources.named(source).map(|source| source.absences().confirm() as u64)
+    }
+
+    /// The accounting of its sources.
+    pub fn accounting(&self) -> &Arc<Accounting> {
+        &self.sources.accounting
+    }
+
+    /// How the sources besides the store answer.
+    pub(crate) fn source_health(&self) -> Vec<SourceHealth> {
+        self.sources.health(now())
+    }
+
+    pub(crate) fn source_count(&self) -> usize {
+        self.sources.all().len()
+    }
+
+    /// Whether logins by this name go to a source.
+    pub(crate) fn has_source_for(&self, name: &str) -> bool {
+        self.sources.source_of(name).is_some()
+    }
+
+    /// The name of a user's record, and the source that logins by it go to, if they go to one.
+    pub(crate) fn name_at(&self, typed: &str) -> (String, Option<String>) {
+        self.sources.name_at(typed)
+    }
+
+    /// The source that decides logins by this name.
+    pub(crate) fn number_for(&self, typed: &str) -> SourceNumber {
+        let source = self.sources.source_of(typed).map(|(source, _)| source);
+        self.sources.number(source.as_ref())
+    }
+
+    /// The source of this name.
+    pub(crate) fn number_of(&self, name: &str) -> SourceNumber {
+        self.sources.number(self.sources.named(name))
+    }
+
+    /// The source that decides the next step of the login with this number.
+    pub(crate) fn number_at(&self, login: u64) -> SourceNumber {
+        self.sources.number(self.logins.waiting.source_of(login).as_ref())
     }
 
     /// Guesses and logins count at all gateways of this fleet from now on.
     pub(crate) fn share(&self, notices: &Arc<Notices>) {
-        self.guesses.join(notices);
+        self.logins.guesses.join(notices);
         self.count_gateways(1);
-        let guesses: Weak<Guesses> = Arc::downgrade(&self.guesses);
+        let guesses: Weak<Guesses> = Arc::downgrade(&self.logins.guesses);
         notices.subscribe(guesses);
-        for limit in [&self.logins, &self.admissions] {
+        for limit in [&self.logins.limit, &self.devices.limit] {
             limit.share();
             let limit: Weak<Limit> = Arc::downgrade(limit);
             notices.subscribe(limit);
@@ -393,23 +463,12 @@ impl Authenticator {
 
     /// This many gateways of the fleet are alive.
     pub(crate) fn count_gateways(&self, alive: u32) {
-        self.guesses.share(alive);
-    }
-
-    /// Takes all whom this source shows no more for gone: how many users with sessions these are,
-    /// if there is such a source.
-    pub fn confirm_absences(&self, source: &str) -> Option<u64> {
-        let source = self.external.sources.iter().find(|listed| listed.source.name == source);
-        source.map(|source| source.absences().confirm() as u64)
+        self.logins.guesses.share(alive);
     }
 
     /// Logs how many lines about refusals were left out since the last call.
     pub fn report_log(&self) {
-        self.record.report();
-    }
-
-    fn pending(&self) -> std::sync::MutexGuard<'_, Pending> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+        self.logins.record.report();
     }
 }
 

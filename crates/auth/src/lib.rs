@@ -27,9 +27,9 @@ use anyhow::{Context as _, anyhow, bail};
 
 use crate::access::Access;
 use crate::accounting::Accounting;
-use crate::authenticator::external::{self, External};
+use crate::authenticator::sources::{self, Sources};
 use crate::authenticator::token_seal::TokenSeal;
-use crate::authenticator::{Authenticator, QUEUE_TIMEOUT, Settings};
+use crate::authenticator::{Authenticator, QUEUE_TIMEOUT, Settings, Surroundings};
 use crate::idp_client::IdpClient;
 use crate::portal::desk::Desk;
 use crate::service::{Courier, Service};
@@ -95,19 +95,16 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
     let live = live_sessions(Arc::clone(&store));
     let audit = Recorder::start(audit_path, config.audit, config.nat.blocks.clone(), live)
         .context("there is no thread to record events")?;
-    let for_auth = Arc::clone(&store);
-    let authenticator =
-        tokio::task::spawn_blocking(move || Authenticator::new(for_auth, Hasher::default(), settings))
-            .await
-            .context("the authenticator can't be made")??;
     let idp = Arc::new(IdpClient::default());
     let accounting = accounting(&config, &idp, store.as_ref(), started.launch.message.is_start);
-    let external = external_sources(&config, &idp, &accounting)?;
-    let authenticator = authenticator.with_audit(audit.clone()).with_external(external);
-    let authenticator = authenticator.with_logins_per_user(config.limits.logins_per_user);
-    // A source that is slow takes no permits that others need.
-    let external: usize = config.sources.iter().map(external::permits).sum();
     let access = Arc::new(Access::new(config.profiles.clone(), &config.tunnel));
+    let surroundings = surroundings(&config, &access, &idp, &accounting, &audit)?;
+    let for_auth = Arc::clone(&store);
+    let make = move || Authenticator::within(for_auth, Hasher::default(), settings, surroundings);
+    let authenticator =
+        tokio::task::spawn_blocking(make).await.context("the authenticator can't be made")??;
+    // A source that is slow takes no permits that others need.
+    let external: usize = config.sources.iter().map(sources::permits).sum();
     let permits = settings.workers + settings.queue + external;
     let service =
         Service::new(Arc::clone(&store), authenticator, Arc::clone(&access), permits, Clocks::default());
@@ -197,13 +194,21 @@ fn wireguard(
     Ok(Some(WireGuard::start(Arc::clone(store), Arc::clone(access), key)?))
 }
 
-/// The sources besides the store.
-fn external_sources(
+/// What there is for logins besides the store.
+fn surroundings(
     config: &ServerConfig,
+    access: &Arc<Access>,
     idp: &Arc<IdpClient>,
     accounting: &Arc<Accounting>,
-) -> anyhow::Result<External> {
-    Ok(External::new(&config.sources, Arc::clone(idp), Arc::clone(accounting), token_seal(config)?))
+    audit: &Recorder,
+) -> anyhow::Result<Surroundings> {
+    Ok(Surroundings {
+        access: Arc::clone(access),
+        sources: Sources::new(&config.sources, Arc::clone(idp), Arc::clone(accounting)),
+        tokens: token_seal(config)?,
+        audit: Some(audit.clone()),
+        logins_per_user: config.limits.logins_per_user,
+    })
 }
 
 /// Makes the seal of refresh tokens of OpenID providers; a file for its key only if tokens are

@@ -109,7 +109,7 @@ impl Service {
         logins: usize,
         clocks: Clocks,
     ) -> Self {
-        let authenticator = Arc::new(authenticator.with_access(Arc::clone(&access)));
+        let authenticator = Arc::new(authenticator);
         let for_portal = (Arc::clone(&store), Arc::clone(&authenticator), Arc::clone(&access));
         let portal = Arc::new(Portal::new(for_portal.0, for_portal.1, for_portal.2, clocks, None));
         Self {
@@ -137,10 +137,10 @@ impl Service {
 
     /// Checks users with sessions again, and does what servers request for these; never returns.
     pub(crate) async fn follow_sources(self: Arc<Self>) {
-        let (authenticator, portal) = (|| Arc::clone(&self.authenticator), Arc::downgrade(&self.portal));
+        let portal = Arc::downgrade(&self.portal);
         let visitors = move || portal.upgrade().map_or_else(Vec::new, |portal| portal.visitors());
         self.authenticator.follow_visitors(Box::new(visitors));
-        tokio::join!(authenticator().recheck(), authenticator().follow_servers());
+        tokio::join!(self.authenticator.recheck(), self.authenticator.follow_servers());
     }
 
     /// Answers until the worker is gone.

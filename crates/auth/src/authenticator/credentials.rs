@@ -9,9 +9,8 @@ use std::sync::Arc;
 
 use super::grant::{certificate_cause, is_certified};
 use super::{Authenticated, Cause, Login};
-use crate::access::{Access, Decided, NotAdmitted};
+use crate::access::{Access, NotAdmitted};
 use vpnd_config::factor::{Factors, Requirement};
-use vpnd_config::{AccessProfiles, Tunnel};
 use vpnd_store::password::{Hasher, NoMemory, Password};
 use vpnd_store::totp;
 use vpnd_store::{PasswordHash, Store, StoreError, TotpSecret, User, UserId};
@@ -43,25 +42,20 @@ pub(super) struct Credentials {
 }
 
 impl Credentials {
-    /// Takes as long as one login, to hash a dummy password. Profiles are those of everybody.
+    /// Takes as long as one login, to hash a dummy password.
     pub(super) fn new(
         store: Arc<dyn Store>,
         hasher: Hasher,
+        access: Arc<Access>,
         require_certificate: bool,
     ) -> Result<Self, NoMemory> {
-        let access = Arc::new(Access::new(AccessProfiles::of_everybody(), &Tunnel::default()));
         let (nobody, no_secret) = (hasher.hash(&Password::generate())?, totp::generate());
         Ok(Self { store, hasher, nobody, no_secret, access, require_certificate })
     }
 
-    /// Sets the access profiles.
-    pub(super) fn with_access(self, access: Arc<Access>) -> Self {
-        Self { access, ..self }
-    }
-
-    /// The user's access profile, if one is for them.
-    pub(super) fn profile(&self, user: &User) -> Option<Decided> {
-        self.access.of(user)
+    /// Whether any user has one-time codes.
+    pub(super) fn any_has_codes(&self) -> Result<bool, StoreError> {
+        self.store.has_one_time_codes()
     }
 
     /// Whether every user must show a certificate, and this login has shown none of this user's.

@@ -12,16 +12,18 @@ use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
+use super::allowances::Limit;
 use super::external::blocking;
-use super::recheck::Outcome;
-use super::{Authenticated, Authenticator, Cause, LoginOutcome};
-use crate::access::NotAdmitted;
+use super::login_record::LoginRecord;
+use super::recheck::{Outcome, Rechecks};
+use super::sources::Sources;
+use super::{Authenticated, Cause, LoginOutcome};
+use crate::access::{Access, NotAdmitted};
+use crate::ending;
 use vpnd_config::factor::Factors;
-use vpnd_config::source::SourceKind;
 use vpnd_ipc::gateway::idp::SourceLimits;
 use vpnd_ipc::gateway::refusal::{Refusal, Refused};
-use vpnd_proto::session::DeviceId;
-use vpnd_store::{FoundDevice, LOCAL, LiveUser, StoreError, User, UserId, WireGuardDevice};
+use vpnd_store::{FoundDevice, LOCAL, LiveUser, Store, User, WireGuardDevice};
 
 /// Devices for which sources are asked at once, at most. The others try again: were they to wait
 /// for a slow source, they would take the place of logins and of all else that the worker asks for.
@@ -67,11 +69,21 @@ impl From<Refusal> for DeviceOutcome {
     }
 }
 
-impl Authenticator {
+pub(super) struct DeviceAdmission {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) access: Arc<Access>,
+    pub(super) sources: Arc<Sources>,
+    pub(super) rechecks: Arc<Rechecks>,
+    pub(super) record: Arc<LoginRecord>,
+    /// Apart from logins.
+    pub(super) limit: Arc<Limit>,
+}
+
+impl DeviceAdmission {
     /// Decides about the device with this key; `has_pages` is whether there is a portal. One whose
     /// session is not over goes on: its user is asked about again like others with sessions. The
     /// times are those of people and of sessions.
-    pub(crate) async fn admit_device(
+    pub(super) async fn admit(
         self: &Arc<Self>,
         key: [u8; 32],
         outer: IpAddr,
@@ -93,7 +105,7 @@ impl Authenticator {
             return Refusal::Credentials.into();
         };
         if let Some(cause) = fault(&user, now_s) {
-            return self.refuse_device(&user, &device, outer, cause, Refusal::Credentials, now_s);
+            return self.refuse(&user, &device, outer, cause, Refusal::Credentials, now_s);
         }
         // The source is not asked about a device that reaches the pages alone: it may want a login
         // first.
@@ -104,17 +116,19 @@ impl Authenticator {
             Word::LogIn(user) if has_pages => (user, true),
             Word::LogIn(user) => {
                 let (cause, refusal) = (Cause::SourceUnavailable, Refusal::SourceUnavailable);
-                return self.refuse_device(&user, &device, outer, cause, refusal, now_s);
+                return self.refuse(&user, &device, outer, cause, refusal, now_s);
             }
             Word::Not(user, cause, refusal) => {
-                return self.refuse_device(&user, &device, outer, cause, refusal, now_s);
+                return self.refuse(&user, &device, outer, cause, refusal, now_s);
             }
         };
         let Some(Standing { left_s, is_walled }) = self.standing(&user, &device, now_s) else {
             let cause = NotAdmitted::NoProfile;
-            return self.refuse_device(&user, &device, outer, cause.into(), cause.into(), now_s);
+            return self.refuse(&user, &device, outer, cause.into(), cause.into(), now_s);
         };
-        if has_to_log_in && let Err(error) = self.wall_devices(user.id, Some(device.id), now_s) {
+        if has_to_log_in
+            && let Err(error) = ending::wall(self.store.as_ref(), user.id, Some(device.id), now_s)
+        {
             tracing::error!(%error, "a WireGuard device could not be checked");
             return Refusal::Busy.into();
         }
@@ -123,7 +137,7 @@ impl Authenticator {
             return DeviceOutcome::Walled;
         }
         // One that goes on is no further login: its sessions may be many after a restart.
-        if !has_session && let Err(wait_s) = self.admissions.take(user.id) {
+        if !has_session && let Err(wait_s) = self.limit.take(user.id) {
             return DeviceOutcome::Refused(Refusal::Throttled.retry_after_s(Some(wait_s)));
         }
         self.record.device(&user.name, outer, is_walled, now_s);
@@ -138,26 +152,11 @@ impl Authenticator {
     /// Returns how long the sessions of a device of this user may last; `None` if no access profile
     /// allows any.
     fn standing(&self, user: &User, device: &WireGuardDevice, now_s: u64) -> Option<Standing> {
-        let profile = self.credentials.profile(user).filter(|profile| profile.wireguard.allowed)?;
+        let profile = self.access.of(user).filter(|profile| profile.wireguard.allowed)?;
         let left_s = profile
             .session_lifetime
             .map(|lifetime| device.renewed_s.saturating_add(lifetime.as_secs()).saturating_sub(now_s));
         Some(Standing { left_s, is_walled: device.walled_s.is_some() || left_s == Some(0) })
-    }
-
-    /// Has the devices of a user, or this one alone, be renewed before their next sessions: their
-    /// clients come back by themselves. To be done before their sessions end.
-    pub(crate) fn wall_devices(
-        &self,
-        user: UserId,
-        one: Option<DeviceId>,
-        now_s: u64,
-    ) -> Result<(), StoreError> {
-        let own = self.store.wireguard_devices_of(user)?.into_iter();
-        for device in own.filter(|device| one.is_none_or(|one| one == device.id)) {
-            self.store.wall_wireguard_device(device.id, now_s)?;
-        }
-        Ok(())
     }
 
     /// The user as their source shows them now, if it is one that is asked again.
@@ -165,8 +164,7 @@ impl Authenticator {
         if user.source == LOCAL {
             return Word::Here(user);
         }
-        let source = self.external.sources.iter().find(|source| source.source.name == user.source);
-        let Some(source) = source.map(Arc::clone) else {
+        let Some(source) = self.sources.named(&user.source) else {
             return Word::Not(user, Cause::NoRecord, Refusal::Credentials);
         };
         if has_session || source.source.recheck().is_none() {
@@ -175,14 +173,12 @@ impl Authenticator {
         let Ok(_permit) = ASKED.try_acquire() else {
             return Word::Not(user, Cause::SourceUnavailable, Refusal::SourceUnavailable);
         };
-        match self.recheck_user(&source, &LiveUser::of(&user)).await {
+        match self.rechecks.recheck_user(source, &LiveUser::of(&user)).await {
             Outcome::Confirmed => {}
             Outcome::Over => return Word::Not(user, Cause::Disabled, Refusal::Credentials),
             Outcome::NoToken => return Word::LogIn(user),
             // A provider has the last word at the login.
-            Outcome::Absent if matches!(source.source.kind, SourceKind::Oidc(_)) => {
-                return Word::LogIn(user);
-            }
+            Outcome::Absent if source.is_provider() => return Word::LogIn(user),
             Outcome::Absent | Outcome::Groupless(_) | Outcome::NoAnswer => {
                 return Word::Not(user, Cause::SourceUnavailable, Refusal::SourceUnavailable);
             }
@@ -195,7 +191,7 @@ impl Authenticator {
         }
     }
 
-    fn refuse_device(
+    fn refuse(
         &self,
         user: &User,
         device: &WireGuardDevice,

@@ -12,15 +12,16 @@ use std::time::Duration;
 
 use vpnd_proto::session::{DeviceId, SessionId};
 
-use super::Authenticator;
-use super::external::ExternalSource;
+use super::login_record::LoginRecord;
+use super::sources::{ExternalSource, Sources};
+use crate::ending;
 use vpnd_config::revocation_cause::RevocationCause;
 use vpnd_config::user_name;
 use vpnd_ipc::gateway::idp::{
     DynamicAction, DynamicRequest, DynamicResult, ErrorCause, NextDynamicRequest, SessionAttributes,
 };
 use vpnd_store::audit::AuditEntry;
-use vpnd_store::{ExternalUser, LiveUser, StoreError, User, UserId};
+use vpnd_store::{ExternalUser, Store, StoreError, User, UserId};
 use vpnd_sys::clock::{steady_s, wall_s};
 
 /// Time from one request to the next at least: each writes to the store.
@@ -48,18 +49,24 @@ struct Target {
     device: Option<DeviceId>,
 }
 
-impl Authenticator {
+pub(super) struct DynamicRequests {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) sources: Arc<Sources>,
+    pub(super) record: Arc<LoginRecord>,
+}
+
+impl DynamicRequests {
     /// Does what servers request; never returns. Does nothing if no source is configured for it.
-    pub(crate) async fn follow_servers(self: Arc<Self>) {
-        if self.external.sources.iter().all(|source| source.source.dynamic().is_none()) {
+    pub(super) async fn follow(self: Arc<Self>) {
+        if self.sources.all().iter().all(|source| source.source.dynamic().is_none()) {
             return;
         }
         let mut result = None;
         loop {
-            match self.external.idp.request(NextDynamicRequest(result.take()), FOREVER).await {
+            match self.sources.idp.request(NextDynamicRequest(result.take()), FOREVER).await {
                 Ok(request) => {
                     let (this, number) = (Arc::clone(&self), request.number);
-                    let done = tokio::task::spawn_blocking(move || this.handle_dynamic(&request)).await;
+                    let done = tokio::task::spawn_blocking(move || this.handle(&request)).await;
                     let error = done.unwrap_or(Some(ErrorCause::Resources));
                     result = Some(DynamicResult { number, error });
                     tokio::time::sleep(INTERVAL).await;
@@ -70,8 +77,8 @@ impl Authenticator {
     }
 
     /// Does one request; why it is not done, if it is not.
-    fn handle_dynamic(&self, request: &DynamicRequest) -> Option<ErrorCause> {
-        match self.try_dynamic(request) {
+    fn handle(&self, request: &DynamicRequest) -> Option<ErrorCause> {
+        match self.try_handle(request) {
             Ok(()) => None,
             Err(NotDone::Because(cause)) => {
                 tracing::info!(source = &*request.source, ?cause, "a request about sessions is refused");
@@ -84,8 +91,8 @@ impl Authenticator {
         }
     }
 
-    fn try_dynamic(&self, request: &DynamicRequest) -> Result<(), NotDone> {
-        let mut sources = self.external.sources.iter().filter(|source| source.source.dynamic().is_some());
+    fn try_handle(&self, request: &DynamicRequest) -> Result<(), NotDone> {
+        let mut sources = self.sources.all().iter().filter(|source| source.source.dynamic().is_some());
         let source = sources.find(|source| source.source.name == *request.source);
         let source = source.ok_or(NotDone::Because(ErrorCause::SessionNotFound))?;
         let target = self.target(source, &request.which)?;
@@ -93,7 +100,8 @@ impl Authenticator {
         let Target { user, device } = target;
         let (event, detail) = match &request.action {
             DynamicAction::Disconnect => {
-                self.disconnect(&user, device)?;
+                let cause = RevocationCause::Disconnected;
+                ending::end(self.store.as_ref(), &user, device, cause, wall_s())?;
                 ("disconnected", source.source.name.clone())
             }
             DynamicAction::Regroup(groups) => {
@@ -132,16 +140,6 @@ impl Authenticator {
         Ok(())
     }
 
-    fn disconnect(&self, user: &User, device: Option<DeviceId>) -> Result<(), StoreError> {
-        let live = LiveUser::of(user);
-        let cause = RevocationCause::Disconnected;
-        self.wall_devices(user.id, device, wall_s())?;
-        match device {
-            Some(device) => self.store.end_device(&live, device, cause, wall_s()),
-            None => self.store.end_sessions(&live, cause, wall_s()),
-        }
-    }
-
     /// The sessions to which all of `which` applies, if there are any of this source.
     fn target(
         &self,
@@ -151,7 +149,7 @@ impl Authenticator {
         let SessionAttributes { user, id, ipv4, ipv6 } = which;
         let mut owners = Vec::new();
         if let Some(id) = id {
-            let session = self.external.accounting.session(&source.source.name, id);
+            let session = self.sources.accounting.session(&source.source.name, id);
             owners.push(session.map(|session| self.owner(session)).transpose()?.flatten());
         }
         for address in ipv4.map(IpAddr::from).into_iter().chain(ipv6.map(IpAddr::from)) {

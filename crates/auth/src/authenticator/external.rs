@@ -7,180 +7,53 @@
 //! Logins of one source wait in a separate queue, so that a slow directory keeps no others
 //! waiting. A failed login is asked for a one-time code, as local users are, whether the
 //! password was wrong or the record here has a code. That or a refusal takes [`REFUSAL_TIME`], so
-//! that its time discloses nothing of a source that is faster. Further rounds are the affair of
-//! [`super::rounds`].
+//! that its time discloses nothing of a source that is faster. What a login is between two rounds,
+//! [`super::rounds`] has.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use vpnd_proto::control::{SecretText, UserName};
-use vpnd_proto::time::Time;
+use vpnd_proto::control::{ChallengeAnswer, SecretText, UserName};
+use vpnd_proto::session::DeviceId;
 
-use super::absences::Absences;
-use super::refresh::Asking;
-use super::rounds::AtSource;
+use super::credentials::CheckResult;
+use super::logins::Logins;
+use super::pending::{Attempt, Step, StepKind};
+use super::rounds::{APPROVAL_NOTICE, APPROVAL_POLL, AtSource, PendingReply, REPLY_MARGIN};
+use super::sources::{ExternalSource, Sources};
 use super::throttle::Person;
-use super::token_seal::TokenSeal;
-use super::{Authenticated, Authenticator, Cause, CheckResult, Login, LoginOutcome};
-use crate::accounting::Accounting;
-use crate::idp_client::IdpClient;
-use vpnd_config::source::{Source, SourceKind};
-use vpnd_config::user_name;
-use vpnd_ipc::gateway::auth::SourceHealth;
-use vpnd_ipc::gateway::idp::{Identity, LoginCheck, SourceName, SourceRefusal, Subject, Verdict};
-use vpnd_ipc::gateway::portal::turns::{STORE, SourceNumber};
+use super::{Authenticated, Cause, Login, LoginOutcome};
+use vpnd_config::source::Source;
+use vpnd_ipc::gateway::idp::{
+    Identity, IdpChallenge, IdpRequest, LoginAnswer, LoginCheck, SourceName, SourceRefusal, Subject, Verdict,
+};
 use vpnd_ipc::gateway::refusal::{Refusal, Refused};
-use vpnd_ipc::request::Reason;
-use vpnd_ipc::turns::Turns;
-use vpnd_store::{ExternalUser, LOCAL, StoreError};
+use vpnd_ipc::request::{Reason, Request};
+use vpnd_ipc::turns::Turn;
+use vpnd_store::password::Password;
+use vpnd_store::{ExternalUser, Store, StoreError};
 use vpnd_sys::clock::now;
 
 /// Time from a login to its refusal, at least.
 const REFUSAL_TIME: Duration = Duration::from_secs(1);
-/// Logins that wait for a source, for each that is checked there.
-const QUEUE_FACTOR: usize = 8;
 
-/// Logins of a source that are under way at the same time, those among them that wait for a
-/// refusal's time.
-pub(crate) fn permits(source: &Source) -> usize {
-    (source.max_logins * (QUEUE_FACTOR + 1) + source.max_waiting()) * 2
+pub(super) struct ExternalLogins {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) sources: Arc<Sources>,
+    pub(super) logins: Arc<Logins>,
 }
 
-/// The sources besides the store, and the way to them.
-#[derive(Default)]
-pub(crate) struct External {
-    pub(super) sources: Vec<Arc<ExternalSource>>,
-    pub(super) idp: Arc<IdpClient>,
-    pub(super) accounting: Arc<Accounting>,
-    pub(super) tokens: TokenSeal,
-    pub(super) asking: Asking,
-}
-
-pub(super) struct ExternalSource {
-    pub(super) source: Source,
-    pub(super) turns: Arc<Turns>,
-    health: Mutex<Health>,
-    absences: Mutex<Absences>,
-}
-
-/// How a source has answered since this process began.
-#[derive(Clone, Copy, Debug, Default)]
-struct Health {
-    up: Option<bool>,
-    last_answer: Option<Time>,
-    /// When the first request after that got no answer.
-    silent_since: Option<Time>,
-    answers: u64,
-    failures: u64,
-}
-
-impl Health {
-    fn count(&mut self, answered: bool, now: Time) {
-        self.up = Some(answered);
-        if answered {
-            self.last_answer = Some(now);
-            self.silent_since = None;
-            self.answers += 1;
-        } else {
-            self.silent_since.get_or_insert(now);
-            self.failures += 1;
-        }
-    }
-}
-
-impl ExternalSource {
-    fn new(source: &Source) -> Self {
-        let turns = Turns::new(source.max_logins, source.max_logins * QUEUE_FACTOR);
-        Self { source: source.clone(), turns, health: Mutex::default(), absences: Mutex::default() }
-    }
-
-    /// Counts one request, and whether there was a reply.
-    pub(super) fn replied(&self, answered: bool, now: Time) {
-        self.health.lock().unwrap_or_else(PoisonError::into_inner).count(answered, now);
-    }
-
-    /// The users with sessions whom it shows no more.
-    pub(super) fn absences(&self) -> MutexGuard<'_, Absences> {
-        self.absences.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn health(&self, accounting: &Accounting, now: Time) -> SourceHealth {
-        let health = *self.health.lock().unwrap_or_else(PoisonError::into_inner);
-        SourceHealth {
-            name: SourceName::cut(&self.source.name),
-            up: health.up,
-            last_answer_s: health.last_answer.map(|at| now.since(at).as_secs()),
-            silent_s: health.silent_since.map(|at| now.since(at).as_secs()),
-            answers: health.answers,
-            failures: health.failures,
-            accounting: accounting.health(&self.source.name),
-            missing: self.absences().held() as u64,
-        }
-    }
-}
-
-impl External {
-    pub(crate) fn new(
-        sources: &[Source],
-        idp: Arc<IdpClient>,
-        accounting: Arc<Accounting>,
-        tokens: TokenSeal,
-    ) -> Self {
-        let sources = sources.iter().map(|source| Arc::new(ExternalSource::new(source)));
-        Self { sources: sources.collect(), idp, accounting, tokens, asking: Asking::default() }
-    }
-
-    /// How each source answers.
-    pub(super) fn health(&self, now: Time) -> Vec<SourceHealth> {
-        self.sources.iter().map(|source| source.health(&self.accounting, now)).collect()
-    }
-
-    /// The source of a user, and the user's canonical name.
-    fn source_of(&self, typed: &str) -> Option<(Arc<ExternalSource>, String)> {
-        let name = user_name::canonical(typed)?;
-        Some((Arc::clone(self.matching(&name)?), name))
-    }
-
-    fn matching(&self, canonical: &str) -> Option<&Arc<ExternalSource>> {
-        self.sources.iter().find(|source| source.source.rule.matches(canonical))
-    }
-
-    /// The number of a source: that of its place, from 1.
-    fn number(&self, is_it: impl Fn(&ExternalSource) -> bool) -> SourceNumber {
-        let place = self.sources.iter().position(|source| is_it(source));
-        place.and_then(|place| SourceNumber::try_from(place + 1).ok()).unwrap_or(STORE)
-    }
-
-    /// The name of the source that a user belongs to.
-    pub(super) fn source_name(&self, typed: &str) -> &str {
-        let canonical = user_name::canonical(typed);
-        let source = canonical.and_then(|name| self.matching(&name));
-        source.map_or(LOCAL, |source| source.source.name.as_str())
-    }
-}
-
-impl Authenticator {
-    /// Adds sources to the store.
-    pub(crate) fn with_external(mut self, external: External) -> Self {
-        self.external = external;
-        self
-    }
-
-    /// The accounting of its sources.
-    pub fn accounting(&self) -> &Arc<Accounting> {
-        &self.external.accounting
-    }
-
+impl ExternalLogins {
     /// Checks a login at the one source whose rule matches, and that is the store if no other does.
-    pub async fn log_in(self: &Arc<Self>, login: Login, now_s: u64) -> LoginOutcome {
-        let Some((source, name)) = self.external.source_of(&login.user) else {
-            return self.authenticate(login, now_s).await;
+    pub(super) async fn log_in(self: &Arc<Self>, login: Login, now_s: u64) -> LoginOutcome {
+        let Some((source, name)) = self.sources.source_of(&login.user) else {
+            return self.logins.authenticate(login, now_s).await;
         };
         let since = Instant::now();
         let login = Login { user: name, ..login };
-        if matches!(source.source.kind, SourceKind::Oidc(_)) {
+        if source.is_provider() {
             // Nothing was checked, and this discloses no more than the configuration.
-            self.log_refusal(&login, Cause::NeedsBrowser);
+            self.logins.record.log(&login, Cause::NeedsBrowser);
             return Refusal::NeedsBrowser.into();
         }
         let outcome = self.log_in_at(source, login, now_s).await;
@@ -201,8 +74,8 @@ impl Authenticator {
             Ok(Ok(found)) => found,
             Ok(Err(outcome)) | Err(outcome) => return outcome,
         };
-        let Some(turn) = self.queue.turn_of(&at.turns, &login, now_s).await else {
-            self.log_refusal(&login, Cause::Overloaded);
+        let Some(turn) = self.logins.queue.turn_of(&at.turns, &login, now_s).await else {
+            self.logins.record.log(&login, Cause::Overloaded);
             return Refusal::Busy.into();
         };
         let Some(request) = request(&at.source, &login) else {
@@ -210,58 +83,59 @@ impl Authenticator {
         };
         let now_s = now_s + now().since(since).as_secs();
         let (this, before) = (Arc::clone(self), login.clone());
-        match blocking(move || this.admit(&before, person, known, now_s)).await {
+        match blocking(move || this.logins.admit(&before, person, known, now_s)).await {
             Ok(Ok(guess)) => self.ask(AtSource::new(login, guess, at), request, Some(turn), now_s).await,
             Ok(Err(outcome)) | Err(outcome) => outcome,
         }
     }
 
-    pub(crate) fn source_count(&self) -> usize {
-        self.external.sources.len()
-    }
-
-    /// The source that decides logins by this name.
-    pub(crate) fn number_for(&self, typed: &str) -> SourceNumber {
-        let source = self.external.source_of(typed).map(|(source, _)| source);
-        source.map_or(STORE, |source| self.external.number(|other| std::ptr::eq(other, &*source)))
-    }
-
-    /// The source of this name.
-    pub(crate) fn number_of(&self, name: &str) -> SourceNumber {
-        self.external.number(|source| source.source.name == name)
-    }
-
-    /// The source that decides the next step of the login with this number.
-    pub(crate) fn number_at(&self, login: u64) -> SourceNumber {
-        let source = self.pending().source_of(login);
-        source.map_or(STORE, |source| self.external.number(|other| std::ptr::eq(other, &*source)))
-    }
-
     /// Checks what needs no word of the source. Returns whose password it is, and whether they come
     /// from a known place.
     fn before_source(&self, login: &Login, now_s: u64) -> Result<(Person, bool), LoginOutcome> {
-        let (user, known) = self.history.look_up(login, now_s).map_err(|error| self.failed(login, &error))?;
-        if self.credentials.lack_certificate(login, user.as_ref()) {
-            return Err(self.not_certified(login, now_s));
+        let logins = &self.logins;
+        let found = logins.history.look_up(login, now_s);
+        let (user, known) = found.map_err(|error| logins.failed(login, &error))?;
+        if logins.credentials.lack_certificate(login, user.as_ref()) {
+            return Err(logins.not_certified(login, now_s));
         }
         let person = Person::of(&login.user, user.as_ref());
         if login.password.expose().is_empty() {
             // It is never right, so a refusal at once discloses nothing.
-            let guess = self.admit(login, person, known, now_s)?;
-            return Err(self.refuse_for_good(login, Cause::WrongPassword, &guess, now_s));
+            let guess = logins.admit(login, person, known, now_s)?;
+            return Err(logins.refuse_for_good(login, Cause::WrongPassword, &guess, now_s));
         }
         // Those that will have to wait take no place in the queue.
-        let wait_s = self.guesses.wait_s(login, &person, known, now_s);
-        wait_s.map_or(Ok((person, known)), |wait_s| Err(self.throttled(login, wait_s)))
+        let wait_s = logins.guesses.wait_s(login, &person, known, now_s);
+        wait_s.map_or(Ok((person, known)), |wait_s| Err(logins.throttled(login, wait_s)))
+    }
+
+    /// Has the source asked. A login that is to be approved elsewhere waits in the pool for that.
+    async fn ask(
+        self: &Arc<Self>,
+        at: AtSource,
+        request: impl Request<Message = IdpRequest, Reply = Verdict>,
+        turn: Option<Turn>,
+        now_s: u64,
+    ) -> LoginOutcome {
+        let idp = Arc::clone(&self.sources.idp);
+        let longest = at.source.source.reply_timeout() + REPLY_MARGIN;
+        let mut reply = PendingReply::start(async move { idp.request(request, longest).await });
+        let arrived = match at.source.source.push() {
+            Some(_) => tokio::time::timeout(APPROVAL_NOTICE, reply.arrived()).await.ok(),
+            None => Some(reply.arrived().await),
+        };
+        drop(turn);
+        let this = Arc::clone(self);
+        blocking(move || match arrived {
+            Some(reply) => this.after_source(at, reply, now_s),
+            None => this.await_approval(at, reply, now_s),
+        })
+        .await
+        .unwrap_or_else(|refused| refused)
     }
 
     /// Decides by what the source has answered, and the user's record here.
-    pub(super) fn after_source(
-        &self,
-        at: AtSource,
-        reply: Result<Verdict, Reason>,
-        now_s: u64,
-    ) -> LoginOutcome {
+    fn after_source(&self, at: AtSource, reply: Result<Verdict, Reason>, now_s: u64) -> LoginOutcome {
         let is_unapproved = at.has_waited() && at.source.source.push().is_some();
         if reply.is_ok() || !is_unapproved {
             at.source.replied(reply.is_ok(), now());
@@ -280,41 +154,24 @@ impl Authenticator {
             // The server gives no answer to who does not approve. Coming back by itself, the client
             // would bother the person again.
             tracing::warn!(source = at.source.source.name, why = %reason, "a login was not approved");
-            self.record_refused(&at.login, Cause::NotApproved, now_s);
+            self.logins.record.refused(&at.login, Cause::NotApproved, now_s);
             return Refusal::NotApproved.into();
         }
-        self.guesses.take_back(&at.login, at.guess);
+        self.logins.guesses.take_back(&at.login, at.guess);
         self.unavailable(&at.source.source.name, &at.login, &reason, now_s)
     }
 
     /// Notes which entry of the source the name has led to: guesses by other names of it count for
     /// the same person.
     fn is_entry(&self, at: &AtSource, subject: &Subject) {
-        self.guesses.is_entry(&at.login.user, Person::entry(&at.source.source.name, subject));
-    }
-
-    /// Whether logins by this name go to a source.
-    pub(crate) fn has_source_for(&self, name: &str) -> bool {
-        self.external.source_of(name).is_some()
-    }
-
-    /// The name of a user's record, and the source that logins by it go to, if they go to one.
-    pub(crate) fn name_at(&self, typed: &str) -> (String, Option<String>) {
-        let found = self.external.source_of(typed);
-        found.map_or((typed.to_owned(), None), |(at, name)| (name, Some(at.source.name.clone())))
-    }
-
-    /// Whether the name, as it is, belongs to this source.
-    pub(super) fn is_name_of(&self, at: &Arc<ExternalSource>, name: &str) -> bool {
-        let (found, canonical) = self.external.source_of(name).unzip();
-        found.is_some_and(|found| Arc::ptr_eq(&found, at)) && canonical.as_deref() == Some(name)
+        self.logins.guesses.is_entry(&at.login.user, Person::entry(&at.source.source.name, subject));
     }
 
     pub(super) fn vouched_for(&self, at: AtSource, identity: &Identity, now_s: u64) -> LoginOutcome {
         self.is_entry(&at, &identity.subject);
         let (login, source) = (&at.login, at.source.source.name.as_str());
         // A name that another source has is none for this one.
-        let is_here = |name: &&UserName| self.is_name_of(&at.source, name);
+        let is_here = |name: &&UserName| self.sources.is_name_of(&at.source, name);
         let name = identity.name.as_ref().filter(is_here).map_or(login.user.as_str(), |name| &**name);
         let external = ExternalUser {
             source: source.to_owned(),
@@ -328,12 +185,12 @@ impl Authenticator {
                 tracing::warn!(%error, source, "a user of a source has no record here");
                 return self.refused(at, Cause::NoRecord, now_s);
             }
-            Err(error) => return self.failed(login, &error),
+            Err(error) => return self.logins.failed(login, &error),
         };
         let accept = at.accept(identity);
         let (limits, addresses) = (accept.limits, accept.addresses);
-        self.external.accounting.accepted(&user, login.device, login.source, accept);
-        match self.credentials.check_user(
+        self.sources.accounting.accepted(&user, login.device, login.source, accept);
+        match self.logins.credentials.check_user(
             login,
             Authenticated {
                 user,
@@ -346,31 +203,124 @@ impl Authenticator {
             now_s,
         ) {
             Ok(CheckResult::Refused(cause)) => self.refused(at, cause, now_s),
-            checked => self.conclude(login, checked, at.guess, now_s),
+            checked => self.logins.conclude(login, checked, at.guess, now_s),
         }
     }
 
     /// Refuses a login. One that has not waited for a person is asked for a code first, whatever
     /// was wrong.
-    pub(super) fn refused(&self, at: AtSource, cause: Cause, now_s: u64) -> LoginOutcome {
+    fn refused(&self, at: AtSource, cause: Cause, now_s: u64) -> LoginOutcome {
         if at.is_shown() {
             let AtSource { login, guess, .. } = at;
-            self.guesses.take_back(&login, guess);
-            self.record_refused(&login, cause, now_s);
+            self.logins.guesses.take_back(&login, guess);
+            self.logins.record.refused(&login, cause, now_s);
             let is_disabled = cause == Cause::Disabled;
             return if is_disabled { Refusal::Disabled } else { Refusal::NotConfirmed }.into();
         }
         if at.has_waited() {
-            return self.refuse_for_good(&at.login, cause, &at.guess, now_s);
+            return self.logins.refuse_for_good(&at.login, cause, &at.guess, now_s);
         }
-        self.refuse_login(&at.login, cause, at.guess, now_s)
+        self.logins.refuse(&at.login, cause, at.guess, now_s)
     }
 
     /// No guess: nothing was checked, and a directory that is down must not lock users out.
     fn unavailable(&self, source: &str, login: &Login, why: &str, now_s: u64) -> LoginOutcome {
-        self.record.source_failed(source, why);
-        self.record_refused(login, Cause::SourceUnavailable, now_s);
+        self.logins.record.source_failed(source, why);
+        self.logins.record.refused(login, Cause::SourceUnavailable, now_s);
         Refusal::SourceUnavailable.into()
+    }
+
+    /// A server demands more than it was sent.
+    fn challenge(&self, mut at: AtSource, challenge: &IdpChallenge, now_s: u64) -> LoginOutcome {
+        if !at.begin_round() {
+            return self.refused(at, Cause::TooManyRounds, now_s);
+        }
+        let demand = at.demand(challenge);
+        let step = |at| Step::Challenge(at, challenge.round.clone());
+        self.wait(at, step, now_s)
+            .map_or(Refusal::WaitingFull.into(), |number| LoginOutcome::Challenge(number, demand))
+    }
+
+    fn await_approval(&self, at: AtSource, reply: PendingReply, now_s: u64) -> LoginOutcome {
+        let demand = at.approval();
+        let step = |at| Step::Approval(at, Some(reply));
+        self.wait(at, step, now_s)
+            .map_or(Refusal::WaitingFull.into(), |number| LoginOutcome::Approval(number, demand))
+    }
+
+    /// Has a login wait for a person; its number, if there is room.
+    fn wait(&self, mut at: AtSource, step: impl FnOnce(AtSource) -> Step, now_s: u64) -> Option<u64> {
+        let (login, since) = (at.login.clone(), at.waits_since());
+        self.logins.waiting.add(Attempt { login, since, step: step(at) }, now_s)
+    }
+
+    /// The answer of a person has come, for the login with this number.
+    pub(super) async fn answer(
+        self: &Arc<Self>,
+        number: u64,
+        answer: &ChallengeAnswer,
+        device: DeviceId,
+        now_s: u64,
+    ) -> LoginOutcome {
+        let kind = self.logins.waiting.kind_of(number, device);
+        match kind {
+            // It came too late or was displaced, and was recorded then.
+            None => Refusal::Busy.into(),
+            Some(StepKind::Code) => {
+                let (logins, code) = (Arc::clone(&self.logins), Password::new(answer.expose().to_owned()));
+                let completed = blocking(move || logins.complete(number, &code, now_s)).await;
+                completed.unwrap_or_else(|refused| refused)
+            }
+            Some(StepKind::Challenge) => self.answer_challenge(number, answer, now_s).await,
+            // The worker mixes up its logins.
+            Some(StepKind::Approval | StepKind::Foreign) => {
+                self.logins.waiting.abandon(number, now_s);
+                Refusal::Credentials.into()
+            }
+        }
+    }
+
+    async fn answer_challenge(
+        self: &Arc<Self>,
+        number: u64,
+        answer: &ChallengeAnswer,
+        now_s: u64,
+    ) -> LoginOutcome {
+        let waited = self.logins.waiting.take(number, now_s).map(|attempt| attempt.step);
+        let Some(Step::Challenge(at, round)) = waited else { return Refusal::Busy.into() };
+        let source = &at.source.source;
+        let Ok(user) = UserName::new(source.name_of(&at.login.user)) else { return Refusal::Busy.into() };
+        let request = LoginAnswer {
+            source: SourceName::cut(&source.name),
+            user,
+            answer: answer.clone(),
+            address: at.login.source,
+            round,
+        };
+        self.ask(at, request, None, now_s).await
+    }
+
+    /// The decision of the server about the login with this number; `None` while it still waits.
+    pub(super) async fn approved(
+        self: &Arc<Self>,
+        number: u64,
+        device: DeviceId,
+        now_s: u64,
+    ) -> Option<LoginOutcome> {
+        let reply = self.logins.waiting.take_reply(number, device);
+        let Some(mut reply) = reply else { return Some(Refusal::Busy.into()) };
+        let Ok(arrived) = tokio::time::timeout(APPROVAL_POLL, reply.arrived()).await else {
+            self.logins.waiting.put_back(number, reply);
+            return None;
+        };
+        let this = Arc::clone(self);
+        let decided = blocking(move || {
+            let waited = this.logins.waiting.take(number, now_s).map(|attempt| attempt.step);
+            let Some(Step::Approval(at, _)) = waited else { return Refusal::Busy.into() };
+            this.after_source(at, arrived, now_s)
+        })
+        .await;
+        Some(decided.unwrap_or_else(|refused| refused))
     }
 }
 

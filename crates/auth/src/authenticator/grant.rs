@@ -1,24 +1,14 @@
-//! The last step of a login whose credentials were right: whether an access profile is for the user
-//! and its required factors were proved, and the record of it.
+//! Users who have proved to be themselves.
 //!
-//! Invariants: no user is let in without a profile, or by fewer factors than it requires. That
-//! this is the reason shows only after a factor besides the password: to a user who has shown no
-//! other, a right password that does not suffice is a wrong one, in its answer, its time and its
-//! count. Which factors were proved is decided where they are checked, never by what the worker
+//! INVARIANT: which factors were proved is decided where they are checked, never by what the worker
 //! says of them.
 
 use std::ops::Deref;
-use std::sync::Arc;
 
-use super::allowances::{Limit, Limited};
-use super::throttle::Guess;
-use super::{Authenticator, Cause, Login, LoginOutcome};
-use crate::access::{Access, NotAdmitted};
+use super::{Cause, Login};
 use vpnd_config::factor::Factors;
 use vpnd_ipc::gateway::idp::{SourceAddresses, SourceLimits};
-use vpnd_ipc::gateway::refusal::Refusal;
 use vpnd_store::User;
-use vpnd_store::audit::recorder::Recorder;
 
 /// A user who has proved to be that one, and by which factors.
 #[derive(Clone, Debug)]
@@ -56,60 +46,6 @@ impl Deref for Authenticated {
 
     fn deref(&self) -> &User {
         &self.user
-    }
-}
-
-impl Authenticator {
-    /// Sets the access profiles.
-    pub(crate) fn with_access(mut self, access: Arc<Access>) -> Self {
-        self.credentials = self.credentials.with_access(access);
-        self
-    }
-
-    /// With this many logins of one user at once.
-    pub(crate) fn with_logins_per_user(mut self, logins: u32) -> Self {
-        self.logins = Arc::new(Limit::new(Limited::Logins, logins));
-        self.admissions = Arc::new(Limit::new(Limited::Admissions, logins));
-        self
-    }
-
-    /// Sets the recorder of logins.
-    pub(crate) fn with_audit(mut self, audit: Recorder) -> Self {
-        self.record = self.record.with_audit(audit);
-        self
-    }
-
-    /// No guess: more than the password was right.
-    pub(super) fn not_admitted(
-        &self,
-        login: &Login,
-        why: NotAdmitted,
-        guess: Guess,
-        now_s: u64,
-    ) -> LoginOutcome {
-        self.guesses.take_back(login, guess);
-        self.record_refused(login, Cause::from(why), now_s);
-        Refusal::from(why).into()
-    }
-
-    pub(super) fn granted(
-        &self,
-        login: &Login,
-        user: Box<Authenticated>,
-        guess: Guess,
-        now_s: u64,
-    ) -> LoginOutcome {
-        // Before anything is written: endless logins must not fill the disk, nor push
-        // out what is remembered.
-        if let Err(wait_s) = self.logins.take(user.id) {
-            self.guesses.take_back(login, guess);
-            return self.throttled(login, wait_s);
-        }
-        self.guesses.succeeded(login, guess);
-        self.credentials.strengthen(&user, &login.password);
-        self.history.remember(user.id, login.source, now_s);
-        self.record.granted(login, now_s);
-        LoginOutcome::Granted(user)
     }
 }
 

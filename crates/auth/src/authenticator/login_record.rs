@@ -6,8 +6,10 @@
 //! record waits for no disk: where it can't be written, the audit file has a gap.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::sources::Sources;
 use super::{Cause, Login};
 use vpnd_store::audit::recorder::Recorder;
 use vpnd_store::audit::{AuditEntry, Event};
@@ -21,31 +23,30 @@ const SOURCE_FAILURES: u32 = 5;
 const SOURCE_FAILURE_INTERVAL: Duration = Duration::from_secs(10);
 
 pub(super) struct LoginRecord {
+    sources: Arc<Sources>,
     refusals: LogLimit,
     source_failures: LogLimit,
     audit: Option<Recorder>,
 }
 
-impl Default for LoginRecord {
-    fn default() -> Self {
+impl LoginRecord {
+    pub(super) fn new(sources: Arc<Sources>, audit: Option<Recorder>) -> Self {
         Self {
+            sources,
             refusals: LogLimit::new(REFUSALS, REFUSAL_INTERVAL),
             source_failures: LogLimit::new(SOURCE_FAILURES, SOURCE_FAILURE_INTERVAL),
-            audit: None,
+            audit,
         }
     }
-}
 
-impl LoginRecord {
-    /// Sets the recorder of the audit file.
-    pub(super) fn with_audit(self, audit: Recorder) -> Self {
-        Self { audit: Some(audit), ..self }
+    /// A login was refused after something was checked.
+    pub(super) fn refused(&self, login: &Login, cause: Cause, now_s: u64) {
+        self.refused_at(self.sources.source_name(&login.user), login, cause, now_s);
     }
 
-    /// A login was refused after something was checked; `source` is the one that its user belongs
-    /// to by name.
-    pub(super) fn refused(&self, login: &Login, source: &str, cause: Cause, now_s: u64) {
-        self.log(login, source, cause);
+    /// So was one at this source, whatever its name.
+    pub(super) fn refused_at(&self, source: &str, login: &Login, cause: Cause, now_s: u64) {
+        self.log_at(source, login, cause);
         self.add(entry(login, "login-refused", cause.name(), now_s));
     }
 
@@ -77,7 +78,12 @@ impl LoginRecord {
     }
 
     /// Logs a refused login, which may cost nothing else.
-    pub(super) fn log(&self, login: &Login, source: &str, cause: Cause) {
+    pub(super) fn log(&self, login: &Login, cause: Cause) {
+        self.log_at(self.sources.source_name(&login.user), login, cause);
+    }
+
+    /// Logs a login that was refused at this source.
+    pub(super) fn log_at(&self, source: &str, login: &Login, cause: Cause) {
         if self.refusals.admits() {
             let user = printable(&login.user);
             tracing::info!(

@@ -9,14 +9,15 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::external::blocking;
+use super::logins::Logins;
 use super::throttle::Person;
-use super::{Authenticator, Cause, Login, LoginOutcome};
+use super::{Cause, Login, LoginOutcome};
 use vpnd_ipc::gateway::portal::OwnChange;
 use vpnd_ipc::gateway::portal::invitations::InvitationStep;
 use vpnd_ipc::gateway::refusal::Refusal;
 use vpnd_store::password::{MAX_PASSWORD_BYTES, MIN_PASSWORD_CHARS, Password, is_guessable};
 use vpnd_store::totp;
-use vpnd_store::{Accepted, InvitationHash, LOCAL, PasswordHash, StoreError, TotpSecret, User, UserChange};
+use vpnd_store::{Accepted, InvitationHash, PasswordHash, Store, StoreError, TotpSecret, User, UserChange};
 
 /// The choices of an invited user.
 pub(crate) struct Chosen {
@@ -30,16 +31,21 @@ pub(crate) struct Chosen {
     pub(crate) source: IpAddr,
 }
 
-impl Authenticator {
+pub(super) struct OwnChanges {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) logins: Arc<Logins>,
+}
+
+impl OwnChanges {
     /// Gives a user another password, which is a revocation. `login` has the present one.
-    pub(crate) async fn change_password(
+    pub(super) async fn change_password(
         self: &Arc<Self>,
         login: Login,
         user: User,
         new: Password,
         now_s: u64,
     ) -> OwnChange {
-        let Some(turn) = self.queue.turn_of_known(login.source).await else {
+        let Some(turn) = self.logins.queue.turn_of_known(login.source).await else {
             return OwnChange::Refused(Refusal::Busy.into());
         };
         let this = Arc::clone(self);
@@ -66,22 +72,22 @@ impl Authenticator {
             return Ok(OwnChange::Unusable);
         }
         let person = Person::of(&user.name, Some(user));
-        let guess = match self.admit(login, person, true, now_s) {
+        let guess = match self.logins.admit(login, person, true, now_s) {
             Ok(guess) => guess,
             Err(LoginOutcome::Refused(refused)) => return Ok(OwnChange::Refused(refused)),
             Err(_) => return Ok(OwnChange::Refused(Refusal::Busy.into())),
         };
-        let hashed = match self.credentials.verify(&login.password, Some(present)) {
-            Ok(true) => self.credentials.hash(new),
+        let hashed = match self.logins.credentials.verify(&login.password, Some(present)) {
+            Ok(true) => self.logins.credentials.hash(new),
             Ok(false) => {
-                return Ok(match self.refuse_for_good(login, Cause::WrongPassword, &guess, now_s) {
+                return Ok(match self.logins.refuse_for_good(login, Cause::WrongPassword, &guess, now_s) {
                     LoginOutcome::Refused(refused) => OwnChange::Refused(refused),
                     _ => OwnChange::Refused(Refusal::Credentials.into()),
                 });
             }
             Err(none) => Err(none),
         };
-        self.guesses.take_back(login, guess);
+        self.logins.guesses.take_back(login, guess);
         let Ok(hash) = hashed else { return Ok(OwnChange::Refused(Refusal::Busy.into())) };
         if let Some(refused) = self.too_often(user) {
             return Ok(refused);
@@ -93,7 +99,7 @@ impl Authenticator {
     }
 
     /// Gives a user this secret of one-time codes, of which a code was typed.
-    pub(crate) fn change_codes(
+    pub(super) fn change_codes(
         &self,
         user: &User,
         secret: TotpSecret,
@@ -112,7 +118,7 @@ impl Authenticator {
     }
 
     /// Takes a user's one-time codes away.
-    pub(crate) fn remove_codes(&self, user: &User, now_s: u64) -> Result<OwnChange, StoreError> {
+    pub(super) fn remove_codes(&self, user: &User, now_s: u64) -> Result<OwnChange, StoreError> {
         if let Some(refused) = self.too_often(user) {
             return Ok(refused);
         }
@@ -121,14 +127,8 @@ impl Authenticator {
         Ok(OwnChange::Done)
     }
 
-    /// Whether this user sets up one-time codes without an administrator.
-    pub(crate) fn sets_up_codes(&self, user: &User) -> bool {
-        let source = self.external.sources.iter().find(|at| at.source.name == user.source);
-        source.map_or(user.source == LOCAL, |at| at.source.own_codes)
-    }
-
     /// Gives the user of an invitation the password and the codes that they have chosen.
-    pub(crate) async fn accept_invitation(self: &Arc<Self>, chosen: Chosen, now_s: u64) -> InvitationStep {
+    pub(super) async fn accept_invitation(self: &Arc<Self>, chosen: Chosen, now_s: u64) -> InvitationStep {
         let step = |refusal: Refusal| InvitationStep::Refused(refusal.into());
         if chosen.password.as_ref().is_some_and(|password| !is_usable(password, &chosen.user)) {
             return InvitationStep::PasswordUnusable;
@@ -139,10 +139,12 @@ impl Authenticator {
         if let Some(OwnChange::Refused(refused)) = self.too_often(&chosen.user) {
             return InvitationStep::Refused(refused);
         }
-        let Some(turn) = self.queue.turn_of_known(chosen.source).await else { return step(Refusal::Busy) };
+        let Some(turn) = self.logins.queue.turn_of_known(chosen.source).await else {
+            return step(Refusal::Busy);
+        };
         let this = Arc::clone(self);
         let accepted = blocking(move || {
-            let hashed = chosen.password.as_ref().map(|password| this.credentials.hash(password));
+            let hashed = chosen.password.as_ref().map(|password| this.logins.credentials.hash(password));
             drop(turn);
             let Ok(password) = hashed.transpose() else { return step(Refusal::Busy) };
             let Chosen { invitation, totp, .. } = chosen;
@@ -160,11 +162,11 @@ impl Authenticator {
     }
 
     /// The hash of an unknown password, for a user who is invited.
-    pub(crate) async fn unknown_password(self: &Arc<Self>, source: IpAddr) -> Option<PasswordHash> {
-        let turn = self.queue.turn_of_known(source).await?;
+    pub(super) async fn unknown_password(self: &Arc<Self>, source: IpAddr) -> Option<PasswordHash> {
+        let turn = self.logins.queue.turn_of_known(source).await?;
         let this = Arc::clone(self);
         let hashed = blocking(move || {
-            let hashed = this.credentials.hash(&Password::generate());
+            let hashed = this.logins.credentials.hash(&Password::generate());
             drop(turn);
             hashed.ok()
         });
@@ -173,7 +175,7 @@ impl Authenticator {
 
     /// A change costs writes as a login does, and counts as one of the user's.
     fn too_often(&self, user: &User) -> Option<OwnChange> {
-        let wait_s = self.logins.take(user.id).err()?;
+        let wait_s = self.logins.limit.take(user.id).err()?;
         Some(OwnChange::Refused(Refusal::Throttled.retry_after_s(Some(wait_s))))
     }
 }

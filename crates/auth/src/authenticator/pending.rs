@@ -16,8 +16,8 @@ use vpnd_proto::admission::shares::{Displaced, Division, Entered, PermitId, Shar
 use vpnd_proto::session::DeviceId;
 use vpnd_proto::time::Time;
 
-use super::external::ExternalSource;
 use super::rounds::{AtSource, PendingReply};
+use super::sources::ExternalSource;
 use super::throttle::Guess;
 use super::{Authenticated, Cause, Login};
 use vpnd_ipc::gateway::idp::Continuation;

@@ -8,8 +8,8 @@
 //! of a source are under way, and users have their turns spread over the time between two.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
@@ -17,13 +17,19 @@ use tokio::task::JoinSet;
 use vpnd_proto::control::UserName;
 use vpnd_proto::time::Time;
 
-use super::Authenticator;
-use super::external::ExternalSource;
+use super::Visitors;
+use super::login_record::LoginRecord;
+use super::refresh::RefreshTokens;
+use super::rounds::REPLY_MARGIN;
+use super::sources::{ExternalSource, Sources};
 use vpnd_config::revocation_cause::RevocationCause;
-use vpnd_config::source::{Recheck, SourceKind};
-use vpnd_ipc::gateway::idp::{Identity, SourceName, SourceRefusal, UserRecheck};
-use vpnd_store::{ExternalUser, LiveUser, StoreError, User, UserId};
+use vpnd_config::source::{LOGIN_TIMEOUT, Recheck};
+use vpnd_ipc::gateway::idp::{
+    Identity, RefreshLogin, RefreshedLogin, SourceName, SourceRefusal, UserRecheck,
+};
+use vpnd_store::{ExternalUser, LiveUser, RefreshToken, Store, StoreError, User, UserId};
 use vpnd_sys::clock::{now, wall_s};
+use vpnd_sys::log_limit::LogLimit;
 
 /// Requests of one source at the same time.
 const AT_ONCE: usize = 8;
@@ -34,8 +40,8 @@ const SHORTEST: Duration = Duration::from_millis(200);
 const LONGEST: Duration = Duration::from_secs(10);
 /// The next try after a request without an answer, at most.
 const RETRY: Duration = Duration::from_secs(60);
-/// Time over that of the source for a reply to arrive.
-const REPLY_MARGIN: Duration = Duration::from_secs(2);
+
+static WITHOUT_TOKEN: LogLimit = LogLimit::new(1, Duration::from_secs(3_600));
 
 /// When a user was confirmed last, and is to be asked about again.
 #[derive(Clone, Copy, Debug)]
@@ -59,11 +65,35 @@ pub(super) enum Outcome {
     NoToken,
 }
 
-impl Authenticator {
+pub(super) struct Rechecks {
+    store: Arc<dyn Store>,
+    sources: Arc<Sources>,
+    record: Arc<LoginRecord>,
+    tokens: Arc<RefreshTokens>,
+    /// Users without sessions who are checked again as well.
+    visitors: OnceLock<Visitors>,
+}
+
+impl Rechecks {
+    pub(super) fn new(
+        store: Arc<dyn Store>,
+        sources: Arc<Sources>,
+        record: Arc<LoginRecord>,
+        tokens: Arc<RefreshTokens>,
+    ) -> Self {
+        Self { store, sources, record, tokens, visitors: OnceLock::new() }
+    }
+
+    /// Has these users checked again as those with sessions.
+    pub(super) fn follow_visitors(&self, visitors: Visitors) {
+        // The first one stays: there is one portal.
+        let _ = self.visitors.set(visitors);
+    }
+
     /// Checks the users of all configured sources again; never returns.
-    pub async fn recheck(self: Arc<Self>) {
+    pub(super) async fn run(self: Arc<Self>) {
         let mut all = JoinSet::new();
-        for source in &self.external.sources {
+        for source in self.sources.all() {
             if let Some(recheck) = source.source.recheck() {
                 all.spawn(Arc::clone(&self).recheck_source(Arc::clone(source), recheck));
             }
@@ -178,13 +208,13 @@ impl Authenticator {
     }
 
     pub(super) async fn recheck_user(self: &Arc<Self>, source: &ExternalSource, user: &LiveUser) -> Outcome {
-        if matches!(source.source.kind, SourceKind::Oidc(_)) {
+        if source.is_provider() {
             return self.recheck_at_provider(source, user).await;
         }
         let Ok(name) = UserName::new(source.source.name_of(&user.name)) else { return Outcome::Absent };
         let question = UserRecheck { source: SourceName::cut(&source.source.name), user: name };
         let longest = source.source.reply_timeout() + REPLY_MARGIN;
-        let reply = self.external.idp.request(question, longest).await;
+        let reply = self.sources.idp.request(question, longest).await;
         source.replied(reply.is_ok(), now());
         match reply {
             Ok(Ok(identity)) => self.shown_again(source, user, identity).await,
@@ -194,8 +224,59 @@ impl Authenticator {
         }
     }
 
+    /// Asks the provider about a user.
+    async fn recheck_at_provider(self: &Arc<Self>, source: &ExternalSource, user: &LiveUser) -> Outcome {
+        let turn = self.tokens.turn_of(user.id);
+        let outcome = self.ask_in_turn(source, user, &mut *turn.lock().await).await;
+        self.tokens.leave(user.id, turn);
+        outcome
+    }
+
+    async fn ask_in_turn(
+        self: &Arc<Self>,
+        source: &ExternalSource,
+        user: &LiveUser,
+        unanswered: &mut Option<RefreshToken>,
+    ) -> Outcome {
+        let name = &source.source.name;
+        let before = unanswered.take();
+        let Some((sealed, token)) = self.tokens.token_of(user.id).await else {
+            if WITHOUT_TOKEN.admits() {
+                tracing::warn!(
+                    source = name,
+                    user = user.name,
+                    "there is no refresh token for a user, or none that can be opened, so the provider can't be asked: the \
+                     session ends when it was not confirmed for too long"
+                );
+            }
+            return Outcome::NoToken;
+        };
+        let was_unanswered = before.as_ref() == Some(&sealed);
+        let asked = RefreshLogin { source: SourceName::cut(name), token };
+        let reply = self.sources.idp.request(asked, LOGIN_TIMEOUT + REPLY_MARGIN).await;
+        source.replied(reply.is_ok(), now());
+        match reply {
+            Ok(Ok(RefreshedLogin { identity, refresh })) => {
+                if let Some(next) = refresh {
+                    self.tokens.replace(user.id, sealed, next).await;
+                }
+                self.shown_again(source, user, identity).await
+            }
+            Ok(Err(_)) if was_unanswered => {
+                *unanswered = Some(sealed);
+                Outcome::NoToken
+            }
+            Ok(Err(_)) => Outcome::Absent,
+            Err(why) => {
+                *unanswered = Some(sealed);
+                self.record.source_failed(name, &why);
+                Outcome::NoAnswer
+            }
+        }
+    }
+
     /// The source shows this as the user.
-    pub(super) async fn shown_again(
+    async fn shown_again(
         self: &Arc<Self>,
         source: &ExternalSource,
         user: &LiveUser,

@@ -11,6 +11,7 @@ use super::throttle::source_prefix;
 use super::*;
 use crate::access::Access;
 use vpnd_config::ServerConfig;
+use vpnd_config::factor::Factors;
 use vpnd_config::testing::LEAST;
 use vpnd_store::audit::testing::Recorded;
 use vpnd_store::sqlite::Sqlite;
@@ -28,6 +29,7 @@ struct Bench {
     auth: Arc<Authenticator>,
     store: Arc<Sqlite>,
     audit: Recorded,
+    access: Arc<Access>,
     _dir: tempfile::TempDir,
 }
 
@@ -49,9 +51,10 @@ fn bench(settings: Settings) -> Bench {
     }
     store.set_enabled("dis", false, NOW_S).unwrap();
     let audit = Recorded::default();
-    let auth = Authenticator::new(Arc::clone(&store) as Arc<dyn Store>, hasher, settings).unwrap();
-    let auth = Arc::new(auth.with_audit(audit.recorder()));
-    Bench { auth, store, audit, _dir: dir }
+    let surroundings = Surroundings { audit: Some(audit.recorder()), ..Surroundings::default() };
+    let access = Arc::clone(&surroundings.access);
+    let auth = Authenticator::within(Arc::clone(&store) as _, hasher, settings, surroundings).unwrap();
+    Bench { auth: Arc::new(auth), store, audit, access, _dir: dir }
 }
 
 fn settings() -> Settings {
@@ -82,9 +85,8 @@ impl Bench {
     fn with_profiles(self, text: &str) -> Self {
         let text = format!("{}{text}", LEAST.replace("[tunnel]", "client_ca = 'ca.pem'\n[tunnel]"));
         let config = ServerConfig::parse(&text, "server.toml", Path::new("/etc/vpnd")).unwrap();
-        let access = Arc::new(Access::new(config.profiles, &config.tunnel));
-        let auth = Arc::into_inner(self.auth).expect("nobody else has it").with_access(access);
-        Self { auth: Arc::new(auth), ..self }
+        self.access.replace(config.profiles);
+        self
     }
 
     fn check(&self, login: &Login) -> LoginOutcome {
@@ -421,7 +423,7 @@ fn a_weak_hash_is_replaced_at_the_next_login() {
 async fn more_logins_than_may_wait_are_refused_at_once() {
     let longest_wait = Duration::from_secs(120);
     let bench = bench(Settings { workers: 1, queue: 1, longest_wait, ..settings() });
-    let busy = bench.auth.queue.at_once().unwrap();
+    let busy = bench.auth.logins.queue.at_once().unwrap();
     let mut logins = tokio::task::JoinSet::new();
     for _ in 0..6 {
         let auth = Arc::clone(&bench.auth);
@@ -442,7 +444,7 @@ async fn more_logins_than_may_wait_are_refused_at_once() {
 #[tokio::test]
 async fn a_login_that_waits_too_long_for_its_turn_is_refused() {
     let bench = bench(Settings { workers: 1, longest_wait: Duration::from_millis(20), ..settings() });
-    let slow = bench.auth.queue.at_once().unwrap();
+    let slow = bench.auth.logins.queue.at_once().unwrap();
     let waited = bench.auth.authenticate(login("ann", "right"), NOW_S);
     let waited = tokio::time::timeout(Duration::from_secs(30), waited).await;
     assert!(
@@ -465,7 +467,7 @@ async fn known_networks_and_devices_precede_strangers() {
         ..login("ann", "right")
     };
     let (here, elsewhere) = ("192.0.2.1", "198.51.100.1");
-    let standing = async |login: &Login| bench.auth.history.standing(login, NOW_S).await;
+    let standing = async |login: &Login| bench.auth.logins.history.standing(login, NOW_S).await;
     assert_eq!(standing(&from(1, here)).await, Standing::Stranger);
     assert!(is_granted(&bench.check(&from(1, here))));
     assert_eq!(standing(&from(2, here)).await, Standing::Known);
@@ -489,7 +491,7 @@ async fn known_networks_and_devices_precede_strangers() {
     let again =
         Authenticator::new(Arc::clone(&bench.store) as _, Hasher::with_cost(64, 1), settings()).unwrap();
     assert_eq!(
-        Arc::new(again).history.standing(&from(2, here), NOW_S).await,
+        again.logins.history.standing(&from(2, here), NOW_S).await,
         Standing::Known,
         "after a restart, too"
     );
@@ -590,7 +592,7 @@ fn refusals_in_the_log_are_bounded_and_the_others_counted() {
     let bench = bench(settings());
     let lines = logged_as_json(|| {
         for _ in 0..1_000 {
-            bench.auth.log_refusal(&login("ann", "wrong"), Cause::WrongPassword);
+            bench.auth.logins.record.log(&login("ann", "wrong"), Cause::WrongPassword);
         }
         bench.auth.report_log();
         bench.auth.report_log();
@@ -607,14 +609,14 @@ fn refusals_in_the_log_are_bounded_and_the_others_counted() {
 fn a_name_cannot_forge_a_line_or_a_field() {
     let bench = bench(settings());
     let forger = login("ann\" source=\"x\" outer=192.0.2.9\n<6>vpnd: login\u{2028}\u{1b}[2J", "wrong");
-    let text = logged_as_text(|| bench.auth.log_refusal(&forger, Cause::UnknownUser));
+    let text = logged_as_text(|| bench.auth.logins.record.log(&forger, Cause::UnknownUser));
     assert_eq!(text.lines().count(), 1, "{text}");
     assert!(!text.contains(['\u{1b}', '\u{2028}']), "{text:?}");
     // A reader that knows quoted values finds one of each field: what the name has is inside of
     // quotes, escaped.
     assert!(text.contains(r#"user="ann\" source=\"x\" outer=192.0.2.9?<6>vpnd: login"#), "{text}");
     assert_eq!(text.matches(" source=\"").count(), 1, "{text}");
-    let lines = logged_as_json(|| bench.auth.log_refusal(&forger, Cause::UnknownUser));
+    let lines = logged_as_json(|| bench.auth.logins.record.log(&forger, Cause::UnknownUser));
     assert_eq!((lines.len(), lines[0]["outer"].as_str()), (1, Some("192.0.2.1")));
 }
 

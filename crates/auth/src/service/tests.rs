@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
-use crate::authenticator::{QUEUE_TIMEOUT, Settings};
+use crate::authenticator::{QUEUE_TIMEOUT, Settings, Surroundings};
 use vpnd_config::Tunnel;
 use vpnd_config::revocation_cause::RevocationCause;
 use vpnd_ipc::channel::pair;
@@ -59,7 +59,8 @@ pub(super) fn service_on(store: Arc<dyn Store>, clocks: Clocks, access: Arc<Acce
         store.add_user(&holder, 1).unwrap();
     }
     let settings = Settings { workers: 1, queue: 4, longest_wait: QUEUE_TIMEOUT, require_certificate: false };
-    let authenticator = Authenticator::new(Arc::clone(&store), hasher, settings).unwrap();
+    let surroundings = Surroundings { access: Arc::clone(&access), ..Surroundings::default() };
+    let authenticator = Authenticator::within(Arc::clone(&store), hasher, settings, surroundings).unwrap();
     Service::new(store, authenticator, access, 8, clocks)
 }
 

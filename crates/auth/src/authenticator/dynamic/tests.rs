@@ -6,9 +6,6 @@ use vpnd_proto::attach::{TokenHash, Tokens};
 use vpnd_proto::control::{List, Text, UserName};
 use vpnd_proto::session::SessionId;
 
-use super::super::external::External;
-use super::super::token_seal::TokenSeal;
-use super::super::{Authenticator, Settings};
 use super::*;
 use crate::accounting::Accounting;
 use crate::lease::Addresses;
@@ -24,7 +21,7 @@ use vpnd_store::{
 };
 
 struct Bench {
-    auth: Authenticator,
+    requests: DynamicRequests,
     store: Arc<Sqlite>,
     audit: Recorded,
     accounting: Arc<Accounting>,
@@ -56,21 +53,17 @@ fn bench() -> Bench {
     let directory = tempfile::tempdir().unwrap();
     let store = Arc::new(Sqlite::open_or_create(&directory.path().join("vpnd.db")).unwrap());
     let hasher = Hasher::with_cost(8, 1);
-    let settings =
-        Settings { workers: 1, queue: 8, longest_wait: Duration::from_secs(5), require_certificate: false };
     let hash = hasher.hash(&vpnd_store::password::Password::new("x".to_owned())).unwrap();
     store.add_user(&NewUser::new("root", hash), 1).unwrap();
     let accounting = Arc::new(Accounting::new(&sources(), Arc::default()));
-    let auth = Authenticator::new(Arc::clone(&store) as _, hasher, settings).unwrap();
     let audit = Recorded::default();
-    let auth = auth.with_external(External::new(
-        &sources(),
-        Arc::default(),
-        Arc::clone(&accounting),
-        TokenSeal::default(),
-    ));
-    let auth = auth.with_audit(audit.recorder());
-    let bench = Bench { auth, store, audit, accounting, _directory: directory };
+    let sources = Arc::new(Sources::new(&sources(), Arc::default(), Arc::clone(&accounting)));
+    let requests = DynamicRequests {
+        store: Arc::clone(&store) as _,
+        record: Arc::new(LoginRecord::new(Arc::clone(&sources), Some(audit.recorder()))),
+        sources,
+    };
+    let bench = Bench { requests, store, audit, accounting, _directory: directory };
     for (source, name, device) in [
         ("guests", "ann", 1),
         ("guests", "ann", 2),
@@ -134,12 +127,7 @@ impl Bench {
     }
 
     fn ask(&self, source: &str, action: DynamicAction, which: SessionAttributes) -> Option<ErrorCause> {
-        self.auth.handle_dynamic(&DynamicRequest {
-            number: 1,
-            source: SourceName::cut(source),
-            action,
-            which,
-        })
+        self.requests.handle(&DynamicRequest { number: 1, source: SourceName::cut(source), action, which })
     }
 
     fn disconnect(&self, source: &str, which: SessionAttributes) -> Option<ErrorCause> {

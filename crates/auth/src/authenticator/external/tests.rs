@@ -10,18 +10,22 @@ use vpnd_proto::control::{ChallengeKind, List, Text};
 use vpnd_proto::session::{DeviceId, SessionId};
 
 use super::*;
+use crate::access::Access;
 use crate::authenticator::recheck::{Turn, schedule};
-use crate::authenticator::{Entrance, Settings};
+use crate::authenticator::{Authenticator, Entrance, Settings, Surroundings};
+use crate::idp_client::IdpClient;
 use vpnd_config::ServerConfig;
 use vpnd_config::factor::Factors;
 use vpnd_config::revocation_cause::RevocationCause;
 use vpnd_config::source::Recheck;
 use vpnd_ipc::channel::{self, Channel};
+use vpnd_ipc::gateway::auth::SourceHealth;
 use vpnd_ipc::gateway::idp::{
     AcceptAttributes, AccountingRecord, Continuation, DynamicRequest, IdpChallenge, IdpRequest, LoggedOut,
     LoginAddress, LoginAnswer, MAX_FRAME, NextDynamicRequest, ProviderLogin, ProviderLogout, ReadLogout,
     RedeemCode, Redeemed, RefreshLogin, RefreshedLogin, Url, UserRecheck,
 };
+use vpnd_ipc::gateway::portal::turns::STORE;
 use vpnd_ipc::request::{self, Answer};
 use vpnd_store::audit::testing::Recorded;
 use vpnd_store::password::{Hasher, Password};
@@ -98,7 +102,6 @@ impl Bench {
         let totp = Some(vpnd_store::TotpSecret::new(vec![7; 20]));
         let holder = NewUser { totp, ..NewUser::new("holder", local.password.clone()) };
         store.add_user(&holder, NOW).unwrap();
-        let auth = Authenticator::new(Arc::clone(&store) as _, hasher, settings).unwrap();
         let (ours, theirs) = channel::pair().unwrap();
         let idp = Arc::new(IdpClient::default());
         idp.connect(ours.into()).unwrap();
@@ -118,14 +121,14 @@ impl Bench {
         tokio::spawn(request::serve::<IdpRequest, _>(channel, scripted, permits));
         let audit = Recorded::default();
         let profiles = vpnd_config::testing::smallest("[wireguard]\nenabled = true\n").profiles;
-        let access = crate::access::Access::new(profiles, &vpnd_config::Tunnel::default());
-        let auth = auth.with_access(Arc::new(access)).with_audit(audit.recorder());
-        let auth = Arc::new(auth.with_external(External::new(
-            &sources(),
-            idp,
-            Arc::default(),
-            TokenSeal::default(),
-        )));
+        let surroundings = Surroundings {
+            access: Arc::new(Access::new(profiles, &vpnd_config::Tunnel::default())),
+            sources: Sources::new(&sources(), idp, Arc::default()),
+            audit: Some(audit.recorder()),
+            ..Surroundings::default()
+        };
+        let auth = Authenticator::within(Arc::clone(&store) as _, hasher, settings, surroundings).unwrap();
+        let auth = Arc::new(auth);
         Self { auth, store, audit, asked, held, replies, factors, _directory: directory }
     }
 
@@ -599,7 +602,7 @@ async fn many_people_behind_one_address_log_in_at_once() {
     }
     // None of them has left a trace.
     let (stranger, zoe) = (login("", ""), Person::of("zoe", None));
-    assert_eq!(bench.auth.guesses.wait_s(&stranger, &zoe, false, NOW), None);
+    assert_eq!(bench.auth.logins.guesses.wait_s(&stranger, &zoe, false, NOW), None);
 }
 
 #[tokio::test]
@@ -691,8 +694,8 @@ async fn a_recheck_accepts_a_source_for_its_own_users_only() {
         subject: subject.to_owned(),
         has_groups: true,
     };
-    let staff = Arc::clone(&bench.auth.external.sources[0]);
-    let recheck = async |user: LiveUser| bench.auth.recheck_user(&staff, &user).await;
+    let staff = Arc::clone(&bench.auth.sources.all()[0]);
+    let recheck = async |user: LiveUser| bench.auth.rechecks.recheck_user(&staff, &user).await;
     assert_eq!(recheck(live("ann", "id-1")).await, Outcome::Confirmed);
     assert_eq!(bench.store.user("ann@uni.example").unwrap().unwrap().groups, ["vpn"]);
     assert_eq!(recheck(live("bob", "id-2")).await, Outcome::Absent, "the name is another's");
@@ -739,9 +742,9 @@ async fn many_absent_users_keep_their_sessions_until_confirmed() {
         _ => Ok(Verdict::Refused(SourceRefusal::UnknownUser)),
     };
     let (bench, mut turns) = crowd(about).await;
-    let staff = Arc::clone(&bench.auth.external.sources[0]);
+    let staff = Arc::clone(&bench.auth.sources.all()[0]);
     let missing = || bench.auth.source_health()[0].missing;
-    bench.auth.recheck_due(&staff, recheck, &mut turns, bench.live()).await;
+    bench.auth.rechecks.recheck_due(&staff, recheck, &mut turns, bench.live()).await;
     assert_eq!(bench.asked.lock().unwrap().len(), 12, "one who is not there has all asked about");
     assert_eq!((bench.live().len(), missing()), (11, 10));
     assert!(!bench.live().iter().any(|user| user.name == "p7@uni.example"), "disabled is disabled");
@@ -749,7 +752,7 @@ async fn many_absent_users_keep_their_sessions_until_confirmed() {
 
     let confirm = |source| bench.auth.confirm_absences(source);
     assert_eq!((confirm("nowhere"), confirm("staff")), (None, Some(10)));
-    bench.auth.recheck_due(&staff, recheck, &mut turns, bench.live()).await;
+    bench.auth.rechecks.recheck_due(&staff, recheck, &mut turns, bench.live()).await;
     let left: Vec<String> = bench.live().into_iter().map(|user| user.name).collect();
     assert_eq!((left, missing()), (vec!["p8@uni.example".to_owned(), "p9@uni.example".to_owned()], 0));
     assert!(bench.store.user("p9@uni.example").unwrap().unwrap().groups.is_empty());
@@ -763,8 +766,8 @@ async fn a_single_absent_user_counts_as_removed() {
         other => accepted(&format!("id-{other}"), &["staff"]),
     };
     let (bench, mut turns) = crowd(about).await;
-    let staff = Arc::clone(&bench.auth.external.sources[0]);
-    bench.auth.recheck_due(&staff, recheck, &mut turns, bench.live()).await;
+    let staff = Arc::clone(&bench.auth.sources.all()[0]);
+    bench.auth.rechecks.recheck_due(&staff, recheck, &mut turns, bench.live()).await;
     assert_eq!((bench.live().len(), bench.auth.source_health()[0].missing), (11, 0));
 }
 
@@ -825,8 +828,8 @@ async fn a_user_disabled_during_the_query_is_refused() {
     let live = LiveUser::of(&user);
     let (this, asked) = (Arc::clone(&bench), live.clone());
     let recheck = tokio::spawn(async move {
-        let staff = Arc::clone(&this.auth.external.sources[0]);
-        this.auth.recheck_user(&staff, &asked).await
+        let staff = Arc::clone(&this.auth.sources.all()[0]);
+        this.auth.rechecks.recheck_user(&staff, &asked).await
     });
     bench.asked_about("held?").await;
     bench.store.set_enabled(&user.name, false, NOW).unwrap();
@@ -913,7 +916,7 @@ async fn a_removed_user_without_a_session_loses_portal_visits() {
     let (id, generation) = (ann.id, ann.generation);
     let found = |source: &str, users: Vec<LiveUser>| {
         let mut users = users;
-        bench.auth.add_visitors(source, &mut users).unwrap();
+        bench.auth.rechecks.add_visitors(source, &mut users).unwrap();
         users
     };
     assert!(found("staff", bench.live()).is_empty(), "nobody is said to be on the pages");
@@ -924,12 +927,12 @@ async fn a_removed_user_without_a_session_loses_portal_visits() {
     let users = found("staff", bench.live());
     assert_eq!(users.iter().map(|user| user.id).collect::<Vec<_>>(), [id]);
     assert_eq!(found("staff", users.clone()).len(), 1, "once");
-    let staff = Arc::clone(&bench.auth.external.sources[0]);
-    let users = bench.auth.live_users(&staff).await.unwrap();
+    let staff = Arc::clone(&bench.auth.sources.all()[0]);
+    let users = bench.auth.rechecks.live_users(&staff).await.unwrap();
     let recheck = Recheck { every: Duration::ZERO, grace: Duration::from_secs(60) };
     let mut turns = HashMap::new();
     schedule(&mut turns, &users, vpnd_sys::clock::now(), recheck.every, false);
-    bench.auth.recheck_due(&staff, recheck, &mut turns, users).await;
+    bench.auth.rechecks.recheck_due(&staff, recheck, &mut turns, users).await;
     assert!(bench.store.user_by_id(id).unwrap().unwrap().generation > generation, "which ends her visits");
     assert!(found("staff", bench.live()).is_empty(), "a visit that is over is asked about no more");
 }

@@ -6,9 +6,8 @@ use super::authority::Act;
 use super::*;
 use crate::access::Access;
 use crate::accounting::Accounting;
-use crate::authenticator::external::External;
-use crate::authenticator::token_seal::TokenSeal;
-use crate::authenticator::{Authenticator, QUEUE_TIMEOUT, Settings};
+use crate::authenticator::sources::Sources;
+use crate::authenticator::{Authenticator, QUEUE_TIMEOUT, Settings, Surroundings};
 use crate::portal::{Offer, Portal};
 use crate::wireguard::WireGuard;
 use vpnd_config::Tunnel;
@@ -82,14 +81,18 @@ impl Bench {
         let access = Arc::new(Access::new(profiles, &Tunnel::default()));
         let settings =
             Settings { workers: 1, queue: 4, longest_wait: QUEUE_TIMEOUT, require_certificate: false };
-        let authenticator = Authenticator::new(Arc::clone(&store) as _, hasher, settings).unwrap();
         let accounting = Arc::new(Accounting::new(&config.sources, Arc::default()));
-        let external = External::new(&config.sources, Arc::default(), accounting, TokenSeal::default());
-        let authenticator = authenticator.with_external(external);
+        let surroundings = Surroundings {
+            access: Arc::clone(&access),
+            sources: Sources::new(&config.sources, Arc::default(), accounting),
+            ..Surroundings::default()
+        };
+        let authenticator =
+            Authenticator::within(Arc::clone(&store) as _, hasher, settings, surroundings).unwrap();
         let audit = Recorded::default();
         let portal = Portal::new(
             Arc::clone(&store) as _,
-            Arc::new(authenticator.with_access(Arc::clone(&access))),
+            Arc::new(authenticator),
             Arc::clone(&access),
             Clocks::default(),
             Some(audit.recorder()),

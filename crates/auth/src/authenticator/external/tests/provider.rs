@@ -2,7 +2,6 @@
 //! them.
 
 use super::*;
-use crate::access::Access;
 use crate::portal::Portal;
 use vpnd_ipc::gateway::portal::LoggedOutAtProvider;
 
@@ -28,7 +27,7 @@ async fn failed_guesses_do_not_block_logins_confirmed_by_a_provider() {
     let stranger = |number: u32| {
         let source = std::net::IpAddr::from((number << 12).to_be_bytes());
         let login = Login { source, entrance: Entrance::Portal, ..login("", "") };
-        bench.auth.guesses.admit(&login, Person::named(&number.to_string()), false, NOW).unwrap()
+        bench.auth.logins.guesses.admit(&login, Person::named(&number.to_string()), false, NOW).unwrap()
     };
     assert_eq!((1..5_000).filter(|number| stranger(*number).is_ok()).count(), 1_600);
     assert!(matches!(log_in("ann's").await, LoginOutcome::Granted(_)));
@@ -50,15 +49,15 @@ async fn a_provider_is_asked_by_the_token_of_the_login_and_then_by_the_next_one(
     let address = "192.0.2.1".parse().unwrap();
     bench.auth.log_in_at_provider(redeem("ann's"), address, DeviceId([1; 16]), NOW).await;
     let user = || bench.store.user("ann@sso.example").unwrap().unwrap();
-    let seal = &bench.auth.external.tokens;
+    let seal = bench.auth.shown.tokens.seal();
     let token = || {
         let sealed = bench.store.refresh_token(user().id).unwrap()?;
         assert_eq!(seal.open(UserId([9; 16]), &sealed), None, "it is in clear, or anybody's");
         seal.open(user().id, &sealed).map(|token| token.to_string())
     };
     assert_eq!(token().as_deref(), Some("first"));
-    let uni = bench.auth.external.sources.iter().find(|at| at.source.name == "uni").map(Arc::clone).unwrap();
-    let recheck = async || bench.auth.recheck_user(&uni, &LiveUser::of(&user())).await;
+    let uni = bench.auth.sources.provider("uni").unwrap();
+    let recheck = async || bench.auth.rechecks.recheck_user(&uni, &LiveUser::of(&user())).await;
     assert_eq!(recheck().await, Outcome::Confirmed);
     assert_eq!((token().as_deref(), &user().groups[..]), (Some("first+"), &["vpn".to_owned()][..]));
     assert_eq!(recheck().await, Outcome::Absent, "somebody else has her token");
@@ -75,7 +74,7 @@ async fn a_provider_is_asked_by_the_token_of_the_login_and_then_by_the_next_one(
     bench.store.keep_refresh_token(user().id, None).unwrap();
     assert_eq!(recheck().await, Outcome::NoToken, "without a token nobody can be asked");
     let asked = || bench.asked.lock().unwrap().iter().filter(|(_, token)| token == "held").count();
-    assert!(bench.auth.external.asking.is_empty(), "nothing is left to be remembered");
+    assert!(bench.auth.shown.tokens.asks_nobody(), "nothing is left to be remembered");
     keep("held");
     let two = async { tokio::join!(recheck(), recheck()) };
     let meanwhile = async {
@@ -94,8 +93,8 @@ async fn a_refresh_token_that_may_be_used_up_is_not_used_again() {
     let address = "192.0.2.1".parse().unwrap();
     bench.auth.log_in_at_provider(redeem("ann's"), address, DeviceId([1; 16]), NOW).await;
     let user = bench.store.user("ann@sso.example").unwrap().unwrap();
-    let uni = bench.auth.external.sources.iter().find(|at| at.source.name == "uni").map(Arc::clone).unwrap();
-    let recheck = async || bench.auth.recheck_user(&uni, &LiveUser::of(&user)).await;
+    let uni = bench.auth.sources.provider("uni").unwrap();
+    let recheck = async || bench.auth.rechecks.recheck_user(&uni, &LiveUser::of(&user)).await;
     let say = |reply: Reply| drop(bench.replies.lock().unwrap().insert("first".to_owned(), reply));
     let refused = || Ok(Verdict::Refused(SourceRefusal::UnknownUser));
     say(Err(Reason::cut("no answer in time")));
@@ -104,10 +103,10 @@ async fn a_refresh_token_that_may_be_used_up_is_not_used_again() {
     assert_eq!(recheck().await, Outcome::NoToken);
     assert_eq!(recheck().await, Outcome::NoToken, "however often");
     // Another login has another one.
-    let seal = &bench.auth.external.tokens;
+    let seal = bench.auth.shown.tokens.seal();
     bench.store.keep_refresh_token(user.id, Some(&seal.seal(user.id, "first"))).unwrap();
     assert_eq!(recheck().await, Outcome::Absent);
-    assert!(bench.auth.external.asking.is_empty());
+    assert!(bench.auth.shown.tokens.asks_nobody());
 }
 
 #[tokio::test]
@@ -132,7 +131,7 @@ async fn a_device_whose_user_has_to_log_in_at_the_provider_reaches_the_pages() {
     };
     bench.store.add_wireguard_device(&user.name, &device, NOW).unwrap();
     let admit = async |has_pages| bench.auth.admit_device(key, address, has_pages, (NOW, NOW)).await;
-    let seal = &bench.auth.external.tokens;
+    let seal = bench.auth.shown.tokens.seal();
     let keep = |text: &str| {
         bench.store.keep_refresh_token(user.id, Some(&seal.seal(user.id, text))).unwrap();
     };
