@@ -232,7 +232,7 @@ impl Lab {
         self.lans.get(number)
     }
 
-    /// Carries the frames of its links, if this program emulates them.
+    /// Carries the frames of its links, if they are emulated.
     pub fn emulator(&self) -> Option<&Emulator> {
         self.emulator.as_ref()
     }

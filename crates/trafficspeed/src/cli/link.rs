@@ -7,8 +7,8 @@ use clap::Args;
 use super::{Switch, SystemArgs};
 use crate::experiment::link_check::LinkCheckPlan;
 use crate::lab::LinkSettings;
+use crate::lab::emulator::Emulation;
 use crate::lab::emulator::impairment::{Impairment, QueueLimit, Rate, Share, Span};
-use crate::lab::emulator::{Emulation, Kind};
 use crate::lab::topology::Topology;
 use crate::load::congestion::CongestionControl;
 
@@ -91,9 +91,6 @@ pub struct LinkArgs {
     /// Seed of everything that happens by chance on the links.
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub link_seed: u64,
-    /// Emulator: this program, or the kernel's netem where it has it.
-    #[arg(long, value_enum, default_value_t = Kind::User)]
-    pub emulator: Kind,
 }
 
 impl LinkArgs {
@@ -121,7 +118,6 @@ impl LinkArgs {
             ..down
         };
         let emulation = Emulation {
-            kind: self.emulator,
             up: self.with_bursts(up, self.loss_down.is_none()),
             down: self.with_bursts(down, self.loss.is_none()),
             seed: self.link_seed,

@@ -70,7 +70,7 @@ pub struct Way {
     pub probes: Probes,
     /// Rate of the load in bits of frames (UDP) or of payload (TCP) per second.
     pub bits_per_second: f64,
-    /// The emulator's own account; absent for netem.
+    /// The emulator's own account.
     pub emulator: Option<Figures>,
 }
 

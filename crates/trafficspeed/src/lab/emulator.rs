@@ -9,8 +9,6 @@
 //! Instead of a veth pair the two ends are TAP devices, and a thread for each direction carries the
 //! frames from one to the other in user space, whatever system runs above. `decision` decides about
 //! each packet, `transit` holds those that are under way, `pump` is the thin shell around them.
-//! Where the kernel has netem and the user asks for it, `netem` uses that on ordinary veth pairs
-//! instead.
 //!
 //! INVARIANT: what is held under way is bounded by [`HELD_BYTES`] for each direction and
 //! [`HELD_BYTES_TOTAL`] for all; a packet beyond it is dropped and counted as *overrun*, so a
@@ -18,7 +16,6 @@
 
 pub mod decision;
 pub mod impairment;
-pub mod netem;
 mod pump;
 pub mod transit;
 
@@ -44,21 +41,9 @@ pub const HELD_BYTES: usize = 128 << 20;
 /// Most bytes held for all directions of a lab.
 pub const HELD_BYTES_TOTAL: usize = 2 << 30;
 
-/// The emulator.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Kind {
-    /// This program, between TAP devices.
-    #[default]
-    User,
-    /// The kernel's netem, which many kernels lack.
-    Netem,
-}
-
 /// The impairments of every client's link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Emulation {
-    /// The emulator.
-    pub kind: Kind,
     /// From the client to the gateway.
     pub up: Impairment,
     /// From the gateway to the client.
@@ -71,7 +56,7 @@ impl Emulation {
     /// A link that does nothing but take `delay` each way.
     pub fn delay(delay: impairment::Span) -> Self {
         let way = Impairment { delay, ..Impairment::default() };
-        Self { kind: Kind::User, up: way, down: way, seed: 1 }
+        Self { up: way, down: way, seed: 1 }
     }
 
     /// Whether frames must cross one by one (see [`Impairment::needs_single_packets`]).
@@ -92,23 +77,19 @@ impl Emulation {
     /// # Errors
     /// [`LabError::Missing`], with what to do about it.
     pub fn prepare(&self) -> Result<(), LabError> {
-        match self.kind {
-            Kind::User if !Path::new("/dev/net/tun").exists() => Err(LabError::Missing(
-                "emulated links need /dev/net/tun; load it with `modprobe tun` or give the container the device"
-                    .into(),
-            )),
-            Kind::User => Ok(()),
-            Kind::Netem => netem::check(&self.up).and(netem::check(&self.down)),
+        if Path::new("/dev/net/tun").exists() {
+            return Ok(());
         }
+        Err(LabError::Missing(
+            "emulated links need /dev/net/tun; load it with `modprobe tun` or give the container the device"
+                .into(),
+        ))
     }
 }
 
 impl fmt::Display for Emulation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let means = match self.kind {
-            Kind::User => "in user space between TAP devices",
-            Kind::Netem => "by the kernel's netem",
-        };
+        let means = "in user space between TAP devices";
         if self.up == self.down {
             write!(f, "each way {} ({means}, seed {})", self.up, self.seed)
         } else {

@@ -3,8 +3,7 @@
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
-use super::emulator::impairment::Impairment;
-use super::emulator::{Carriage, Emulator, Kind, netem};
+use super::emulator::{Carriage, Emulator};
 use super::namespace::Namespace;
 use super::{CLIENT_LINK, Lab, LabError, LinkSettings, run_tool};
 
@@ -24,21 +23,15 @@ pub fn connect(
     gateway.sysctl("net/ipv6/conf/all/forwarding", "1")?;
     let (v4, v6) = (Lab::SERVICE_V4, Lab::SERVICE_V6);
     batch(gateway, &format!("addr add {v4}/32 dev lo\naddr add {v6}/128 dev lo nodad\n"))?;
-    let mut emulator = match settings.emulation {
-        Some(emulation) if emulation.kind == Kind::User => {
-            Some(Emulator::new(emulation, Carriage::new(&emulation, settings.offload, clients.len()))?)
-        }
-        _ => None,
-    };
+    let emulator = settings.emulation.map(|emulation| {
+        Emulator::new(emulation, Carriage::new(&emulation, settings.offload, clients.len()))
+    });
+    let mut emulator = emulator.transpose()?;
     for (client, number) in clients.iter().zip(1..) {
         quiet(client)?;
         make_devices(gateway, client, number, settings, emulator.as_mut())?;
         batch(gateway, &gateway_script(number))?;
         batch(client, &client_script(number))?;
-        if let (None, Some(emulation)) = (&emulator, &settings.emulation) {
-            netem(gateway, &gateway_device(number), &emulation.down)?;
-            netem(client, CLIENT_LINK, &emulation.up)?;
-        }
     }
     Ok(emulator)
 }
@@ -81,12 +74,6 @@ fn make_devices(
         offload_off(client, CLIENT_LINK)?;
     }
     Ok(())
-}
-
-/// Lets the kernel's netem impair what `device` sends.
-fn netem(namespace: &Namespace, device: &str, way: &Impairment) -> Result<(), LabError> {
-    let words = netem::words(device, way).map_err(|error| LabError::Missing(error.to_string()))?;
-    run_tool(Command::new("tc").args(["-n", namespace.name()]).args(words)).map(drop)
 }
 
 fn gateway_script(number: u32) -> String {

@@ -22,8 +22,8 @@ use crate::experiment::testbed::{RemoteEnd, Testbed, Trial};
 use crate::experiment::turns::{order, pause};
 use crate::interrupt::Interrupt;
 use crate::lab::LinkSettings;
+use crate::lab::emulator::Emulation;
 use crate::lab::emulator::impairment::{Impairment, Rate};
-use crate::lab::emulator::{Emulation, Kind as EmulatorKind};
 use crate::stats::{median, range};
 use crate::system::{Cipher, Kind, Subject};
 
@@ -119,7 +119,7 @@ fn round(
     interrupt: &Interrupt,
 ) -> anyhow::Result<Round> {
     let way = Impairment { rate: Some(rate), ..Impairment::default() };
-    let emulation = Emulation { kind: EmulatorKind::User, up: way, down: way, seed: 1 };
+    let emulation = Emulation { up: way, down: way, seed: 1 };
     let links = LinkSettings { emulation: Some(emulation), gateway_cpu: plan.original_cpu, ..plan.links };
     let system = subject.system(&plan.programs)?;
     let mut testbed = Testbed::build(system, RemoteEnd::Gateway, links, interrupt)?;
