@@ -16,8 +16,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::experiment::hosts::PairSpec;
 use crate::experiment::outcome::{RemoteEnd, Settings};
+use crate::experiment::traffic::TrafficPlan;
 use crate::lab::MAX_CLIENTS;
 use crate::lab::cpu_limit::CpuLimit;
 use crate::load::congestion::CongestionControl;
@@ -129,7 +129,7 @@ pub enum Command {
 }
 
 /// The lab experiment.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct LabArgs {
     /// Numbers of clients, each even unless the other ends are at the gateway: every two clients
     /// are a pair.
@@ -170,17 +170,13 @@ pub struct SystemArgs {
     /// from itself.
     #[arg(long)]
     pub no_control: bool,
-    /// The `vpnd` program; by default the one next to trafficspeed, then the one in PATH.
-    #[arg(long, value_name = "PATH")]
-    pub vpnd: Option<PathBuf>,
+    /// The programs.
+    #[command(flatten)]
+    pub programs: ProgramArgs,
     /// Microseconds for which vpnd's gateway and clients look for the next packet instead of
     /// sleeping (`busy_poll_us`).
     #[arg(long, value_name = "MICROSECONDS", value_parser = clap::value_parser!(u32).range(0..=10_000))]
     pub busy_poll: Option<u32>,
-    /// Where another program of a measured system is, for example wireguard-go=/opt/wireguard-go;
-    /// may be given again.
-    #[arg(long = "program", value_name = "NAME=PATH", value_parser = program)]
-    pub named_programs: Vec<(String, PathBuf)>,
     /// Brings up a system of your own, for --vpn command, and what the report calls it, `command`
     /// without a name; may be given again for another system. `trafficspeed lab --help` tells how
     /// at its end.
@@ -202,18 +198,32 @@ pub struct SystemArgs {
     pub link: link::LinkArgs,
 }
 
+/// Where the programs of the measured systems are.
+#[derive(Clone, Debug, Args)]
+pub struct ProgramArgs {
+    /// The `vpnd` program; by default the one next to trafficspeed, then the one in PATH.
+    #[arg(long, value_name = "PATH")]
+    pub vpnd: Option<PathBuf>,
+    /// Where another program of a measured system is, for example wireguard-go=/opt/wireguard-go;
+    /// may be given again.
+    #[arg(long = "program", value_name = "NAME=PATH", value_parser = program)]
+    pub named_programs: Vec<(String, PathBuf)>,
+}
+
+impl ProgramArgs {
+    pub fn programs(&self) -> Programs {
+        let named = named(Programs::default(), &self.named_programs);
+        self.vpnd.iter().fold(named, |all, path| all.with("vpnd", path.clone()))
+    }
+}
+
 /// Measuring between real hosts.
 #[derive(Debug, Args)]
+#[command(mut_arg("pairs", |arg| arg.required(true)))]
 pub struct RunArgs {
-    /// A pair of hosts, each CONTROL[:PORT][/DATA-ADDRESS]; may be given again.
-    #[arg(long = "pair", required = true, value_name = "HOSTA=HOSTB")]
-    pub pairs: Vec<PairSpec>,
-    /// The shared token (see `trafficspeed token`).
-    #[arg(long, value_name = "FILE")]
-    pub token_file: PathBuf,
-    /// Name of the network between the hosts in the report.
-    #[arg(long, default_value = "network between the hosts")]
-    pub label: String,
+    /// The hosts.
+    #[command(flatten)]
+    pub hosts: hosts::HostsArgs,
     /// The work.
     #[command(flatten)]
     pub work: WorkArgs,
@@ -361,29 +371,31 @@ impl SystemArgs {
     /// # Errors
     /// In words, if the names of the user's own systems do not fit.
     pub fn programs(&self) -> Result<Programs, String> {
-        let programs = named(Programs::default(), &self.named_programs);
-        let programs = match &self.vpnd {
-            Some(path) => programs.with("vpnd", path.clone()),
-            None => programs,
-        };
-        let programs = programs.with_busy_poll(self.busy_poll);
+        let programs = self.programs.programs().with_busy_poll(self.busy_poll);
         Ok(programs.with_scripts(Scripts::pair(&self.command_up, &self.command_down)?))
     }
 }
 
 impl LabArgs {
-    /// The work as reports record it, on a machine with `cpus` CPUs.
+    /// The plan for these systems on a machine with `cpus` CPUs.
     ///
     /// # Errors
-    /// In words, if a client has no partner.
-    pub fn settings(&self, cpus: u32) -> Result<Settings, String> {
+    /// In words, if a client has no partner, or the user's own systems have names that do not fit.
+    pub fn traffic(&self, subjects: Vec<Subject>, cpus: u32) -> Result<TrafficPlan, String> {
         check_pairs(&self.clients, self.to)?;
-        Ok(Settings { far: self.to, ..self.work.settings(self.threads(cpus)) })
+        Ok(TrafficPlan {
+            subjects,
+            clients: self.clients.clone(),
+            settings: Settings { far: self.to, ..self.work.settings(self.threads(cpus)) },
+            links: self.systems.links(self.work.congestion),
+            programs: self.systems.programs()?,
+        })
     }
 
     /// Generator threads per client, so that all of them together have about one per CPU.
     fn threads(&self, cpus: u32) -> u32 {
-        self.work.threads_per_client(cpus, self.clients.iter().copied().max().unwrap_or(1))
+        let most = self.clients.iter().copied().max().unwrap_or(1);
+        self.work.threads.unwrap_or((cpus / most).clamp(1, 8))
     }
 }
 
@@ -407,11 +419,6 @@ impl IpVersion {
 }
 
 impl WorkArgs {
-    /// Generator threads of each of at most `clients` clients on a machine with `cpus` CPUs.
-    pub fn threads_per_client(&self, cpus: u32, clients: u32) -> u32 {
-        self.threads.unwrap_or((cpus / clients).clamp(1, 8))
-    }
-
     /// The work as reports record it.
     pub fn settings(&self, threads: u32) -> Settings {
         Settings {
@@ -522,7 +529,7 @@ mod tests {
 
     #[test]
     fn a_client_has_another_one_or_the_gateway_to_talk_to() {
-        let settings = |line: &str| read(line).unwrap().lab.settings(2);
+        let settings = |line: &str| read(line).unwrap().lab.traffic(Vec::new(), 2).map(|plan| plan.settings);
         let odd = settings("trafficspeed --clients 2,3").unwrap_err();
         assert!(odd.contains("--clients 3: ") && odd.contains("even number"), "{odd}");
         let far = |line: &str| settings(line).map(|settings| settings.far);

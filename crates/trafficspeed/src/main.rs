@@ -38,7 +38,7 @@ use trafficspeed::experiment::model;
 use trafficspeed::experiment::outcome::Settings;
 use trafficspeed::experiment::progress::Progress;
 use trafficspeed::experiment::suite;
-use trafficspeed::experiment::traffic::{self, TrafficPlan};
+use trafficspeed::experiment::traffic;
 use trafficspeed::experiment::verify;
 use trafficspeed::interrupt::Interrupt;
 use trafficspeed::lab::record;
@@ -114,15 +114,8 @@ fn say_left_out(systems: &SystemArgs, output: &OutputArgs) {
 }
 
 fn lab(args: &LabArgs) -> anyhow::Result<ExitCode> {
-    let cpus = HostInfo::read().cpus;
-    let plan = TrafficPlan {
-        subjects: args.systems.subjects_and_control(),
-        clients: args.clients.clone(),
-        settings: args.settings(cpus).map_err(anyhow::Error::msg)?,
-        links: args.systems.links(args.work.congestion),
-        programs: args.systems.programs().map_err(anyhow::Error::msg)?,
-    }
-    .named();
+    let plan = args.traffic(args.systems.subjects_and_control(), HostInfo::read().cpus);
+    let plan = plan.map_err(anyhow::Error::msg)?.named();
     traffic::check(&plan)?;
     output::prepare(&args.output)?;
     say_left_out(&args.systems, &args.output);
@@ -133,24 +126,24 @@ fn lab(args: &LabArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn write_blocks(args: &BlockArgs) -> anyhow::Result<ExitCode> {
-    let (output, plans) = (args.output(), args.plans());
-    let progress = output::progress(&output);
+    let (output, plans) = (&args.output, args.plans());
+    let progress = output::progress(output);
     if let Some(hosts_plan) = args.host_pairs().map_err(anyhow::Error::msg)? {
         let token = Token::read(&hosts_plan.token_file)?;
-        output::prepare(&output)?;
+        output::prepare(output)?;
         let interrupt = Interrupt::install()?;
         let found = hosts::block::run(&plans[0].writes, &hosts_plan, &token, &progress, &interrupt)?;
-        return output::finish(&Results::Block(Box::new(found)), &output);
+        return output::finish(&Results::Block(Box::new(found)), output);
     }
     plans.iter().try_for_each(block::check)?;
-    output::prepare(&output)?;
+    output::prepare(output)?;
     let seconds: u64 = plans.iter().map(|plan| plan.estimate().as_secs()).sum();
     progress.note(&format!("This takes about {} minutes.", seconds.div_ceil(60)));
     let interrupt = Interrupt::install()?;
     let mut found = block::run_all(&plans, &progress, &interrupt)?;
     let only = if plans.len() == 1 { found.pop() } else { None };
     let results = only.map_or(Results::BlockSweep(found), |report| Results::Block(Box::new(report)));
-    output::finish(&results, &output)
+    output::finish(&results, output)
 }
 
 fn check_link(args: &LinkCheckArgs) -> anyhow::Result<ExitCode> {
@@ -165,11 +158,11 @@ fn check_link(args: &LinkCheckArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn between_hosts(args: &RunArgs) -> anyhow::Result<ExitCode> {
-    let token = Token::read(&args.token_file)?;
+    let hosts_plan = args.hosts.host_pairs().context("no pair of hosts")?;
+    let token = Token::read(&hosts_plan.token_file)?;
     output::prepare(&args.output)?;
     let plan = HostsPlan {
-        pairs: args.pairs.clone(),
-        label: args.label.clone(),
+        hosts: hosts_plan,
         settings: Settings {
             // UDP may be blocked between hosts that TCP connects.
             probe_every_ms: args.work.probe.unwrap_or(0),
@@ -262,7 +255,8 @@ fn compare(args: CompareArgs, has_work: bool) -> anyhow::Result<ExitCode> {
     let directory = args.directory();
     let resumes = args.resume.is_some();
     let mut args = if resumes && !has_work { saved_args(&directory, &args)? } else { args };
-    args.output.out = Some(directory.clone());
+    args.lab.output.out = Some(directory.clone());
+    let output = &args.lab.output;
     let plan = args.plan(HostInfo::read().cpus).map_err(|why| anyhow!(why))?;
     traffic::check(&plan.traffic)?;
     let environment = Environment::read(Some(plan.traffic.links));
@@ -272,21 +266,21 @@ fn compare(args: CompareArgs, has_work: bool) -> anyhow::Result<ExitCode> {
         contents.header.identity.check(&identity)?;
         (journal, contents.header.environment, contents.runs)
     } else {
-        output::prepare(&args.output)?;
+        output::prepare(output)?;
         let (words, settings) = (environment::words(), plan.traffic.settings.clone());
         let header = Header::new(words, identity, settings, environment.clone(), plan.baseline.clone());
         (Journal::create(&directory, &header)?, environment, Vec::new())
     };
     let interrupt = Interrupt::install()?;
-    say_left_out(&args.systems, &args.output);
-    if !args.output.quiet {
+    say_left_out(&args.lab.systems, output);
+    if !output.quiet {
         terminal::say(format_args!("{}", schedule::announcement(&plan, &earlier, &directory)));
     }
-    begin(&plan.traffic.settings, &environment, &args.output);
+    begin(&plan.traffic.settings, &environment, output);
     let done =
-        compare::run(&plan, &mut journal, environment, earlier, &output::progress(&args.output), &interrupt);
+        compare::run(&plan, &mut journal, environment, earlier, &output::progress(output), &interrupt);
     let is_over = !done.campaign.interrupted && done.error.is_none();
-    let shown = output::show(&Results::Traffic(Box::new(done.campaign)), &args.output);
+    let shown = output::show(&Results::Traffic(Box::new(done.campaign)), output);
     if !is_over {
         terminal::say(format_args!("To go on: trafficspeed compare --resume {}", directory.display()));
     }
@@ -306,7 +300,8 @@ fn saved_args(directory: &Path, now: &CompareArgs) -> anyhow::Result<CompareArgs
         );
     };
     let baseline = now.baseline.clone().or(saved.baseline.clone());
-    Ok(CompareArgs { baseline, output: now.output.clone(), resume: now.resume.clone(), ..saved })
+    let lab = LabArgs { output: now.lab.output.clone(), ..saved.lab };
+    Ok(CompareArgs { lab, baseline, resume: now.resume.clone(), ..saved })
 }
 
 /// Makes the reports of a directory again.

@@ -6,7 +6,8 @@ use std::time::Duration;
 use clap::Args;
 
 use super::hosts::HostsArgs;
-use super::{OutputArgs, Switch};
+use super::load::size;
+use super::{OutputArgs, ProgramArgs, Switch};
 use crate::experiment::block::{BlockPlan, Writes, sealing_as};
 use crate::experiment::hosts::block;
 use crate::experiment::hosts::host_pairs::HostPairsPlan;
@@ -16,7 +17,7 @@ use crate::load::block::place::PlaceOptions;
 use crate::load::block::{BLOCK_BYTES, MAX_AHEAD};
 use crate::load::congestion::CongestionControl;
 use crate::load::task::MAX_WINDOW;
-use crate::system::{Cipher, Kind, Priority, Programs, Subject};
+use crate::system::{Cipher, Kind, Priority, Subject};
 
 /// The smallest TCP buffer that holds a few full packets.
 const LEAST_WINDOW: u32 = 32 << 10;
@@ -111,28 +112,12 @@ pub struct BlockArgs {
     /// it.
     #[arg(long, value_enum, default_value = "own")]
     pub priority: Priority,
-    /// The `vpnd` program; by default the one next to trafficspeed, then the one in PATH.
-    #[arg(long, value_name = "PATH")]
-    pub vpnd: Option<PathBuf>,
-    /// Where another program of the system is, for example openvpn=/opt/openvpn; may be given
-    /// again.
-    #[arg(long = "program", value_name = "NAME=PATH", value_parser = super::program)]
-    pub named_programs: Vec<(String, PathBuf)>,
-    /// Write report.json, report.csv and report.html into this directory.
-    #[arg(long, value_name = "DIR")]
-    pub out: Option<PathBuf>,
-    /// Replace the measurements of an earlier run in that directory.
-    #[arg(long)]
-    pub force: bool,
-    /// Print the JSON report instead of the tables.
-    #[arg(short = 'J', long)]
-    pub json: bool,
-    /// Print CSV, one line per case, instead of the tables.
-    #[arg(long, conflicts_with = "json")]
-    pub csv: bool,
-    /// No progress on standard error.
-    #[arg(short, long)]
-    pub quiet: bool,
+    /// The programs.
+    #[command(flatten)]
+    pub programs: ProgramArgs,
+    /// Where results go.
+    #[command(flatten)]
+    pub output: OutputArgs,
     /// Or real hosts: the first one holds the target, in the place that `serve --block-target`
     /// names there.
     #[command(flatten, next_help_heading = "Between real hosts, where `trafficspeed serve` runs")]
@@ -140,12 +125,6 @@ pub struct BlockArgs {
 }
 
 impl BlockArgs {
-    /// Where results go.
-    pub fn output(&self) -> OutputArgs {
-        let Self { force, json, csv, quiet, .. } = *self;
-        OutputArgs { out: self.out.clone(), force, json, csv, quiet, ..OutputArgs::default() }
-    }
-
     /// The pair of hosts that meets instead of the lab, if there is one.
     ///
     /// # Errors
@@ -216,12 +195,7 @@ impl BlockArgs {
             window_bytes: self.window,
             place: PlaceOptions { path: self.target.clone(), overwrite: self.overwrite },
             subject: Subject { priority: self.priority, ..Subject::new(self.vpn, cipher) },
-            programs: self
-                .vpnd
-                .iter()
-                .fold(super::named(Programs::default(), &self.named_programs), |programs, path| {
-                    programs.with("vpnd", path.clone())
-                }),
+            programs: self.programs.programs(),
         }
     }
 }
@@ -233,23 +207,13 @@ fn cipher_of(kind: Kind) -> Cipher {
 }
 
 fn window_size(text: &str) -> Result<u32, String> {
-    size(text)
-        .filter(|bytes| (LEAST_WINDOW..=MAX_WINDOW).contains(bytes))
-        .ok_or_else(|| format!("`{text}` is no size between 32K and 64M; for example 8M"))
-}
-
-/// A number of bytes, such as 8K, 1MiB or 1000.
-fn size(text: &str) -> Option<u32> {
-    let (digits, scale) = match text.trim_end_matches(['b', 'B']).trim_end_matches('i') {
-        rest if rest.ends_with(['k', 'K']) => (&rest[..rest.len() - 1], 1 << 10),
-        rest if rest.ends_with(['m', 'M']) => (&rest[..rest.len() - 1], 1 << 20),
-        rest => (rest, 1),
-    };
-    digits.parse::<u32>().ok()?.checked_mul(scale)
+    let bytes = size(text).ok().filter(|bytes| (LEAST_WINDOW..=MAX_WINDOW).contains(bytes));
+    bytes.ok_or_else(|| format!("`{text}` is no size between 32K and 64M; for example 8M"))
 }
 
 fn block_size(text: &str) -> Result<u32, String> {
     size(text)
+        .ok()
         .filter(|size| BLOCK_BYTES.contains(size))
         .ok_or_else(|| format!("`{text}` is no block size between 512 and 16M; for example 8K or 2M"))
 }

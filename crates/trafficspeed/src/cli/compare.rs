@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command};
 
-use super::{OutputArgs, SystemArgs, WorkArgs};
+use super::{LabArgs, OutputArgs};
 use crate::clock;
 use crate::experiment::compare::ComparePlan;
 use crate::experiment::compare::quiet::Limits;
-use crate::experiment::outcome::{MOST_FOREIGN_PERCENT, MOST_STEAL_PERCENT, RemoteEnd};
+use crate::experiment::outcome::{MOST_FOREIGN_PERCENT, MOST_STEAL_PERCENT};
 use crate::experiment::traffic::TrafficPlan;
 use crate::system::{Priority, Subject};
 
@@ -19,21 +19,11 @@ const NOT_WORK: [&str; 10] =
 
 /// Comparing systems.
 #[derive(Clone, Debug, Args)]
+#[command(mut_arg("clients", |arg| arg.required(false).default_value("2,4,8,16")))]
 pub struct CompareArgs {
-    /// Numbers of clients, each even unless the other ends are at the gateway: every two clients
-    /// are a pair.
-    #[arg(long, value_delimiter = ',', default_value = "2,4,8,16", value_parser = super::clients)]
-    pub clients: Vec<u32>,
-    /// The other ends of the clients: another client each, or the gateway; with --topology routers
-    /// a host in the trusted segment behind it.
-    #[arg(long, value_enum, default_value = "client")]
-    pub to: RemoteEnd,
-    /// The systems.
+    /// The work, and where results go.
     #[command(flatten)]
-    pub systems: SystemArgs,
-    /// The work.
-    #[command(flatten)]
-    pub work: WorkArgs,
+    pub lab: LabArgs,
     /// Compare the others with this system, too, by its name in --vpn or in the report.
     #[arg(long, value_name = "NAME")]
     pub baseline: Option<String>,
@@ -52,9 +42,6 @@ pub struct CompareArgs {
     /// from there.
     #[arg(long, value_name = "DIR", conflicts_with = "out")]
     pub resume: Option<PathBuf>,
-    /// Where results go.
-    #[command(flatten)]
-    pub output: OutputArgs,
 }
 
 /// Showing results again.
@@ -90,7 +77,7 @@ impl CompareArgs {
     /// Where the results go.
     pub fn directory(&self) -> PathBuf {
         let new = || PathBuf::from(format!("compare-{}", clock::wall_text().replace(':', "")));
-        self.resume.clone().or_else(|| self.output.out.clone()).unwrap_or_else(new)
+        self.resume.clone().or_else(|| self.lab.output.out.clone()).unwrap_or_else(new)
     }
 
     /// The plan for a machine with `cpus` CPUs.
@@ -99,20 +86,12 @@ impl CompareArgs {
     /// In words, if the baseline is none of the systems, a client has no partner, or the
     /// user's own systems have names that do not fit.
     pub fn plan(&self, cpus: u32) -> Result<ComparePlan, String> {
-        super::check_pairs(&self.clients, self.to)?;
-        let most = self.clients.iter().copied().max().unwrap_or(1);
-        let mut settings = self.work.settings(self.work.threads_per_client(cpus, most));
-        settings.far = self.to;
-        let mut traffic = TrafficPlan {
-            subjects: self.systems.subjects(&[Priority::Own, Priority::Same]),
-            clients: self.clients.clone(),
-            settings,
-            links: self.systems.links(self.work.congestion),
-            programs: self.systems.programs()?,
-        };
+        let systems = &self.lab.systems;
+        let subjects = systems.subjects(&[Priority::Own, Priority::Same]);
+        let mut traffic = self.lab.traffic(subjects, cpus)?;
         let baseline = self.baseline.as_ref().map(|name| label_of(name, &traffic)).transpose()?;
         let is_baseline = |subject: &Subject| baseline == Some(subject.label_with(&traffic.programs));
-        traffic.subjects = self.systems.with_control(traffic.subjects.clone(), is_baseline);
+        traffic.subjects = systems.with_control(traffic.subjects.clone(), is_baseline);
         let limits = Limits {
             steal_percent: self.max_steal,
             foreign_percent: self.max_foreign,

@@ -13,7 +13,7 @@ use crate::load::block::place::PlaceOptions;
 /// Real hosts instead of the lab.
 #[derive(Clone, Debug, Args)]
 pub struct HostsArgs {
-    /// Two hosts, each CONTROL[:PORT][/DATA-ADDRESS], instead of the lab; the second one is the
+    /// Two hosts, each CONTROL[:PORT][/DATA-ADDRESS], instead of a lab; the second one is the
     /// client; may be given again.
     #[arg(long = "pair", value_name = "HOSTA=HOSTB", requires = "token_file")]
     pub pairs: Vec<PairSpec>,

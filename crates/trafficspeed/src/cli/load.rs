@@ -382,9 +382,9 @@ pub(super) fn rate(text: &str) -> Result<u64, String> {
     Ok(scaled(text, 1e3)? as u64)
 }
 
-/// A size as iperf3 reads it: binary prefixes.
+/// A size as iperf3 reads it, with binary prefixes; also with a unit, as in 1MiB.
 pub(super) fn size(text: &str) -> Result<u32, String> {
-    match scaled(text, 1024.0)? {
+    match scaled(text.trim_end_matches(['b', 'B']).trim_end_matches('i'), 1024.0)? {
         value if (1.0..=f64::from(u32::MAX)).contains(&value) => Ok(value as u32),
         _ => Err(format!("`{text}` is out of range")),
     }

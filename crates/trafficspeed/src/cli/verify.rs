@@ -1,7 +1,5 @@
 //! The command line of `trafficspeed verify`.
 
-use std::path::PathBuf;
-
 use clap::Args;
 
 use super::IpVersion;
@@ -9,7 +7,7 @@ use super::load::size;
 use crate::experiment::verify::VerifyPlan;
 use crate::lab::LinkSettings;
 use crate::load::congestion::CongestionControl;
-use crate::system::{Cipher, Kind, Priority, Programs, Subject};
+use crate::system::{Cipher, Kind, Priority, Subject};
 
 /// Comparing with other generators.
 #[derive(Clone, Debug, Args)]
@@ -44,12 +42,9 @@ pub struct VerifyArgs {
     /// IP version inside.
     #[arg(long, value_enum, default_value = "4")]
     pub ip: IpVersion,
-    /// The `vpnd` program; by default the one next to trafficspeed, then the one in PATH.
-    #[arg(long, value_name = "PATH")]
-    pub vpnd: Option<PathBuf>,
-    /// Where another program is, for example iperf3=/opt/iperf3; may be given again.
-    #[arg(long = "program", value_name = "NAME=PATH", value_parser = super::program)]
-    pub named_programs: Vec<(String, PathBuf)>,
+    /// The programs.
+    #[command(flatten)]
+    pub programs: super::ProgramArgs,
     /// Emulated links.
     #[command(flatten, next_help_heading = "Emulated links")]
     pub link: super::link::LinkArgs,
@@ -63,11 +58,10 @@ pub struct VerifyArgs {
 
 impl VerifyArgs {
     pub fn plan(&self) -> VerifyPlan {
-        let named = super::named(Programs::default(), &self.named_programs);
         let (emulation, congestion) = (self.link.emulation(), self.congestion);
         VerifyPlan {
             subject: Subject { priority: self.priority, ..Subject::new(self.vpn, self.cipher) },
-            programs: self.vpnd.iter().fold(named, |all, path| all.with("vpnd", path.clone())),
+            programs: self.programs.programs(),
             links: LinkSettings { emulation, congestion, ..LinkSettings::default() },
             ip: self.ip.number(),
             streams: self.streams,

@@ -21,7 +21,7 @@ use crate::clock;
 use crate::coordinate::fleet::FleetError;
 use crate::coordinate::token::Token;
 use crate::interrupt::Interrupt;
-use host_pairs::HostPairs;
+use host_pairs::{HostPairs, HostPairsPlan};
 
 /// From the last connection to the start: a command must have crossed the network by then.
 const LEAD: Duration = Duration::from_secs(1);
@@ -108,9 +108,7 @@ impl HostSpec {
 
 #[derive(Debug)]
 pub struct HostsPlan {
-    pub pairs: Vec<PairSpec>,
-    /// The name of the network between them in the report.
-    pub label: String,
+    pub hosts: HostPairsPlan,
     pub settings: Settings,
 }
 
@@ -124,7 +122,7 @@ pub fn run(
     progress: &Progress,
     interrupt: &Interrupt,
 ) -> Result<Campaign, FleetError> {
-    let mut host_pairs = HostPairs::connect(&plan.pairs, &plan.label, token)?;
+    let mut host_pairs = HostPairs::connect(&plan.hosts, token)?;
     let mut runs = Vec::new();
     for repeat in (1..=plan.settings.repeats).take_while(|_| !interrupt.is_set()) {
         runs.push(run_one(plan, &mut host_pairs, repeat, progress, interrupt));
@@ -146,9 +144,10 @@ fn run_one(
     interrupt: &Interrupt,
 ) -> Run {
     let hosts = 2 * host_pairs.count() as u32;
-    let title = format!("{:<26} {hosts:>3} hosts  run {repeat}", plan.label);
+    let label = &plan.hosts.label;
+    let title = format!("{label:<26} {hosts:>3} hosts  run {repeat}");
     let mut run = Run {
-        label: plan.label.clone(),
+        label: label.clone(),
         clients: hosts,
         repeat,
         attempt: 1,

@@ -82,7 +82,8 @@ pub struct HostPairs {
 impl HostPairs {
     /// # Errors
     /// When no pair at all can be had.
-    pub fn connect(specs: &[PairSpec], label: &str, token: &Token) -> Result<Self, FleetError> {
+    pub fn connect(plan: &HostPairsPlan, token: &Token) -> Result<Self, FleetError> {
+        let HostPairsPlan { pairs: specs, label, .. } = plan;
         let mut fleet = Fleet::default();
         let mut pairs = Vec::new();
         for spec in specs {

@@ -24,7 +24,7 @@ pub fn run(
     progress: &Progress,
     interrupt: &Interrupt,
 ) -> Result<LoadCampaign, FleetError> {
-    let mut host_pairs = HostPairs::connect(&hosts_plan.pairs, &hosts_plan.label, token)?;
+    let mut host_pairs = HostPairs::connect(hosts_plan, token)?;
     let mut campaign = plan.campaign(Environment::read(None), host_pairs.ip(), progress);
     for repeat in 1..=plan.repeats {
         if interrupt.is_set() || host_pairs.is_over() {

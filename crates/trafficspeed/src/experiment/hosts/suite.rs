@@ -31,7 +31,7 @@ pub fn run(
     progress: &Progress,
     interrupt: &Interrupt,
 ) -> Result<SuiteCampaign, FleetError> {
-    let mut host_pairs = HostPairs::connect(&hosts_plan.pairs, &hosts_plan.label, token)?;
+    let mut host_pairs = HostPairs::connect(hosts_plan, token)?;
     let mut options = Options { ciphers: Vec::new(), ip: Some(host_pairs.ip()), ..options.clone() };
     options.sweeps.retain(|sweep| *sweep != Sweep::Mtu);
     let plan = ipsec::plan(&options);
