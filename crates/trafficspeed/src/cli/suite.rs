@@ -1,23 +1,22 @@
 //! `trafficspeed suite`: the experiments that compare ciphers rather than systems.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::hosts::HostsArgs;
 use super::load::{rate, size};
-use super::{IpVersion, OutputArgs, seconds, seconds_or_none};
+use super::{IpVersion, OutputArgs, ProgramArgs, seconds, seconds_or_none};
 use crate::experiment::hosts::host_pairs::HostPairsPlan;
 use crate::experiment::pair_run::Times;
 use crate::experiment::suite::ipsec::{SuitePart, Sweep};
-use crate::experiment::suite::{SuitePlan, aead, flows, ipsec};
+use crate::experiment::suite::{SuiteOptions, SuitePlan, aead, flows, ipsec};
 use crate::experiment::testbed::RemoteEnd;
 use crate::lab::LinkSettings;
 use crate::load::congestion::CongestionControl;
 use crate::observe::HostInfo;
 use crate::system::vpnd::Code;
-use crate::system::{Cipher, Kind, Priority, Programs, Subject};
+use crate::system::{Cipher, Kind, Priority, Subject};
 
 /// `trafficspeed suite`.
 #[derive(Clone, Debug, Args)]
@@ -70,13 +69,9 @@ pub struct ScaleArgs {
     /// the first, among other VPNs both.
     #[arg(long, value_delimiter = ',', value_enum)]
     pub priority: Vec<Priority>,
-    /// The `vpnd` program; by default the one next to trafficspeed, then the one in PATH.
-    #[arg(long, value_name = "PATH")]
-    pub vpnd: Option<PathBuf>,
-    /// Where another program of a measured system is, for example openvpn=/opt/openvpn; may be
-    /// given again.
-    #[arg(long = "program", value_name = "NAME=PATH", value_parser = super::program)]
-    pub named_programs: Vec<(String, PathBuf)>,
+    /// The programs.
+    #[command(flatten)]
+    pub programs: ProgramArgs,
     /// The other end: the gateway itself, or a second client behind it.
     #[arg(long, value_enum, default_value = "gateway")]
     pub to: RemoteEnd,
@@ -172,20 +167,30 @@ pub enum CodeChoice {
     Both,
 }
 
-/// Values of one scale.
-struct Scale {
-    seconds: f64,
-    warmup: f64,
-    repeats: u32,
-}
-
 impl ScaleArgs {
-    fn times(&self, quick: &Scale, full: &Scale) -> (Times, u32) {
-        let scale = if self.quick { quick } else { full };
-        let duration = Duration::from_secs_f64(self.seconds.unwrap_or(scale.seconds));
-        let warmup = Duration::from_secs_f64(self.warmup.unwrap_or(scale.warmup));
-        let interval = Duration::from_secs(1).min(duration);
-        (Times { warmup, duration, interval }, self.repeat.unwrap_or(scale.repeats))
+    /// The choices for any suite that measures these ciphers, unless it is quick as often as this.
+    fn options(&self, ciphers: Vec<Cipher>, repeats: u32) -> SuiteOptions {
+        let (seconds, warmup, repeats) =
+            if self.quick { (1.0, 0.3, super::ROUNDS) } else { (10.0, 1.0, repeats) };
+        let duration = Duration::from_secs_f64(self.seconds.unwrap_or(seconds));
+        let warmup = Duration::from_secs_f64(self.warmup.unwrap_or(warmup));
+        let (emulation, congestion) = (self.link.emulation(), self.congestion);
+        SuiteOptions {
+            // Plain routing is always there.
+            kinds: self.vpn.iter().copied().filter(|kind| *kind != Kind::None).collect(),
+            ciphers,
+            priorities: if self.priority.is_empty() {
+                Subject::usual_priorities(&self.vpn).to_vec()
+            } else {
+                self.priority.clone()
+            },
+            times: Times { warmup, duration, interval: Duration::from_secs(1).min(duration) },
+            repeats: self.repeat.unwrap_or(repeats),
+            links: LinkSettings { emulation, congestion, ..self.lab.links() },
+            far: self.to,
+            programs: self.programs.programs(),
+            control: !self.no_control,
+        }
     }
 
     fn ciphers(&self, all: &[Cipher]) -> Vec<Cipher> {
@@ -193,29 +198,6 @@ impl ScaleArgs {
         // The suite that vpnd chooses by itself is one of the others.
         ciphers.retain(|cipher| *cipher != Cipher::Auto);
         ciphers
-    }
-
-    /// The systems, plain routing left out, which is always there.
-    fn kinds(&self) -> Vec<Kind> {
-        self.vpn.iter().copied().filter(|kind| *kind != Kind::None).collect()
-    }
-
-    fn priorities(&self) -> Vec<Priority> {
-        if self.priority.is_empty() {
-            Subject::usual_priorities(&self.vpn).to_vec()
-        } else {
-            self.priority.clone()
-        }
-    }
-
-    fn links(&self) -> LinkSettings {
-        let (emulation, congestion) = (self.link.emulation(), self.congestion);
-        LinkSettings { emulation, congestion, ..self.lab.links() }
-    }
-
-    fn programs(&self) -> Programs {
-        let named = super::named(Programs::default(), &self.named_programs);
-        self.vpnd.iter().fold(named, |all, path| all.with("vpnd", path.clone()))
     }
 }
 
@@ -254,77 +236,42 @@ impl IpsecArgs {
     }
 
     fn options(&self) -> ipsec::Options {
-        let quick = Scale { seconds: 1.0, warmup: 0.3, repeats: super::ROUNDS };
-        let full = Scale { seconds: 10.0, warmup: 1.0, repeats: super::ROUNDS };
-        let (times, repeats) = self.scale.times(&quick, &full);
         ipsec::Options {
+            suite: self.scale.options(self.scale.ciphers(&ipsec::CIPHERS), super::ROUNDS),
             quick: self.scale.quick,
-            ciphers: self.scale.ciphers(&ipsec::CIPHERS),
             parts: self.part.clone(),
             sweeps: if self.no_sweep { Vec::new() } else { self.sweep.clone() },
-            times,
-            repeats,
             udp_window: self.udp_window,
             video_rate: self.video_rate,
             video_payload: self.video_payload,
             hogs: self.hogs.unwrap_or_else(|| HostInfo::read().cpus),
             ip: None,
-            links: self.scale.links(),
-            far: self.scale.to,
-            programs: self.scale.programs(),
-            control: !self.scale.no_control,
-            kinds: self.scale.kinds(),
-            priorities: self.scale.priorities(),
         }
     }
 }
 
 impl AeadArgs {
     fn plan(&self) -> SuitePlan {
-        let quick = Scale { seconds: 1.0, warmup: 0.3, repeats: super::ROUNDS };
-        let full = Scale { seconds: 10.0, warmup: 1.0, repeats: 10 };
-        let (times, repeats) = self.scale.times(&quick, &full);
         let codes = match self.code {
             CodeChoice::Native => vec![Code::Native],
             CodeChoice::WithoutAes => vec![Code::WithoutAes],
             CodeChoice::Both => vec![Code::Native, Code::WithoutAes],
         };
         aead::plan(&aead::Options {
-            ciphers: self.scale.ciphers(&aead::CIPHERS),
+            suite: self.scale.options(self.scale.ciphers(&aead::CIPHERS), 10),
             codes,
             mss: self.mss,
             streams: self.streams,
-            times,
-            repeats,
             ip: self.ip.number(),
-            links: self.scale.links(),
-            far: self.scale.to,
-            programs: self.scale.programs(),
-            control: !self.scale.no_control,
-            kinds: self.scale.kinds(),
-            priorities: self.scale.priorities(),
         })
     }
 }
 
 impl FlowsArgs {
     fn plan(&self) -> SuitePlan {
-        let quick = Scale { seconds: 1.0, warmup: 0.3, repeats: super::ROUNDS };
-        let full = Scale { seconds: 10.0, warmup: 1.0, repeats: super::ROUNDS };
-        let (times, repeats) = self.scale.times(&quick, &full);
-        let own_choice = self.scale.cipher.is_empty();
-        flows::plan(&flows::Options {
-            kinds: self.scale.kinds(),
-            ciphers: if own_choice { vec![Cipher::Auto] } else { self.scale.cipher.clone() },
-            priorities: self.scale.priorities(),
-            times,
-            repeats,
-            ip: self.ip.number(),
-            links: self.scale.links(),
-            far: self.scale.to,
-            programs: self.scale.programs(),
-            control: !self.scale.no_control,
-        })
+        let asked = &self.scale.cipher;
+        let ciphers = if asked.is_empty() { vec![Cipher::Auto] } else { asked.clone() };
+        flows::plan(&self.scale.options(ciphers, super::ROUNDS), self.ip.number())
     }
 }
 

@@ -63,6 +63,25 @@ pub struct Case {
     pub times: Times,
 }
 
+/// The user's choices for any suite.
+#[derive(Clone, Debug)]
+pub struct SuiteOptions {
+    /// The systems besides plain routing.
+    pub kinds: Vec<Kind>,
+    pub ciphers: Vec<Cipher>,
+    /// The CPU priorities of the systems that take one.
+    pub priorities: Vec<Priority>,
+    /// Times of each measurement.
+    pub times: Times,
+    pub repeats: u32,
+    pub links: LinkSettings,
+    /// Where the far end is.
+    pub far: RemoteEnd,
+    pub programs: Programs,
+    /// Measure one system a second time, as its own control.
+    pub control: bool,
+}
+
 /// One system in one lab.
 #[derive(Clone, Debug)]
 pub struct Stage {
@@ -150,6 +169,23 @@ pub struct Row {
 }
 
 impl Row {
+    /// A measurement of nothing yet.
+    pub fn new(label: String, case: &Case, repeat: u32) -> Self {
+        Self {
+            label,
+            subject: None,
+            code: Code::default(),
+            link_mtu: None,
+            case: case.clone(),
+            repeat,
+            figures: None,
+            search: None,
+            cpu: None,
+            load_average: None,
+            error: None,
+        }
+    }
+
     /// The value of a quantity, if the measurement stands.
     pub fn value(&self, quantity: Quantity) -> Option<f64> {
         if self.error.is_some() {
@@ -212,24 +248,53 @@ impl Stage {
     }
 }
 
-/// Whether a report of `kinds` has other VPNs than vpnd.
-pub(super) fn are_several(kinds: &[Kind]) -> bool {
-    kinds.iter().any(|kind| !matches!(kind, Kind::Vpnd | Kind::None))
-}
+impl SuiteOptions {
+    /// Each system with those of `ciphers` that it has, or with its own choice if it has none; and
+    /// with each of the priorities that it may take.
+    fn subjects(&self, ciphers: &[Cipher]) -> Vec<Subject> {
+        let subjects_of = |&kind: &Kind| {
+            let has = |cipher: &&Cipher| kind == Kind::Vpnd || kind.profile().ciphers.contains(cipher);
+            let mut subjects: Vec<Subject> =
+                ciphers.iter().filter(has).map(|cipher| Subject::new(kind, *cipher)).collect();
+            if subjects.is_empty() && !ciphers.is_empty() {
+                subjects.push(Subject::new(kind, Cipher::Auto));
+            }
+            subjects
+        };
+        let subjects: Vec<Subject> = self.kinds.iter().flat_map(subjects_of).collect();
+        Subject::with_priorities(&subjects, &self.priorities)
+    }
 
-/// Measurements of `kinds` with `ciphers`: each system with those that it has, or with its own
-/// choice if it has none; and with each of `priorities` that it may take.
-pub(super) fn subjects(kinds: &[Kind], ciphers: &[Cipher], priorities: &[Priority]) -> Vec<Subject> {
-    let subjects_of = |&kind: &Kind| {
-        let has = |cipher: &&Cipher| kind == Kind::Vpnd || kind.profile().ciphers.contains(cipher);
-        let mut subjects: Vec<Subject> =
-            ciphers.iter().filter(has).map(|cipher| Subject::new(kind, *cipher)).collect();
-        if subjects.is_empty() && !ciphers.is_empty() {
-            subjects.push(Subject::new(kind, Cipher::Auto));
+    /// Plain routing, and each system with its ciphers.
+    fn plain_and_subjects(&self) -> Vec<Subject> {
+        let plain = Subject::new(Kind::None, Cipher::None);
+        std::iter::once(plain).chain(self.subjects(&self.ciphers)).collect()
+    }
+
+    fn stage(&self, subject: Subject, cases: Vec<Case>) -> Stage {
+        let among_others = self.kinds.iter().any(|kind| !matches!(kind, Kind::Vpnd | Kind::None));
+        Stage { subject, code: Code::Native, links: self.links, among_others, cases }
+    }
+
+    fn case(&self, section: &str, name: String, task: Task, ip: u8, quantities: &[Quantity]) -> Case {
+        let mut task = task;
+        task.set_congestion(self.links.congestion);
+        Case {
+            section: section.to_owned(),
+            name,
+            task,
+            ip,
+            quantities: quantities.to_vec(),
+            hogs: 0,
+            search: None,
+            times: self.times,
         }
-        subjects
-    };
-    Subject::with_priorities(&kinds.iter().flat_map(subjects_of).collect::<Vec<_>>(), priorities)
+    }
+
+    fn plan(&self, name: &'static str, about: String, stages: Vec<Stage>) -> SuitePlan {
+        let (far, repeats, programs) = (self.far, self.repeats, self.programs.clone());
+        SuitePlan { name, about, far, stages, repeats, await_load: false, programs }
+    }
 }
 
 impl SuitePlan {
@@ -442,23 +507,28 @@ pub(super) fn faults(reports: &EndReports) -> Vec<String> {
 }
 
 fn row(stage: &Stage, case: &Case, repeat: u32, measured: Result<Found, TestbedError>) -> Row {
-    let (figures, search, cpu, load_average, error) = match measured {
-        Ok(Found { figures, search, cpu, load_average, fault }) => {
-            (Some(figures), search, Some(cpu), load_average, fault)
+    let (subject, code, link_mtu) = (Some(stage.subject), stage.code, Some(stage.links.mtu));
+    let row = Row { subject, code, link_mtu, ..Row::new(stage.label(), case, repeat) };
+    match measured {
+        Ok(Found { figures, search, cpu, load_average, fault: error }) => {
+            Row { figures: Some(figures), search, cpu: Some(cpu), load_average, error, ..row }
         }
-        Err(error) => (None, None, None, None, Some(error.to_string())),
-    };
-    Row {
-        label: stage.label(),
-        subject: Some(stage.subject),
-        code: stage.code,
-        link_mtu: Some(stage.links.mtu),
-        case: case.clone(),
-        repeat,
-        figures,
-        search,
-        cpu,
-        load_average,
-        error,
+        Err(error) => Row { error: Some(error.to_string()), ..row },
+    }
+}
+
+#[cfg(test)]
+fn options(control: bool) -> SuiteOptions {
+    let second = Duration::from_secs(1);
+    SuiteOptions {
+        kinds: vec![Kind::Vpnd],
+        ciphers: vec![Cipher::Auto],
+        priorities: vec![Priority::Own],
+        times: Times { warmup: second, duration: second, interval: second },
+        repeats: 5,
+        links: LinkSettings::default(),
+        far: RemoteEnd::Gateway,
+        programs: Programs::default(),
+        control,
     }
 }

@@ -171,33 +171,25 @@ pub(crate) mod tests {
         let second = Duration::from_secs(1);
         let job = Job { write_bytes: 1, ..Job::default() };
         let point = |end| Point { end, received_bits_per_second: mbit * 1e6, ..Point::default() };
-        Row {
-            label: label.into(),
-            subject: Some(Subject::new(Kind::Vpnd, Cipher::Aes256Gcm)),
-            code: Code::Native,
-            link_mtu: Some(1500),
-            case: Case {
-                section: "One TCP transfer over time".into(),
-                name: name.into(),
-                task: Task::Bulk(job),
-                ip: 4,
-                quantities: vec![Quantity::Throughput, Quantity::Loss],
-                hogs: 0,
-                search: None,
-                times: Times { warmup: second, duration: second, interval: second },
-            },
-            repeat,
-            figures: Some(Figures {
-                received_bits_per_second: mbit * 1e6,
-                lost_percent: Some(0.5),
-                series: vec![point(1.0), point(2.0), point(3.0)],
-                ..Figures::default()
-            }),
+        let case = Case {
+            section: "One TCP transfer over time".into(),
+            name: name.into(),
+            task: Task::Bulk(job),
+            ip: 4,
+            quantities: vec![Quantity::Throughput, Quantity::Loss],
+            hogs: 0,
             search: None,
-            cpu: None,
-            load_average: None,
-            error: None,
-        }
+            times: Times { warmup: second, duration: second, interval: second },
+        };
+        let figures = Figures {
+            received_bits_per_second: mbit * 1e6,
+            lost_percent: Some(0.5),
+            series: vec![point(1.0), point(2.0), point(3.0)],
+            ..Figures::default()
+        };
+        let (subject, figures) = (Subject::new(Kind::Vpnd, Cipher::Aes256Gcm), Some(figures));
+        let row = Row::new(label.into(), &case, repeat);
+        Row { subject: Some(subject), link_mtu: Some(1500), figures, ..row }
     }
 
     pub(crate) fn campaign() -> SuiteCampaign {

@@ -17,7 +17,6 @@ use crate::experiment::suite::{Case, Row, StageInfo, SuiteCampaign, faults, repo
 use crate::interrupt::Interrupt;
 use crate::load::task::Task;
 use crate::system::SystemInfo;
-use crate::system::vpnd::Code;
 
 /// Runs the loads one after the other, each with all pairs at once. A host that is lost takes out
 /// its pair only.
@@ -32,7 +31,8 @@ pub fn run(
     interrupt: &Interrupt,
 ) -> Result<SuiteCampaign, FleetError> {
     let mut host_pairs = HostPairs::connect(hosts_plan, token)?;
-    let mut options = Options { ciphers: Vec::new(), ip: Some(host_pairs.ip()), ..options.clone() };
+    let mut options = Options { ip: Some(host_pairs.ip()), ..options.clone() };
+    options.suite.ciphers.clear();
     options.sweeps.retain(|sweep| *sweep != Sweep::Mtu);
     let plan = ipsec::plan(&options);
     // A search needs the path for itself.
@@ -90,11 +90,8 @@ fn measure(
     let mut search = match search.transpose() {
         Ok(search) => search,
         Err(why) => {
-            return host_pairs
-                .names()
-                .into_iter()
-                .map(|label| empty_row(label, case, repeat, &why))
-                .collect();
+            let row = |label| Row { error: Some(why.clone()), ..Row::new(label, case, repeat) };
+            return host_pairs.names().into_iter().map(row).collect();
         }
     };
     let on_interval = |name: &str, number: usize, moment: &IntervalSamples| {
@@ -130,24 +127,7 @@ fn measure(
                 (Some(figures(&tasks[0], 0, &reports)), (!all.is_empty()).then(|| all.join("; ")))
             }
         };
-        Row { figures, search: search.clone(), error, ..empty_row(label, case, repeat, "") }
+        Row { figures, search: search.clone(), error, ..Row::new(label, case, repeat) }
     };
     host_pairs.names().into_iter().zip(result).map(row).collect()
-}
-
-/// A measurement without a result.
-fn empty_row(label: String, case: &Case, repeat: u32, why: &str) -> Row {
-    Row {
-        label,
-        subject: None,
-        code: Code::default(),
-        link_mtu: None,
-        case: case.clone(),
-        repeat,
-        figures: None,
-        search: None,
-        cpu: None,
-        load_average: None,
-        error: Some(why.to_owned()),
-    }
 }

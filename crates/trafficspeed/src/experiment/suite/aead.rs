@@ -9,17 +9,14 @@
 
 use serde::Serialize;
 
-use super::{Case, Quantity, Row, Stage, SuiteCampaign, SuitePlan, are_several, subjects};
-use crate::experiment::outcome::Taken;
-use crate::experiment::pair_run::Times;
-use crate::experiment::testbed::RemoteEnd;
-use crate::lab::LinkSettings;
+use super::observations::case;
+use super::{Case, Quantity, Row, Stage, SuiteCampaign, SuiteOptions, SuitePlan};
 use crate::load::task::Task;
 use crate::load::tcp::{Job, Shape, Way};
-use crate::observation::{ByRound, ratio};
+use crate::observation::{ByRound, Observations, ratio};
 use crate::stats::{CLAIM_ROUNDS, Spread};
 use crate::system::vpnd::Code;
-use crate::system::{Cipher, Kind, Priority, Programs, Subject};
+use crate::system::{AGAIN, Cipher, Kind, Subject};
 
 /// The largest segment of the original measurement.
 pub const MSS: u32 = 1_334;
@@ -33,53 +30,36 @@ pub const CIPHERS: [Cipher; 5] = [
 ];
 pub const SECTION_NATIVE: &str = "With this CPU's instructions";
 const SECTION_WITHOUT: &str = "Without AES instructions";
+/// The cases, by their directions.
+const DIRECTIONS: [(Way, &str); 2] = [(Way::Forward, "client sends"), (Way::Backward, "client receives")];
 
 #[derive(Clone, Debug)]
 pub struct Options {
-    pub ciphers: Vec<Cipher>,
+    pub suite: SuiteOptions,
     /// With and without AES instructions.
     pub codes: Vec<Code>,
     /// Largest TCP segment, options included.
     pub mss: u32,
     pub streams: u32,
-    /// Times of each measurement.
-    pub times: Times,
-    pub repeats: u32,
     pub ip: u8,
-    pub links: LinkSettings,
-    /// Where the far end is.
-    pub far: RemoteEnd,
-    pub programs: Programs,
-    /// Measure one cipher a second time, as its own control.
-    pub control: bool,
-    /// The systems besides plain routing.
-    pub kinds: Vec<Kind>,
-    /// The CPU priorities of those that take one.
-    pub priorities: Vec<Priority>,
 }
 
 pub fn plan(options: &Options) -> SuitePlan {
-    let stage = |subject, code, cases| Stage {
-        subject,
-        code,
-        links: options.links,
-        among_others: are_several(&options.kinds),
-        cases,
-    };
+    let suite = &options.suite;
+    let stage = |subject, code, cases| Stage { code, ..suite.stage(subject, cases) };
     let mut stages =
         vec![stage(Subject::new(Kind::None, Cipher::None), Code::Native, cases(options, Code::Native))];
     for &code in &options.codes {
         // The others' code is what it is: they are not told to do without AES instructions.
         let is_measured = |subject: &Subject| code == Code::Native || subject.kind == Kind::Vpnd;
-        let measured =
-            subjects(&options.kinds, &options.ciphers, &options.priorities).into_iter().filter(is_measured);
+        let measured = suite.subjects(&suite.ciphers).into_iter().filter(is_measured);
         stages.extend(measured.map(|subject| stage(subject, code, cases(options, code))));
-        if options.control {
+        if suite.control {
             let of_code: Vec<Stage> = stages.iter().filter(|stage| stage.code == code).cloned().collect();
             stages.extend(Stage::control(&of_code));
         }
-        if options.kinds.contains(&Kind::Vpnd) {
-            let priority = options.priorities.first().copied().unwrap_or_default();
+        if suite.kinds.contains(&Kind::Vpnd) {
+            let priority = suite.priorities.first().copied().unwrap_or_default();
             let choice = Subject { priority, ..Subject::new(Kind::Vpnd, Cipher::Auto) };
             stages.push(stage(choice, code, Vec::new()));
         }
@@ -90,40 +70,19 @@ pub fn plan(options: &Options) -> SuitePlan {
         options.streams,
         if options.streams == 1 { "" } else { "s" },
         options.mss,
-        options.repeats,
-        options.times.duration.as_secs_f64()
+        suite.repeats,
+        suite.times.duration.as_secs_f64()
     );
-    SuitePlan {
-        name: "aead",
-        about,
-        far: options.far,
-        stages,
-        repeats: options.repeats,
-        await_load: false,
-        programs: options.programs.clone(),
-    }
+    suite.plan("aead", about, stages)
 }
 
 fn cases(options: &Options, code: Code) -> Vec<Case> {
     let one = |(way, name): (Way, &str)| {
-        let task = Task::Bulk(Job {
-            streams: options.streams,
-            congestion: options.links.congestion,
-            shape: Shape { way, window: None, mss: Some(options.mss) },
-            ..Job::default()
-        });
-        Case {
-            section: section(code).to_owned(),
-            name: name.to_owned(),
-            task,
-            ip: options.ip,
-            quantities: vec![Quantity::Throughput],
-            hogs: 0,
-            search: None,
-            times: options.times,
-        }
+        let shape = Shape { way, window: None, mss: Some(options.mss) };
+        let task = Task::Bulk(Job { streams: options.streams, shape, ..Job::default() });
+        options.suite.case(section(code), name.to_owned(), task, options.ip, &[Quantity::Throughput])
     };
-    [(Way::Forward, "client sends"), (Way::Backward, "client receives")].map(one).to_vec()
+    DIRECTIONS.map(one).to_vec()
 }
 
 fn section(code: Code) -> &'static str {
@@ -148,6 +107,7 @@ pub struct Verdict {
 
 /// The verdict for each machine code that was measured.
 pub fn verdicts(campaign: &SuiteCampaign) -> Vec<Verdict> {
+    let table = campaign.observations();
     let mut verdicts: Vec<Verdict> = Vec::new();
     for stage in &campaign.stages {
         let is_choice = |subject: &Subject| subject.kind == Kind::Vpnd && subject.cipher == Cipher::Auto;
@@ -155,113 +115,107 @@ pub fn verdicts(campaign: &SuiteCampaign) -> Vec<Verdict> {
             continue;
         };
         if !verdicts.iter().any(|verdict| verdict.code == stage.code) {
-            verdicts.push(verdict(campaign, stage.code, subject, &stage.facts.cipher));
+            let runs = Runs { rows: &campaign.rows, table: &table, code: stage.code };
+            verdicts.push(runs.verdict(subject, &stage.facts.cipher));
         }
     }
     verdicts
 }
 
-/// `chosen` in words is what vpnd chose as `choice`.
-fn verdict(campaign: &SuiteCampaign, code: Code, choice: Subject, chosen: &str) -> Verdict {
-    let name = chosen.split(' ').next().unwrap_or(chosen);
-    let throughputs_of = |cipher| throughputs(campaign, code, Subject { cipher, ..choice });
-    let measured: Vec<(&str, ByRound, Spread)> =
-        [Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305]
-            .into_iter()
-            .filter_map(|cipher| {
-                let values = throughputs_of(cipher);
-                let rates: Vec<f64> = values.values().copied().collect();
-                Some((cipher.name(), values, Spread::of(&rates)?))
-            })
-            .collect();
-    let fastest = measured.iter().max_by(|a, b| a.2.median.total_cmp(&b.2.median));
-    let own = measured.iter().find(|(cipher, ..)| *cipher == name);
-    let right = own.zip(fastest).and_then(|(own, fastest)| {
-        let is_within = || {
-            let same = control(campaign, code)?;
-            Some(!ratio(&fastest.1, &own.1)?.differs_beyond(same)?)
+/// The measurements with one machine code.
+struct Runs<'a> {
+    rows: &'a [Row],
+    table: &'a Observations,
+    code: Code,
+}
+
+/// A cipher as it was measured.
+struct Measured<'a> {
+    cipher: &'static str,
+    label: &'a str,
+    by_round: ByRound,
+    spread: Spread,
+}
+
+impl<'a> Runs<'a> {
+    /// `chosen` in words is what vpnd chose as `choice`.
+    fn verdict(&self, choice: Subject, chosen: &str) -> Verdict {
+        let name = chosen.split(' ').next().unwrap_or(chosen);
+        let measured = |cipher: Cipher| {
+            let label = self.label(|subject| subject == Subject { cipher, ..choice })?;
+            let by_round = self.throughputs(label);
+            let spread = Spread::of(&by_round.values().copied().collect::<Vec<_>>())?;
+            Some(Measured { cipher: cipher.name(), label, by_round, spread })
         };
-        let is_right = own.0 == fastest.0 || !own.2.is_apart_from(fastest.2) || is_within() == Some(true);
-        // Few rounds prove nothing, nor does a difference of what the sender limited.
-        let is_bound = [own.0, fastest.0].iter().any(|cipher| is_limited(campaign, code, choice, cipher));
-        let mut taken =
-            campaign.rows.iter().filter(|row| row.code == code).filter_map(|row| row.cpu.as_ref());
-        let is_disturbed =
-            campaign.environment.is_emulated() || taken.any(|cpu| Taken::most([cpu]).is_disturbed());
-        let is_enough = !is_disturbed && own.2.n.min(fastest.2.n) >= CLAIM_ROUNDS;
-        (is_enough && (own.0 == fastest.0 || !is_bound)).then_some(is_right)
-    });
-    Verdict {
-        code,
-        chosen: chosen.to_owned(),
-        chosen_mbit: own.map(|own| own.2),
-        fastest: fastest.map(|fastest| fastest.0.to_owned()),
-        fastest_mbit: fastest.map(|fastest| fastest.2),
-        right,
+        let measured = [Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305].map(measured);
+        let measured: Vec<Measured<'_>> = measured.into_iter().flatten().collect();
+        let fastest = measured.iter().max_by(|a, b| a.spread.median.total_cmp(&b.spread.median));
+        let own = measured.iter().find(|one| one.cipher == name);
+        Verdict {
+            code: self.code,
+            chosen: chosen.to_owned(),
+            chosen_mbit: own.map(|own| own.spread),
+            fastest: fastest.map(|fastest| fastest.cipher.to_owned()),
+            fastest_mbit: fastest.map(|fastest| fastest.spread),
+            right: own.zip(fastest).and_then(|(own, fastest)| self.is_right(own, fastest)),
+        }
     }
-}
 
-/// Whether the sender was the limit of a cipher's throughput in one of its runs.
-fn is_limited(campaign: &SuiteCampaign, code: Code, choice: Subject, cipher: &str) -> bool {
-    let is_it = |subject: Subject| {
-        subject.cipher.name() == cipher && Subject { cipher: choice.cipher, ..subject } == choice
-    };
-    let mut rows = campaign.rows.iter().filter(|row| row.code == code && row.error.is_none());
-    rows.any(|row| row.subject.is_some_and(is_it) && row.is_limited_by_sender(Quantity::Throughput))
-}
+    fn is_right(&self, own: &Measured<'_>, fastest: &Measured<'_>) -> Option<bool> {
+        let is_fastest = own.cipher == fastest.cipher;
+        let is_within = || {
+            let differs = ratio(&fastest.by_round, &own.by_round)?.differs_beyond(self.control()?)?;
+            Some(!differs)
+        };
+        let is_right = is_fastest || !own.spread.is_apart_from(fastest.spread) || is_within() == Some(true);
+        // Few rounds prove nothing, nor does a difference of what the sender limited.
+        let is_bound = [own.label, fastest.label].iter().any(|label| self.is_limited(label));
+        let is_disturbed = self.cases().iter().any(|case| self.table.is_disturbed(case));
+        let is_enough = !is_disturbed && own.spread.n.min(fastest.spread.n) >= CLAIM_ROUNDS;
+        (is_enough && (is_fastest || !is_bound)).then_some(is_right)
+    }
 
-/// The cipher that was measured twice in each round, against itself.
-fn control(campaign: &SuiteCampaign, code: Code) -> Option<Spread> {
-    let again = |row: &&Row| row.code == code && row.subject.is_some_and(|subject| subject.again);
-    let subject = campaign.rows.iter().find(again)?.subject?;
-    let first = Subject { again: false, ..subject };
-    ratio(&throughputs(campaign, code, subject), &throughputs(campaign, code, first))
-}
+    /// The cipher that was measured twice in each round, relative to itself.
+    fn control(&self) -> Option<Spread> {
+        let again = self.label(|subject| subject.again)?;
+        ratio(&self.throughputs(again), &self.throughputs(&again.replace(AGAIN, "")))
+    }
 
-/// The mean of both directions, for each repetition with its number.
-fn throughputs(campaign: &SuiteCampaign, code: Code, subject: Subject) -> ByRound {
-    let matches_subject = |row: &&Row| row.subject == Some(subject) && row.code == code;
-    (1..=campaign.repeats)
-        .map(|repeat| {
-            let rows = campaign.rows.iter().filter(matches_subject).filter(|row| row.repeat == repeat);
-            (repeat, rows.filter_map(|row| row.value(Quantity::Throughput)).collect::<Vec<_>>())
-        })
-        .filter(|(_, both)| both.len() == 2)
-        .map(|(repeat, both)| (repeat, mean(&both)))
-        .collect()
-}
+    fn label(&self, is_wanted: impl Fn(Subject) -> bool) -> Option<&'a str> {
+        let mut rows = self.rows.iter().filter(|row| row.code == self.code);
+        rows.find(|row| row.subject.is_some_and(&is_wanted)).map(|row| row.label.as_str())
+    }
 
-fn mean(values: &[f64]) -> f64 {
-    values.iter().sum::<f64>() / values.len().max(1) as f64
+    fn cases(&self) -> [String; 2] {
+        DIRECTIONS.map(|(_, name)| case(section(self.code), name))
+    }
+
+    fn is_limited(&self, label: &str) -> bool {
+        self.cases().iter().any(|case| self.table.is_bound(label, case, Quantity::Throughput.observed()))
+    }
+
+    /// The mean of both directions in each round that has both.
+    fn throughputs(&self, label: &str) -> ByRound {
+        let [sent, received] =
+            self.cases().map(|case| self.table.by_round((label, &case), Quantity::Throughput.observed()));
+        let mean = |(round, sent): (u32, f64)| Some((round, f64::midpoint(sent, *received.get(&round)?)));
+        sent.into_iter().filter_map(mean).collect()
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::experiment::environment::Environment;
     use crate::experiment::figures::Figures;
     use crate::experiment::suite::StageInfo;
+    use crate::experiment::testbed::RemoteEnd;
     use crate::system::SystemInfo;
 
     fn options() -> Options {
-        let second = Duration::from_secs(1);
-        Options {
-            ciphers: CIPHERS.to_vec(),
-            codes: vec![Code::Native, Code::WithoutAes],
-            mss: MSS,
-            streams: 1,
-            times: Times { warmup: second, duration: second, interval: second },
-            repeats: 2,
-            ip: 4,
-            links: LinkSettings::default(),
-            far: RemoteEnd::Gateway,
-            programs: Programs::default(),
-            control: false,
-            kinds: vec![Kind::Vpnd],
-            priorities: vec![Priority::Own],
-        }
+        let suite = SuiteOptions { ciphers: CIPHERS.to_vec(), ..super::super::options(false) };
+        let codes = vec![Code::Native, Code::WithoutAes];
+        Options { suite, codes, mss: MSS, streams: 1, ip: 4 }
     }
 
     /// A campaign in which vpnd chose `chosen`; per cipher the throughput of each repetition, both
@@ -275,19 +229,9 @@ mod tests {
             let [low, high] = values;
             for (mbit, repeat) in [low, high, &f64::midpoint(*low, *high), low, high].into_iter().zip(1..) {
                 for case in cases(&options(), Code::Native) {
-                    rows.push(Row {
-                        label: cipher.name().into(),
-                        subject: Some(subject(*cipher)),
-                        code: Code::Native,
-                        link_mtu: Some(1500),
-                        case,
-                        repeat,
-                        figures: Some(Figures { received_bits_per_second: mbit * 1e6, ..Figures::default() }),
-                        search: None,
-                        cpu: None,
-                        load_average: None,
-                        error: None,
-                    });
+                    let figures = Figures { received_bits_per_second: mbit * 1e6, ..Figures::default() };
+                    let row = Row::new(cipher.name().into(), &case, repeat);
+                    rows.push(Row { subject: Some(subject(*cipher)), figures: Some(figures), ..row });
                 }
             }
         }
@@ -312,7 +256,7 @@ mod tests {
             assert_eq!(job.shape.mss, Some(1_334));
             assert_eq!(case.task.problem(), None);
         }
-        assert_eq!(plan.count(), 2 * 2 * (1 + 2 * CIPHERS.len()));
+        assert_eq!(plan.count(), 5 * 2 * (1 + 2 * CIPHERS.len()));
     }
 
     #[test]
@@ -332,6 +276,7 @@ mod tests {
         let again: Vec<Row> = control.rows.iter().filter(|row| row.label == "aes-256-gcm").cloned().collect();
         for mut row in again {
             row.subject = row.subject.map(Subject::again);
+            row.label.push_str(AGAIN);
             row.figures.as_mut().unwrap().received_bits_per_second *= 0.8;
             control.rows.push(row);
         }

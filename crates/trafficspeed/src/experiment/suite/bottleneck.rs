@@ -56,37 +56,12 @@ mod tests {
     use crate::experiment::figures::Figures;
     use crate::experiment::generate::SearchOutcome;
     use crate::experiment::outcome::CpuUse;
-    use crate::experiment::pair_run::Times;
-    use crate::experiment::suite::Case;
-
     use crate::load::message::Messages;
-
     use crate::load::tcp::{Job, Shape, Way};
-    use crate::system::vpnd::Code;
 
     fn row(task: Task) -> Row {
-        Row {
-            label: "vpnd".into(),
-            subject: None,
-            code: Code::Native,
-            link_mtu: None,
-            case: Case {
-                section: String::new(),
-                name: String::new(),
-                task,
-                ip: 4,
-                quantities: Vec::new(),
-                hogs: 0,
-                search: None,
-                times: Times::default(),
-            },
-            repeat: 1,
-            figures: None,
-            search: None,
-            cpu: None,
-            load_average: None,
-            error: None,
-        }
+        let case = super::super::options(false).case("", String::new(), task, 4, &[]);
+        Row::new("vpnd".into(), &case, 1)
     }
 
     fn datagrams(bits_per_second: Option<u64>) -> Task {

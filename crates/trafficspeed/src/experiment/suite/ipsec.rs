@@ -7,17 +7,15 @@
 
 use std::time::Duration;
 
-use super::{Case, Quantity, Stage, SuitePlan, are_several, subjects};
+use super::{Case, Quantity, Stage, SuiteOptions, SuitePlan};
 use crate::experiment::generate::Search;
 use crate::experiment::pair_run::Times;
-use crate::experiment::testbed::RemoteEnd;
 use crate::lab::LinkSettings;
 use crate::load::exchange::Exchange;
 use crate::load::message::Messages;
 use crate::load::task::{Protocol, Sockets, Task};
 use crate::load::tcp::{Job, Shape, Way};
-use crate::system::vpnd::Code;
-use crate::system::{Cipher, Kind, Priority, Programs, Subject};
+use crate::system::{Cipher, Kind, Subject};
 
 /// The ciphers in the order of the report: no protection first, then what protects more.
 pub const CIPHERS: [Cipher; 6] = [
@@ -66,18 +64,13 @@ pub enum SuitePart {
 /// The user's choices.
 #[derive(Clone, Debug)]
 pub struct Options {
+    /// The links are those without the sweep of their MTU.
+    pub suite: SuiteOptions,
     /// Few short measurements instead of many long ones.
     pub quick: bool,
-    /// The ciphers.
-    pub ciphers: Vec<Cipher>,
     /// The parts of the original.
     pub parts: Vec<SuitePart>,
-    /// The sweeps.
     pub sweeps: Vec<Sweep>,
-    /// Times of each measurement.
-    pub times: Times,
-    /// Repetitions.
-    pub repeats: u32,
     /// Bytes of the socket buffers of UDP as fast as it is carried; the kernel's if absent.
     pub udp_window: Option<u32>,
     /// Payload rate of the live video, bit/s.
@@ -88,56 +81,26 @@ pub struct Options {
     pub hogs: u32,
     /// The one IP version of the measured connections; both, or what the original had, if absent.
     pub ip: Option<u8>,
-    /// The links but for the sweep of their MTU.
-    pub links: LinkSettings,
-    /// Where the far end is.
-    pub far: RemoteEnd,
-    /// Where programs are.
-    pub programs: Programs,
-    /// Measure one cipher a second time, as its own control.
-    pub control: bool,
-    /// The systems besides plain routing.
-    pub kinds: Vec<Kind>,
-    /// The CPU priorities of those that take one.
-    pub priorities: Vec<Priority>,
 }
 
 /// The suite.
 pub fn plan(options: &Options) -> SuitePlan {
-    let plain = Subject::new(Kind::None, Cipher::None);
-    let subjects =
-        std::iter::once(plain).chain(subjects(&options.kinds, &options.ciphers, &options.priorities));
-    let mut stages: Vec<Stage> =
-        subjects.map(|subject| stage(options, subject, options.links, cases(options, subject))).collect();
-    if options.control {
+    let suite = &options.suite;
+    let stage = |subject| suite.stage(subject, cases(options, subject));
+    let mut stages: Vec<Stage> = suite.plain_and_subjects().into_iter().map(stage).collect();
+    if suite.control {
         stages.extend(Stage::control(&stages));
     }
     if options.sweeps.contains(&Sweep::Mtu) {
-        stages.extend(mtu_stages(options, plain));
-    }
-    for case in stages.iter_mut().flat_map(|stage| &mut stage.cases) {
-        case.task.set_congestion(options.links.congestion);
+        stages.extend(mtu_stages(options));
     }
     let about = format!(
         "What authentication and encryption cost streams, transactions, a loaded CPU and live video; each \
          measurement {} s after {} s of warm-up.",
-        options.times.duration.as_secs_f64(),
-        options.times.warmup.as_secs_f64()
+        suite.times.duration.as_secs_f64(),
+        suite.times.warmup.as_secs_f64()
     );
-    SuitePlan {
-        name: "ipsec",
-        about,
-        far: options.far,
-        stages,
-        repeats: options.repeats,
-        await_load: !options.quick,
-        programs: options.programs.clone(),
-    }
-}
-
-fn stage(options: &Options, subject: Subject, links: LinkSettings, cases: Vec<Case>) -> Stage {
-    let among_others = are_several(&options.kinds);
-    Stage { subject, code: Code::Native, links, among_others, cases }
+    SuitePlan { await_load: !options.quick, ..suite.plan("ipsec", about, stages) }
 }
 
 fn cases(options: &Options, subject: Subject) -> Vec<Case> {
@@ -166,31 +129,11 @@ fn cases(options: &Options, subject: Subject) -> Vec<Case> {
     cases
 }
 
-fn case(
-    options: &Options,
-    section: &'static str,
-    name: String,
-    task: Task,
-    ip: u8,
-    quantities: &[Quantity],
-) -> Case {
-    Case {
-        section: section.to_owned(),
-        name,
-        task,
-        ip,
-        quantities: quantities.to_vec(),
-        hogs: 0,
-        search: None,
-        times: options.times,
-    }
-}
-
 /// Measures at the highest rate that is carried. What a sender that floods the path gets through is
 /// what its queues happen to drop, often next to nothing, and no figure of what the path carries.
 fn searched(options: &Options, case: Case) -> Case {
     let (resolution, trial_seconds) = if options.quick { (0.05, 0.4) } else { (0.02, 2.0) };
-    let trial_seconds = Some(options.times.duration.as_secs_f64().min(trial_seconds));
+    let trial_seconds = Some(options.suite.times.duration.as_secs_f64().min(trial_seconds));
     Case { search: Some(Search { allowed_percent: ALLOWED_LOSS, resolution, trial_seconds }), ..case }
 }
 
@@ -212,10 +155,11 @@ fn streams(options: &Options, ip: u8) -> Vec<Case> {
         .iter()
         .map(|window| {
             let name = name(&format!("socket buffers of {window} bytes"));
-            case(options, section, name, bulk(4_096, Some(*window)), ip, &shown)
+            options.suite.case(section, name, bulk(4_096, Some(*window)), ip, &shown)
         })
         .collect();
-    cases.push(case(options, section, name("the kernel's buffers"), bulk(256 * 1024, None), ip, &shown));
+    let name = name("the kernel's buffers");
+    cases.push(options.suite.case(section, name, bulk(256 * 1024, None), ip, &shown));
     cases
 }
 
@@ -226,7 +170,7 @@ fn datagrams(options: &Options, ip: u8) -> Vec<Case> {
         let name = format!("IPv{ip}, datagrams of {length} bytes{window}");
         let task = Task::Messages(messages(Protocol::Udp, length, None, options.udp_window));
         let shown = [Quantity::Throughput, Quantity::Packets, Quantity::Loss];
-        searched(options, case(options, UDP_SECTION, name, task, ip, &shown))
+        searched(options, options.suite.case(UDP_SECTION, name, task, ip, &shown))
     };
     [4_096, 1_024].map(one).to_vec()
 }
@@ -237,7 +181,7 @@ fn transactions(options: &Options, ip: u8) -> Vec<Case> {
         let task = Task::Exchange(Exchange { protocol, request, response, sockets, ..Exchange::default() });
         let name = format!("IPv{ip}, {word} {request}/{response} bytes");
         let shown = [Quantity::Transactions, Quantity::RoundTrip];
-        case(options, "Request and response", name, task, ip, &shown)
+        options.suite.case("Request and response", name, task, ip, &shown)
     };
     [(Protocol::Tcp, "TCP", 1, 1), (Protocol::Udp, "UDP", 1, 1), (Protocol::Udp, "UDP", 516, 4)]
         .map(one)
@@ -246,9 +190,9 @@ fn transactions(options: &Options, ip: u8) -> Vec<Case> {
 
 /// One measurement on an idle machine and with CPU hogs.
 fn idle_and_loaded(options: &Options, idle: Case) -> Vec<Case> {
-    let per_second = options.times.duration.as_secs_f64() / 40.0;
-    let interval = Duration::from_secs_f64(per_second.clamp(0.02, 1.0));
-    let times = Times { interval, ..options.times };
+    let seconds = idle.times.duration.as_secs_f64() / 40.0;
+    let interval = Duration::from_secs_f64(seconds.clamp(0.02, 1.0));
+    let times = Times { interval, ..idle.times };
     let named = |words: &str| format!("{}, {words}", idle.name);
     let loaded = Case { name: named("beside CPU hogs"), hogs: options.hogs, times, ..idle.clone() };
     vec![Case { name: named("idle machine"), times, ..idle }, loaded]
@@ -267,7 +211,7 @@ fn over_time(options: &Options) -> Vec<Case> {
         Quantity::Variation99,
     ];
     let name = format!("IPv{ip}, messages of 8192 bytes, socket buffers of 32768");
-    idle_and_loaded(options, case(options, "One TCP transfer over time", name, task, ip, &shown))
+    idle_and_loaded(options, options.suite.case("One TCP transfer over time", name, task, ip, &shown))
 }
 
 fn video(options: &Options) -> Vec<Case> {
@@ -287,7 +231,7 @@ fn video(options: &Options) -> Vec<Case> {
     ];
     let rate = options.video_rate as f64 / 1e6;
     let name = format!("IPv{ip}, {rate} Mbit/s in datagrams of {} bytes", options.video_payload);
-    idle_and_loaded(options, case(options, "Live video over UDP", name, task, ip, &shown))
+    idle_and_loaded(options, options.suite.case("Live video over UDP", name, task, ip, &shown))
 }
 
 fn payloads(options: &Options) -> Vec<Case> {
@@ -299,7 +243,7 @@ fn payloads(options: &Options) -> Vec<Case> {
         let task = Task::Messages(messages(Protocol::Udp, *length, None, options.udp_window));
         let shown = [Quantity::Throughput, Quantity::Packets, Quantity::Loss];
         let name = format!("IPv{ip}, {length} bytes");
-        searched(options, case(options, "Sweep: payload of datagrams", name, task, ip, &shown))
+        searched(options, options.suite.case("Sweep: payload of datagrams", name, task, ip, &shown))
     };
     if options.quick { few } else { many }.iter().map(one).collect()
 }
@@ -314,25 +258,23 @@ fn rates(options: &Options) -> Vec<Case> {
         let task = Task::Messages(messages(Protocol::Udp, RATE_PAYLOAD, Some(mbit * 1_000_000), None));
         let shown = [Quantity::Throughput, Quantity::Delivered, Quantity::Loss, Quantity::Delay99];
         let name = format!("IPv{ip}, {mbit} Mbit/s in datagrams of {RATE_PAYLOAD} bytes");
-        case(options, "Sweep: rate", name, task, ip, &shown)
+        options.suite.case("Sweep: rate", name, task, ip, &shown)
     };
     if options.quick { few } else { many }.iter().map(one).collect()
 }
 
-fn mtu_stages(options: &Options, plain: Subject) -> Vec<Stage> {
+fn mtu_stages(options: &Options) -> Vec<Stage> {
     let few: &[u32] = &[1_280, 9_000];
     let many: &[u32] = &[1_280, 1_400, 1_500, 2_000, 3_000, 4_000, 6_000, 9_000];
+    let mut suite = options.suite.clone();
+    suite.ciphers.retain(|cipher| *cipher == Cipher::Aes256Gcm);
     let mut stages = Vec::new();
     for &mtu in if options.quick { few } else { many } {
+        suite.links = LinkSettings { mtu, ..suite.links };
         let name = format!("IPv4, links with an MTU of {mtu}");
-        let case = case(options, "Sweep: MTU", name, bulk(256 * 1024, None), 4, &[Quantity::Throughput]);
-        let links = LinkSettings { mtu, ..options.links };
-        let protected = options.ciphers.iter().filter(|cipher| **cipher == Cipher::Aes256Gcm);
-        let protected: Vec<Cipher> = protected.copied().collect();
-        let subjects = subjects(&options.kinds, &protected, &options.priorities);
-        for subject in std::iter::once(plain).chain(subjects) {
-            stages.push(stage(options, subject, links, vec![case.clone()]));
-        }
+        let case = suite.case("Sweep: MTU", name, bulk(256 * 1024, None), 4, &[Quantity::Throughput]);
+        let subjects = suite.plain_and_subjects().into_iter();
+        stages.extend(subjects.map(|subject| suite.stage(subject, vec![case.clone()])));
     }
     stages
 }
@@ -344,28 +286,20 @@ mod tests {
     use super::*;
 
     fn options(quick: bool) -> Options {
+        with_ciphers(quick, false, &CIPHERS)
+    }
+
+    fn with_ciphers(quick: bool, control: bool, ciphers: &[Cipher]) -> Options {
         Options {
+            suite: SuiteOptions { ciphers: ciphers.to_vec(), ..super::super::options(control) },
             quick,
-            ciphers: CIPHERS.to_vec(),
             parts: SuitePart::value_variants().to_vec(),
             sweeps: vec![Sweep::Payload, Sweep::Mtu, Sweep::Rate],
-            times: Times {
-                warmup: Duration::from_millis(100),
-                duration: Duration::from_millis(400),
-                interval: Duration::from_millis(100),
-            },
-            repeats: 1,
             udp_window: None,
             video_rate: 13_000_000,
             video_payload: 500,
             hogs: 2,
             ip: None,
-            links: LinkSettings::default(),
-            far: RemoteEnd::Gateway,
-            programs: Programs::default(),
-            control: false,
-            kinds: vec![Kind::Vpnd],
-            priorities: vec![Priority::Own],
         }
     }
 
@@ -395,14 +329,14 @@ mod tests {
 
     #[test]
     fn the_control_is_one_cipher_measured_again_after_all_others_but_in_no_sweep() {
-        let plan = plan(&Options { control: true, ..options(false) });
+        let plan = plan(&with_ciphers(false, true, &CIPHERS));
         let again: Vec<&Stage> = plan.stages.iter().filter(|stage| stage.subject.again).collect();
         let [control] = again[..] else { panic!("{} controls", again.len()) };
         assert_eq!(control.label(), "aes-256-gcm (again)");
         assert!(
             control.cases.len() > 10 && control.cases.iter().all(|case| !case.section.starts_with("Sweep"))
         );
-        let only = Options { control: true, ciphers: vec![Cipher::AuthOnly], ..options(true) };
+        let only = with_ciphers(true, true, &[Cipher::AuthOnly]);
         let labels: Vec<String> = super::plan(&only).stages.iter().map(Stage::label).collect();
         assert_eq!(labels[..3], ["plain routing", "auth-only", "auth-only (again)"]);
     }
