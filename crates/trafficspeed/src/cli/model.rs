@@ -52,9 +52,6 @@ pub struct ModelArgs {
     /// Milliseconds for each stage and size.
     #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     pub millis: u64,
-    /// Measure the stages only, not the real VPN.
-    #[arg(long)]
-    pub stages_only: bool,
     /// Seconds of each measurement of the real VPN.
     #[arg(short = 't', long, default_value_t = 2.0, value_parser = seconds)]
     pub seconds: f64,
@@ -66,7 +63,7 @@ pub struct ModelArgs {
     pub repeat: u32,
     /// Do not measure one cipher a second time in each turn (AES-256-GCM, or the first one), which
     /// shows how far it differs from itself.
-    #[arg(long, conflicts_with = "stages_only")]
+    #[arg(long)]
     pub no_control: bool,
     /// The `vpnd` program; by default the one next to trafficspeed, then the one in PATH.
     #[arg(long, value_name = "PATH")]
@@ -80,7 +77,7 @@ pub struct ModelArgs {
     pub named_programs: Vec<(String, PathBuf)>,
     /// Also measure six rows as the original did, packets of 1280 bytes on links of these rates: no
     /// tunnel, no cipher, and four ciphers. Without a value 100mbit,1gbit.
-    #[arg(long, value_name = "RATE", value_delimiter = ',', num_args = 0..=1, default_missing_value = "100mbit,1gbit", conflicts_with = "stages_only")]
+    #[arg(long, value_name = "RATE", value_delimiter = ',', num_args = 0..=1, default_missing_value = "100mbit,1gbit")]
     pub original: Vec<Rate>,
     /// Limit what the gateway's programs use of the CPU for --original, in cores: with 0.15 of one
     /// a cipher limits 1gbit, and not 100mbit.
@@ -147,7 +144,7 @@ impl ModelArgs {
                 ..LinkSettings::default()
             },
             control: !self.no_control,
-            real: (!self.stages_only).then_some(real),
+            real,
             targets: self.target.clone(),
             original: self.original.clone(),
             original_cpu: self.gateway_cpu,
@@ -198,7 +195,7 @@ mod tests {
         let ciphers = [Cipher::None, Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305];
         assert_eq!((plan.ciphers.as_slice(), plan.cases.len()), (ciphers.as_slice(), 9));
         assert_eq!(plan.cases[1], Case { packet: 1408, streams: 8 });
-        assert_eq!((plan.targets, plan.real.map(|real| real.repeats)), (vec![10e9, 25e9], Some(5)));
+        assert_eq!((plan.targets, plan.real.repeats), (vec![10e9, 25e9], 5));
     }
 
     #[test]

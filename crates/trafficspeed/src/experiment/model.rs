@@ -31,12 +31,11 @@ use crate::load::congestion::CongestionControl;
 use crate::system::vpnd::{named_library, use_library};
 use crate::system::{Cipher, Kind, Programs, Subject};
 use costs::Cost;
-use counts::Counts;
 use disturbance::Disturbance;
 use fit::Stage;
 use real::{Real, RealPlan};
 use stages::{HandOver, Raw};
-use sum::{Beside, Sum, Target};
+use sum::{Sum, Target};
 
 /// How often the streams through whole shards are carried at least: once before each turn of the
 /// real VPN, the rest at once.
@@ -64,8 +63,8 @@ pub struct ModelPlan {
     pub links: LinkSettings,
     /// Measure one cipher a second time in each turn, as its own control.
     pub control: bool,
-    /// How the real VPN is measured; not at all if absent.
-    pub real: Option<RealPlan>,
+    /// How the real VPN is measured.
+    pub real: RealPlan,
     /// Bits per second for which the cost of each stage is asked.
     pub targets: Vec<f64>,
     /// Links' rates at which the original's algorithms are measured, too.
@@ -84,9 +83,8 @@ impl ModelPlan {
     /// The cipher that is measured a second time in each turn: AES-256-GCM, or the first that was
     /// asked for.
     fn again(&self) -> Option<Cipher> {
-        self.real.filter(|_| self.control)?;
         let usual = self.ciphers.iter().find(|cipher| **cipher == Cipher::Aes256Gcm);
-        usual.or(self.ciphers.first()).copied()
+        usual.or(self.ciphers.first()).copied().filter(|_| self.control)
     }
 }
 
@@ -133,8 +131,7 @@ pub struct Compared {
     /// The library behind it.
     pub backend: String,
     pub case: Case,
-    /// The costs of the stages over what passed in this run; without one, over what passed in the
-    /// streams of the stages.
+    /// The costs of the stages over what passed in this run.
     pub sum: Option<Sum>,
     pub real: Option<Real>,
     /// CPU seconds of everything for a Gbit in the run without a cipher, as measured.
@@ -164,13 +161,11 @@ impl Compared {
     }
 
     /// Answers for each of `rates`, starting from what was measured.
-    fn answer(&mut self, rates: &[f64], cpus: f64) {
-        let Some(sum) = &self.sum else { return };
-        let idle = Beside { generators: 0.0, kernel: 0.0, in_use: 1.0 };
-        let (cpus, beside) = self.real.as_ref().map_or((cpus, idle), |real| (real.cpus, real.beside));
-        let measured = self.real.as_ref().map(Real::vpn_seconds_per_gbit);
-        let unexplained = measured.map_or(0.0, |measured| measured - sum.seconds_per_gbit());
-        self.targets = rates.iter().map(|&rate| sum.target(rate, cpus, beside, unexplained)).collect();
+    fn answer(&mut self, rates: &[f64]) {
+        let Some((sum, real)) = self.sum.as_ref().zip(self.real.as_ref()) else { return };
+        let unexplained = real.vpn_seconds_per_gbit() - sum.seconds_per_gbit();
+        let target = |&rate: &f64| sum.target(rate, real.cpus, real.beside, unexplained);
+        self.targets = rates.iter().map(target).collect();
     }
 }
 
@@ -179,12 +174,7 @@ pub fn check(plan: &ModelPlan) -> anyhow::Result<()> {
     Lab::check(LinkSettings { gateway_cpu: plan.original_cpu, ..plan.links })?;
     crate::system::check_tun()?;
     plan.programs.find(&stages::STAGES)?;
-    if plan.real.is_some() {
-        for cipher in plan.suites() {
-            subject(cipher).check(&plan.programs)?;
-        }
-    }
-    Ok(())
+    Ok(plan.suites().into_iter().try_for_each(|cipher| subject(cipher).check(&plan.programs))?)
 }
 
 fn subject(cipher: Cipher) -> Subject {
@@ -198,8 +188,7 @@ fn subject(cipher: Cipher) -> Subject {
 pub fn run(plan: &ModelPlan, progress: &Progress, interrupt: &Interrupt) -> anyhow::Result<Model> {
     let environment = Environment::read(Some(plan.links));
     progress.note("measuring each stage");
-    let turns = plan.real.map_or(1, |real| real.repeats);
-    let rounds = ROUNDS.saturating_sub(turns - 1).max(1);
+    let rounds = ROUNDS.saturating_sub(plan.real.repeats - 1).max(1);
     let mut raw = stages::measure(plan, rounds, interrupt)?;
     for suite in &raw.suites {
         use_library(&plan.programs, &format!("{} ({})", suite.name, suite.backend));
@@ -207,46 +196,30 @@ pub fn run(plan: &ModelPlan, progress: &Progress, interrupt: &Interrupt) -> anyh
     let mut subjects: Vec<Subject> = plan.suites().into_iter().map(subject).collect();
     let again = plan.again();
     subjects.extend(again.map(|cipher| subject(cipher).again()));
-    let measured = plan.real.filter(|_| !interrupt.is_set());
-    let mut measured: Vec<_> = match measured {
-        Some(real) => {
-            // Stages and whole runs take turns: a machine that becomes slower or faster does so for
-            // both.
-            let more = || {
-                progress.note("measuring the streams of the stages again");
-                let suites = raw.suites.clone();
-                raw.live.extend(stages::streams(plan, &suites, interrupt)?);
-                Ok(())
-            };
-            let measured = real::measure(plan, &subjects, real, (progress, interrupt), more)?;
-            measured.into_iter().map(Some).collect()
-        }
-        None => subjects.iter().map(|_| None).collect(),
+    // Stages and whole runs take turns: a machine that becomes slower or faster does so for both.
+    let more = || {
+        progress.note("measuring the streams of the stages again");
+        let suites = raw.suites.clone();
+        raw.live.extend(stages::streams(plan, &suites, interrupt)?);
+        Ok(())
     };
+    let mut measured = real::measure(plan, &subjects, (progress, interrupt), more)?;
     let control = again.and_then(|cipher| Some((cipher, measured.pop()?)));
     let control = control.map_or_else(Vec::new, |(cipher, measured)| second(plan, cipher, measured));
     let (stages, (costs, disturbance)) = (fit::fit_all(&raw)?, costs::fit_all(&raw)?);
     let mut all: Vec<Compared> = Vec::new();
     for (known, measured) in raw.suites.iter().zip(measured) {
-        let mut measured = Measured::of(measured, plan.cases.len()).into_iter();
-        for &case in &plan.cases {
-            let (real, error) = measured.next().unwrap_or_default();
+        for ((real, error), &case) in by_case(measured, plan.cases.len()).into_iter().zip(&plan.cases) {
             let reference = all.iter().find(|other| other.is_reference() && other.case == case);
             let mut compared = compare(&costs, (known, case), real, reference);
             compared.error = error.or(compared.error);
-            if plan.real.is_none() {
-                compared.sum = assumed(&raw, case).map(|counts| Sum::make(&costs, &known.name, counts));
-            }
-            compared.answer(&plan.targets, f64::from(environment.host.cpus));
+            compared.answer(&plan.targets);
             all.push(compared);
         }
     }
     // A suite that was measured only as the reference is not part of the answer.
     all.retain(|one| plan.ciphers.iter().any(|cipher| cipher.name() == one.suite));
-    let original = match plan.real {
-        Some(real) => original::measure(plan, (real, &plan.original), progress, interrupt),
-        None => Vec::new(),
-    };
+    let original = original::measure(plan, progress, interrupt);
     Ok(Model {
         environment,
         congestion: Some(plan.links.congestion),
@@ -263,28 +236,21 @@ pub fn run(plan: &ModelPlan, progress: &Progress, interrupt: &Interrupt) -> anyh
 }
 
 /// The second measurement of a cipher.
-fn second(plan: &ModelPlan, cipher: Cipher, measured: Option<anyhow::Result<real::Cases>>) -> Vec<Again> {
-    let measurements = Measured::of(measured, plan.cases.len()).into_iter().zip(&plan.cases);
+fn second(plan: &ModelPlan, cipher: Cipher, measured: anyhow::Result<real::Cases>) -> Vec<Again> {
+    let measurements = by_case(measured, plan.cases.len()).into_iter().zip(&plan.cases);
     let again = |((real, error), &case)| Again { suite: cipher.name().to_owned(), case, real, error };
     measurements.map(again).collect()
 }
 
 /// The results of one suite's cases, each a measurement or why there is none.
-struct Measured;
-
-impl Measured {
-    fn of(result: Option<anyhow::Result<real::Cases>>, cases: usize) -> Vec<(Option<Real>, Option<String>)> {
-        match result {
-            None => vec![(None, None); cases],
-            Some(Err(error)) => vec![(None, Some(error.to_string())); cases],
-            Some(Ok(each)) => {
-                let split = |real: anyhow::Result<Real>| match real {
-                    Ok(real) => (Some(real), None),
-                    Err(error) => (None, Some(format!("{error:#}"))),
-                };
-                each.into_iter().map(split).collect()
-            }
-        }
+fn by_case(measured: anyhow::Result<real::Cases>, cases: usize) -> Vec<(Option<Real>, Option<String>)> {
+    let split = |real: anyhow::Result<Real>| match real {
+        Ok(real) => (Some(real), None),
+        Err(error) => (None, Some(format!("{error:#}"))),
+    };
+    match measured {
+        Ok(measured) => measured.into_iter().map(split).collect(),
+        Err(error) => vec![(None, Some(error.to_string())); cases],
     }
 }
 
@@ -323,19 +289,6 @@ fn of_library(suite: &stages::Suite, real: Real) -> Result<Real, String> {
         }
         _ => Ok(real),
     }
-}
-
-/// The counts if nothing was measured: those of the streams through whole shards, if one of them
-/// had such packets.
-fn assumed(raw: &Raw, case: Case) -> Option<Counts> {
-    let fits = |live: &&stages::Live| {
-        live.suite == REFERENCE.name()
-            && live.packet == case.packet as usize
-            && live.streams == case.streams as usize
-    };
-    let most = raw.live.iter().filter(fits).map(|live| live.pieces).max()?;
-    let whole = raw.live.iter().filter(fits).filter(|live| live.pieces == most);
-    Some(Counts::mean(&whole.map(Counts::of_live).collect::<Vec<_>>()))
 }
 
 impl Model {

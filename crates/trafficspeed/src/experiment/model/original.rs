@@ -6,19 +6,14 @@
 //! with longer and shorter keys, none, and no tunnel. Its point is that a cipher which fills the
 //! slow link is the limit of the fast one; today's need a gateway with little of a CPU for that.
 
-use std::time::Duration;
-
 use anyhow::ensure;
 use serde::{Deserialize, Serialize};
 
-use super::real::{RealPlan, stream};
+use super::real::carry;
 use super::{Case, ModelPlan};
-use crate::experiment::figures::figures;
-use crate::experiment::generate::fresh;
 use crate::experiment::outcome::{CpuUse, Taken};
-use crate::experiment::pair_run::Times;
 use crate::experiment::progress::Progress;
-use crate::experiment::testbed::{RemoteEnd, Testbed, Trial};
+use crate::experiment::testbed::{RemoteEnd, Testbed};
 use crate::experiment::turns::{order, pause};
 use crate::interrupt::Interrupt;
 use crate::lab::LinkSettings;
@@ -68,41 +63,28 @@ struct Round {
     cpu: CpuUse,
 }
 
-/// Measures all systems at each of `rates`, and if the plan has a control one of them twice.
-pub fn measure(
-    plan: &ModelPlan,
-    (real, rates): (RealPlan, &[Rate]),
-    progress: &Progress,
-    interrupt: &Interrupt,
-) -> Vec<Row> {
-    rates.iter().flat_map(|&rate| in_turns(plan, (real, rate), progress, interrupt)).collect()
+/// Measures all systems at each rate, and if the plan has a control one of them twice.
+pub fn measure(plan: &ModelPlan, progress: &Progress, interrupt: &Interrupt) -> Vec<Row> {
+    plan.original.iter().flat_map(|&rate| in_turns(plan, rate, progress, interrupt)).collect()
 }
 
 /// All systems at one rate. They take turns in shuffled order; one that failed takes no more.
-fn in_turns(
-    plan: &ModelPlan,
-    (real, rate): (RealPlan, Rate),
-    progress: &Progress,
-    interrupt: &Interrupt,
-) -> Vec<Row> {
+fn in_turns(plan: &ModelPlan, rate: Rate, progress: &Progress, interrupt: &Interrupt) -> Vec<Row> {
+    let repeats = plan.real.repeats;
     let mut subjects = SYSTEMS.map(|(kind, cipher)| Subject::new(kind, cipher)).to_vec();
     let usual = |subject: &Subject| subject.cipher == Cipher::Aes256Gcm;
     subjects.extend(Subject::control(&subjects, usual).filter(|_| plan.control));
     let mut found: Vec<anyhow::Result<Vec<Round>>> = subjects.iter().map(|_| Ok(Vec::new())).collect();
-    for turn in 0..real.repeats {
+    for turn in 0..repeats {
         for at in order(0..subjects.len(), turn + 1) {
             let Ok(rounds) = &mut found[at] else { continue };
             if interrupt.is_set() {
                 continue;
             }
             let label = subjects[at].label();
-            progress.note(&format!(
-                "measuring {label} on links of {rate}, turn {} of {}",
-                turn + 1,
-                real.repeats
-            ));
+            progress.note(&format!("measuring {label} on links of {rate}, turn {} of {repeats}", turn + 1));
             pause();
-            match round(plan, subjects[at], (real, rate), interrupt) {
+            match round(plan, subjects[at], rate, interrupt) {
                 Ok(round) => rounds.push(round),
                 Err(error) => found[at] = Err(error),
             }
@@ -112,25 +94,15 @@ fn in_turns(
     rows.filter(|row| row.repeats > 0 || row.error.is_some()).collect()
 }
 
-fn round(
-    plan: &ModelPlan,
-    subject: Subject,
-    (real, rate): (RealPlan, Rate),
-    interrupt: &Interrupt,
-) -> anyhow::Result<Round> {
+fn round(plan: &ModelPlan, subject: Subject, rate: Rate, interrupt: &Interrupt) -> anyhow::Result<Round> {
     let way = Impairment { rate: Some(rate), ..Impairment::default() };
     let emulation = Emulation { up: way, down: way, seed: 1 };
     let links = LinkSettings { emulation: Some(emulation), gateway_cpu: plan.original_cpu, ..plan.links };
     let system = subject.system(&plan.programs)?;
     let mut testbed = Testbed::build(system, RemoteEnd::Gateway, links, interrupt)?;
-    let times = Times { warmup: real.warmup, duration: real.duration, interval: Duration::from_secs(1) };
-    let trial = Trial { tasks: vec![fresh(&stream(plan.links.congestion, CASE))], ip: 4, times };
-    let measured = testbed.measure(&trial, |_, _| (), interrupt)?;
-    ensure!(!measured.reports.stopped_early(), "interrupted");
-    ensure!(measured.reports.faults().is_empty(), measured.reports.faults().join("; "));
-    let goodput = figures(&trial.tasks[0], 0, &measured.reports).received_bits_per_second;
+    let (found, cpu) = carry(plan, &mut testbed, CASE, interrupt)?;
+    let goodput = found.received_bits_per_second;
     ensure!(goodput > 0.0, "the stream carried nothing");
-    let cpu = measured.cpu;
     let vpn_seconds_per_gbit = (cpu.clients + cpu.gateway) / (goodput * cpu.seconds / 1e9);
     Ok(Round { bits_per_second: goodput, vpn_seconds_per_gbit, cpu })
 }

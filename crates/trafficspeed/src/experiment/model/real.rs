@@ -21,7 +21,6 @@ use crate::interrupt::Interrupt;
 use crate::lab::device::Counters;
 use crate::lab::namespace::Namespace;
 use crate::lab::{CLIENT_LINK, Lab};
-use crate::load::congestion::CongestionControl;
 use crate::load::task::Task;
 use crate::load::tcp::{Job, Shape as Socket, Way};
 use crate::observe::tree_sleeps;
@@ -107,12 +106,11 @@ pub type Cases = Vec<anyhow::Result<Real>>;
 pub fn measure(
     plan: &ModelPlan,
     subjects: &[Subject],
-    real: RealPlan,
     (progress, interrupt): (&Progress, &Interrupt),
     mut between: impl FnMut() -> anyhow::Result<()>,
 ) -> anyhow::Result<Vec<anyhow::Result<Cases>>> {
     let mut taken: Vec<anyhow::Result<Turns>> = subjects.iter().map(|_| Ok(Turns::new(plan))).collect();
-    for turn in 0..real.repeats {
+    for turn in 0..plan.real.repeats {
         if turn > 0 && !interrupt.is_set() {
             between()?;
         }
@@ -126,10 +124,10 @@ pub fn measure(
                 "measuring {}, turn {} of {}",
                 subjects[at].label(),
                 turn + 1,
-                real.repeats
+                plan.real.repeats
             ));
             pause();
-            if let Err(error) = known.take_turn(plan, subjects[at], real, interrupt) {
+            if let Err(error) = known.take_turn(plan, subjects[at], interrupt) {
                 taken[at] = Err(error);
             }
         }
@@ -153,14 +151,13 @@ impl Turns {
         &mut self,
         plan: &ModelPlan,
         subject: Subject,
-        real: RealPlan,
         interrupt: &Interrupt,
     ) -> anyhow::Result<()> {
         let system = subject.system(&plan.programs)?;
         let mut testbed = Testbed::build(system, RemoteEnd::Gateway, plan.links, interrupt)?;
         for (case, rounds) in plan.cases.iter().zip(&mut self.cases) {
             let Ok(known) = rounds else { continue };
-            match round(plan, &mut testbed, *case, real, interrupt) {
+            match round(plan, &mut testbed, *case, interrupt) {
                 Ok(round) => known.push(round),
                 Err(error) => *rounds = Err(error),
             }
@@ -183,19 +180,13 @@ fn round(
     plan: &ModelPlan,
     testbed: &mut Testbed,
     case: Case,
-    real: RealPlan,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Round> {
     ensure!(!interrupt.is_set(), "interrupted");
-    let times = Times { warmup: real.warmup, duration: real.duration, interval: INTERVAL };
     let before = Reading::take(testbed)?;
-    let trial = Trial { tasks: vec![fresh(&stream(plan.links.congestion, case))], ip: 4, times };
-    let measured = testbed.measure(&trial, |_, _| (), interrupt)?;
-    ensure!(!measured.reports.stopped_early(), "interrupted");
-    ensure!(measured.reports.faults().is_empty(), measured.reports.faults().join("; "));
+    let (found, cpu) = carry(plan, testbed, case, interrupt)?;
     let counts =
         Reading::take(testbed)?.since(&before).counts(case).context("the TUN devices carried nothing")?;
-    let found = figures(&trial.tasks[0], 0, &measured.reports);
     // The kernel counts a segment without its options.
     let longest = found.mss.unwrap_or_default() + HEADERS as u32;
     ensure!(
@@ -203,18 +194,30 @@ fn round(
         "packets of {} bytes do not fit: the tunnel carries {longest} here",
         case.packet
     );
-    Round::of(&found, &measured, counts).context("the streams carried nothing")
+    Round::of(&found, cpu, counts).context("the streams carried nothing")
 }
 
-/// A stream as fast as possible, with segments as long as the case has packets.
-pub(super) fn stream(congestion: CongestionControl, case: Case) -> Task {
-    Task::Bulk(Job {
+/// Carries streams as fast as possible, with segments as long as the case has packets.
+pub(super) fn carry(
+    plan: &ModelPlan,
+    testbed: &mut Testbed,
+    case: Case,
+    interrupt: &Interrupt,
+) -> anyhow::Result<(Figures, CpuUse)> {
+    let task = Task::Bulk(Job {
         streams: case.streams,
         write_bytes: WRITE_BYTES,
-        congestion,
+        congestion: plan.links.congestion,
         shape: Socket { way: Way::Forward, window: None, mss: Some(case.packet - BARE_HEADERS) },
         ..Job::default()
-    })
+    });
+    let RealPlan { warmup, duration, .. } = plan.real;
+    let trial =
+        Trial { tasks: vec![fresh(&task)], ip: 4, times: Times { warmup, duration, interval: INTERVAL } };
+    let TrialResult { reports, cpu } = testbed.measure(&trial, |_, _| (), interrupt)?;
+    ensure!(!reports.stopped_early(), "interrupted");
+    ensure!(reports.faults().is_empty(), reports.faults().join("; "));
+    Ok((figures(&trial.tasks[0], 0, &reports), cpu))
 }
 
 impl Real {
@@ -244,8 +247,7 @@ impl Real {
 }
 
 impl Round {
-    fn of(found: &Figures, measured: &TrialResult, counts: Counts) -> Option<Self> {
-        let cpu = measured.cpu;
+    fn of(found: &Figures, cpu: CpuUse, counts: Counts) -> Option<Self> {
         let gbit = found.received_bits_per_second * cpu.seconds / 1e9;
         let available = cpu.host.total() - cpu.host.steal - cpu.foreign;
         let used = cpu.host.busy() - cpu.foreign;
