@@ -19,7 +19,7 @@ use super::outcome::CpuUse;
 use super::pair_run::{EndReports, IntervalSamples, Times};
 use super::progress::Progress;
 use super::testbed::{ClientsTrial, RemoteEnd, Testbed, TestbedError, Trial};
-use super::turns::{as_reported, order, pause};
+use super::turns::{in_turns, pause};
 use crate::clock;
 use crate::coordinate::message::Measurement;
 use crate::interrupt::Interrupt;
@@ -158,6 +158,14 @@ impl LoadRun {
         problems
     }
 
+    /// Shows that it is over, and what went wrong.
+    pub(super) fn tell(&self, progress: &Progress) {
+        progress.event("run_end", self);
+        for problem in self.problems() {
+            progress.note(&format!("{}, run {}: {problem}", self.label, self.repeat));
+        }
+    }
+
     pub(super) fn take(&mut self, tasks: &[Task], reports: &EndReports) {
         self.figures = tasks.iter().zip(0..).map(|(task, at)| figures(task, at, reports)).collect();
         self.socket_drops = reports.ends.iter().map(|end| end.socket_drops).sum();
@@ -254,15 +262,6 @@ impl LoadPlan {
 }
 
 impl LoadCampaign {
-    /// Adds a run and tells it.
-    pub(super) fn add(&mut self, run: LoadRun, progress: &Progress) {
-        progress.event("run_end", &run);
-        for problem in run.problems() {
-            progress.note(&format!("{}, run {}: {problem}", run.label, run.repeat));
-        }
-        self.runs.push(run);
-    }
-
     /// Says that no more runs will come.
     pub(super) fn close(self, interrupt: &Interrupt) -> Self {
         Self { interrupted: interrupt.is_set(), ..self }
@@ -282,34 +281,26 @@ pub fn run(plan: &LoadPlan, lab: &LabPath, progress: &Progress, interrupt: &Inte
     let mut campaign = plan.campaign(Environment::of_each(&plan.links(lab)), plan.ip, progress);
     let all: Vec<_> =
         plan.congestion.iter().map(|&congestion| (congestion, plan.under(congestion))).collect();
-    let mut places = Vec::new();
-    for repeat in 1..=plan.repeats {
-        let combinations =
-            lab.subjects.iter().flat_map(|&subject| all.iter().map(move |under| (subject, under)));
-        for (place, (subject, &(congestion, (ref plan, ref suffix)))) in
-            order(combinations.enumerate(), repeat)
-        {
-            if interrupt.is_set() {
-                continue;
-            }
-            let mut run = LoadRun {
-                subject: Some(subject),
-                label: format!("{}{suffix}", subject.label_with(&lab.programs)),
-                congestion,
-                repeat,
-                started: clock::wall_text(),
-                ..LoadRun::default()
-            };
-            progress.note(&format!("{}, run {repeat}", run.label));
-            progress.event("run_start", &run);
-            pause();
-            let measured = measure(plan, lab, subject, &mut run, progress, interrupt);
-            run.error = measured.err().map(|error| error.to_string());
-            campaign.add(run, progress);
-            places.push((repeat, place));
-        }
-    }
-    campaign.runs = as_reported(campaign.runs, &places);
+    let combinations: Vec<_> =
+        lab.subjects.iter().flat_map(|subject| all.iter().map(move |under| (*subject, under))).collect();
+    campaign.runs = in_turns(&combinations, plan.repeats, interrupt, |&(subject, under), repeat| {
+        let (congestion, (plan, suffix)) = under;
+        let mut run = LoadRun {
+            subject: Some(subject),
+            label: format!("{}{suffix}", subject.label_with(&lab.programs)),
+            congestion: *congestion,
+            repeat,
+            started: clock::wall_text(),
+            ..LoadRun::default()
+        };
+        progress.note(&format!("{}, run {repeat}", run.label));
+        progress.event("run_start", &run);
+        pause();
+        let measured = measure(plan, lab, subject, &mut run, progress, interrupt);
+        run.error = measured.err().map(|error| error.to_string());
+        run.tell(progress);
+        run
+    });
     campaign.close(interrupt)
 }
 

@@ -21,7 +21,7 @@ use super::pair_run::{LEAD, Times};
 use super::progress::Progress;
 use super::suite::faults;
 use super::testbed::{RemoteEnd, Testbed, TestbedError, Trial, TrialResult};
-use super::turns::{as_reported, order, pause};
+use super::turns::{in_turns, pause};
 use crate::clock;
 use crate::coordinate::message::Measurement;
 use crate::interrupt::Interrupt;
@@ -121,24 +121,16 @@ pub fn run(plan: &HomePlan, progress: &Progress, interrupt: &Interrupt) -> Resul
         interrupted: false,
     };
     progress.event("start", &campaign);
-    let mut places = Vec::new();
-    for repeat in 1..=plan.settings.repeats {
-        for (place, subject) in order(plan.subjects.iter().copied().enumerate(), repeat) {
-            if interrupt.is_set() {
-                continue;
-            }
-            pause();
-            let run = run_stage(plan, subject, repeat, progress, interrupt);
-            progress.note(&format!("{}, round {repeat}: {}", run.label, in_words(&run)));
-            for problem in run.problems() {
-                progress.note(&format!("{}, round {repeat}: {problem}", run.label));
-            }
-            progress.event("run_end", &run);
-            campaign.runs.push(run);
-            places.push((repeat, place));
+    campaign.runs = in_turns(&plan.subjects, plan.settings.repeats, interrupt, |&subject, repeat| {
+        pause();
+        let run = run_stage(plan, subject, repeat, progress, interrupt);
+        progress.note(&format!("{}, round {repeat}: {}", run.label, in_words(&run)));
+        for problem in run.problems() {
+            progress.note(&format!("{}, round {repeat}: {problem}", run.label));
         }
-    }
-    campaign.runs = as_reported(campaign.runs, &places);
+        progress.event("run_end", &run);
+        run
+    });
     campaign.interrupted = interrupt.is_set();
     Ok(campaign)
 }

@@ -10,6 +10,7 @@ mod bottleneck;
 pub mod flows;
 pub mod ipsec;
 pub mod observations;
+mod options;
 mod quantity;
 
 use std::time::Duration;
@@ -25,13 +26,14 @@ use super::pair_run::{EndReports, IntervalSamples, Times};
 use super::problems::said_once;
 use super::progress::Progress;
 use super::testbed::{RemoteEnd, Testbed, TestbedError, Trial};
-use super::turns::{as_reported, order, pause};
+use super::turns::{in_turns, pause};
 use crate::interrupt::Interrupt;
 use crate::lab::LinkSettings;
 use crate::load::task::Task;
 use crate::observe::load_average;
 use crate::system::vpnd::{Code, Vpnd};
 use crate::system::{AGAIN, Cipher, Kind, Priority, Programs, Subject, System, SystemError, SystemInfo};
+pub use options::SuiteOptions;
 pub use quantity::Quantity;
 
 /// How the names of the sweeps' sections begin.
@@ -61,25 +63,6 @@ pub struct Case {
     pub search: Option<Search>,
     #[serde(skip)]
     pub times: Times,
-}
-
-/// The user's choices for any suite.
-#[derive(Clone, Debug)]
-pub struct SuiteOptions {
-    /// The systems besides plain routing.
-    pub kinds: Vec<Kind>,
-    pub ciphers: Vec<Cipher>,
-    /// The CPU priorities of the systems that take one.
-    pub priorities: Vec<Priority>,
-    /// Times of each measurement.
-    pub times: Times,
-    pub repeats: u32,
-    pub links: LinkSettings,
-    /// Where the far end is.
-    pub far: RemoteEnd,
-    pub programs: Programs,
-    /// Measure one system a second time, as its own control.
-    pub control: bool,
 }
 
 /// One system in one lab.
@@ -248,55 +231,6 @@ impl Stage {
     }
 }
 
-impl SuiteOptions {
-    /// Each system with those of `ciphers` that it has, or with its own choice if it has none; and
-    /// with each of the priorities that it may take.
-    fn subjects(&self, ciphers: &[Cipher]) -> Vec<Subject> {
-        let subjects_of = |&kind: &Kind| {
-            let has = |cipher: &&Cipher| kind == Kind::Vpnd || kind.profile().ciphers.contains(cipher);
-            let mut subjects: Vec<Subject> =
-                ciphers.iter().filter(has).map(|cipher| Subject::new(kind, *cipher)).collect();
-            if subjects.is_empty() && !ciphers.is_empty() {
-                subjects.push(Subject::new(kind, Cipher::Auto));
-            }
-            subjects
-        };
-        let subjects: Vec<Subject> = self.kinds.iter().flat_map(subjects_of).collect();
-        Subject::with_priorities(&subjects, &self.priorities)
-    }
-
-    /// Plain routing, and each system with its ciphers.
-    fn plain_and_subjects(&self) -> Vec<Subject> {
-        let plain = Subject::new(Kind::None, Cipher::None);
-        std::iter::once(plain).chain(self.subjects(&self.ciphers)).collect()
-    }
-
-    fn stage(&self, subject: Subject, cases: Vec<Case>) -> Stage {
-        let among_others = self.kinds.iter().any(|kind| !matches!(kind, Kind::Vpnd | Kind::None));
-        Stage { subject, code: Code::Native, links: self.links, among_others, cases }
-    }
-
-    fn case(&self, section: &str, name: String, task: Task, ip: u8, quantities: &[Quantity]) -> Case {
-        let mut task = task;
-        task.set_congestion(self.links.congestion);
-        Case {
-            section: section.to_owned(),
-            name,
-            task,
-            ip,
-            quantities: quantities.to_vec(),
-            hogs: 0,
-            search: None,
-            times: self.times,
-        }
-    }
-
-    fn plan(&self, name: &'static str, about: String, stages: Vec<Stage>) -> SuitePlan {
-        let (far, repeats, programs) = (self.far, self.repeats, self.programs.clone());
-        SuitePlan { name, about, far, stages, repeats, await_load: false, programs }
-    }
-}
-
 impl SuitePlan {
     /// The number of measurements.
     pub fn count(&self) -> usize {
@@ -341,12 +275,6 @@ impl SuiteCampaign {
         campaign
     }
 
-    /// Adds a measurement and tells it.
-    pub(super) fn add(&mut self, row: Row, progress: &Progress) {
-        progress.event("run_end", &row);
-        self.rows.push(row);
-    }
-
     /// Says that no more measurements will come.
     pub(super) fn close(self, interrupt: &Interrupt) -> Self {
         Self { interrupted: interrupt.is_set(), ..self }
@@ -371,28 +299,25 @@ pub(super) fn report_interval(
 pub fn run(plan: &SuitePlan, progress: &Progress, interrupt: &Interrupt) -> SuiteCampaign {
     let links: Vec<LinkSettings> = plan.stages.iter().map(|stage| stage.links).collect();
     let mut campaign = SuiteCampaign::begin(plan, Some(plan.far), Environment::of_each(&links), progress);
-    let (mut places, mut row_places) = (Vec::new(), Vec::new());
-    for repeat in 1..=plan.repeats {
-        for ((place, stage), number) in order(plan.stages.iter().enumerate(), repeat).into_iter().zip(1..) {
-            if interrupt.is_set() {
-                continue;
-            }
-            pause();
-            let label = stage.label();
-            progress.note(&format!(
-                "run {repeat} of {}, {number} of {}: {label}, MTU {}, {} measurements",
-                plan.repeats,
-                plan.stages.len(),
-                stage.links.mtu,
-                stage.cases.len()
-            ));
-            run_stage(plan, stage, repeat, &mut campaign, progress, interrupt);
-            places.resize(campaign.stages.len(), (repeat, place));
-            row_places.resize(campaign.rows.len(), (repeat, place));
-        }
+    let mut turns = 0;
+    let found = in_turns(&plan.stages, plan.repeats, interrupt, |stage, repeat| {
+        pause();
+        let number = turns % plan.stages.len() + 1;
+        turns += 1;
+        progress.note(&format!(
+            "run {repeat} of {}, {number} of {}: {}, MTU {}, {} measurements",
+            plan.repeats,
+            plan.stages.len(),
+            stage.label(),
+            stage.links.mtu,
+            stage.cases.len()
+        ));
+        run_stage(plan, stage, repeat, progress, interrupt)
+    });
+    for (stage, rows) in found {
+        campaign.stages.push(stage);
+        campaign.rows.extend(rows);
     }
-    campaign.stages = as_reported(campaign.stages, &places);
-    campaign.rows = as_reported(campaign.rows, &row_places);
     campaign.close(interrupt)
 }
 
@@ -400,11 +325,11 @@ fn run_stage(
     plan: &SuitePlan,
     stage: &Stage,
     repeat: u32,
-    campaign: &mut SuiteCampaign,
     progress: &Progress,
     interrupt: &Interrupt,
-) {
+) -> (StageInfo, Vec<Row>) {
     let build = || Testbed::build(stage.system(&plan.programs)?, plan.far, stage.links, interrupt);
+    let mut rows = Vec::new();
     let mut facts = StageInfo {
         label: stage.label(),
         subject: Some(stage.subject),
@@ -416,15 +341,13 @@ fn run_stage(
         Ok(testbed) => testbed,
         Err(error) => {
             facts.error = Some(error.to_string());
-            campaign.stages.push(facts);
-            return;
+            return (facts, rows);
         }
     };
     facts.facts = testbed.facts().clone();
-    campaign.stages.push(facts);
     for case in &stage.cases {
         if interrupt.is_set() {
-            return;
+            break;
         }
         let label = stage.label();
         let on_interval = |number, moment: &IntervalSamples| {
@@ -432,16 +355,19 @@ fn run_stage(
         };
         let measured = measure(&mut testbed, case, plan.await_load, on_interval, interrupt);
         let is_lost = measured.as_ref().is_err_and(TestbedError::is_final);
-        campaign.add(row(stage, case, repeat, measured), progress);
+        let row = row(stage, case, repeat, measured);
+        progress.event("run_end", &row);
+        rows.push(row);
         if is_lost {
             // Late reports of the ends must not be taken for those of the next case.
             drop(testbed);
             match build() {
                 Ok(again) => testbed = again,
-                Err(_) => return,
+                Err(_) => break,
             }
         }
     }
+    (facts, rows)
 }
 
 /// A case as it was measured.
@@ -514,21 +440,5 @@ fn row(stage: &Stage, case: &Case, repeat: u32, measured: Result<Found, TestbedE
             Row { figures: Some(figures), search, cpu: Some(cpu), load_average, error, ..row }
         }
         Err(error) => Row { error: Some(error.to_string()), ..row },
-    }
-}
-
-#[cfg(test)]
-fn options(control: bool) -> SuiteOptions {
-    let second = Duration::from_secs(1);
-    SuiteOptions {
-        kinds: vec![Kind::Vpnd],
-        ciphers: vec![Cipher::Auto],
-        priorities: vec![Priority::Own],
-        times: Times { warmup: second, duration: second, interval: second },
-        repeats: 5,
-        links: LinkSettings::default(),
-        far: RemoteEnd::Gateway,
-        programs: Programs::default(),
-        control,
     }
 }

@@ -7,6 +7,8 @@ use rand::SeedableRng as _;
 use rand::rngs::ChaCha8Rng;
 use rand::seq::SliceRandom;
 
+use crate::interrupt::Interrupt;
+
 /// The machine is left idle for this long before each turn: what the one before left to do, such
 /// as the removal of its namespaces, is then not in the next one's figures.
 pub const PAUSE: Duration = Duration::from_millis(500);
@@ -21,11 +23,24 @@ pub fn order<T>(all: impl IntoIterator<Item = T>, round: u32) -> Vec<T> {
     all
 }
 
-/// Measurements in shuffled order, in the order of reports: each has its place in that.
-pub fn as_reported<T, P: Ord + Copy>(all: Vec<T>, places: &[P]) -> Vec<T> {
-    let mut placed: Vec<(T, P)> = all.into_iter().zip(places.iter().copied()).collect();
-    placed.sort_by_key(|(_, place)| *place);
-    placed.into_iter().map(|(one, _)| one).collect()
+/// Gives each of `all` its turn in each of `rounds` rounds, in that round's order, until the user
+/// interrupts. Returns the results in the order of reports: round by round, each as `all` has them.
+pub fn in_turns<T, R>(
+    all: &[T],
+    rounds: u32,
+    interrupt: &Interrupt,
+    mut turn: impl FnMut(&T, u32) -> R,
+) -> Vec<R> {
+    let mut results = Vec::new();
+    for round in 1..=rounds {
+        for (place, one) in order(all.iter().enumerate(), round) {
+            if !interrupt.is_set() {
+                results.push(((round, place), turn(one, round)));
+            }
+        }
+    }
+    results.sort_by_key(|(place, _)| *place);
+    results.into_iter().map(|(_, result)| result).collect()
 }
 
 /// Leaves the machine idle before a turn.
@@ -56,8 +71,14 @@ mod tests {
     }
 
     #[test]
-    fn reports_have_their_own_order_round_by_round() {
-        let places = [(1, 1), (1, 0), (2, 0), (2, 1)];
-        assert_eq!(as_reported(vec!["b1", "a1", "a2", "b2"], &places), ["a1", "b1", "a2", "b2"]);
+    fn results_are_in_the_order_of_reports_round_by_round() {
+        let interrupt = Interrupt::default();
+        let mut turns = Vec::new();
+        let found = in_turns(&['a', 'b', 'c', 'd'], 2, &interrupt, |one, round| {
+            turns.push((round, *one));
+            (round, *one)
+        });
+        assert_eq!(found, [(1, 'a'), (1, 'b'), (1, 'c'), (1, 'd'), (2, 'a'), (2, 'b'), (2, 'c'), (2, 'd')]);
+        assert_ne!(turns, found, "turns are shuffled");
     }
 }

@@ -32,9 +32,9 @@ pub fn run(
         }
         for &congestion in &plan.congestion {
             let (plan, suffix) = plan.under(congestion);
-            for run in repetition(&plan, &suffix, &mut host_pairs, repeat, progress, interrupt) {
-                campaign.add(run, progress);
-            }
+            let runs = repetition(&plan, &suffix, &mut host_pairs, repeat, progress, interrupt);
+            runs.iter().for_each(|run| run.tell(progress));
+            campaign.runs.extend(runs);
         }
     }
     Ok(campaign.close(interrupt))

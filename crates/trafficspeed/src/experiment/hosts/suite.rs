@@ -56,9 +56,9 @@ pub fn run(
                 break;
             }
             progress.live(&case.name);
-            for row in measure(&mut host_pairs, case, repeat, progress, interrupt) {
-                campaign.add(row, progress);
-            }
+            let rows = measure(&mut host_pairs, case, repeat, progress, interrupt);
+            rows.iter().for_each(|row| progress.event("run_end", row));
+            campaign.rows.extend(rows);
         }
     }
     Ok(campaign.close(interrupt))

@@ -52,7 +52,7 @@ pub fn plan(options: &Options) -> SuitePlan {
     for &code in &options.codes {
         // The others' code is what it is: they are not told to do without AES instructions.
         let is_measured = |subject: &Subject| code == Code::Native || subject.kind == Kind::Vpnd;
-        let measured = suite.subjects(&suite.ciphers).into_iter().filter(is_measured);
+        let measured = suite.subjects().into_iter().filter(is_measured);
         stages.extend(measured.map(|subject| stage(subject, code, cases(options, code))));
         if suite.control {
             let of_code: Vec<Stage> = stages.iter().filter(|stage| stage.code == code).cloned().collect();
@@ -213,7 +213,7 @@ mod tests {
     use crate::system::SystemInfo;
 
     fn options() -> Options {
-        let suite = SuiteOptions { ciphers: CIPHERS.to_vec(), ..super::super::options(false) };
+        let suite = SuiteOptions { ciphers: CIPHERS.to_vec(), ..super::super::options::sample(false) };
         let codes = vec![Code::Native, Code::WithoutAes];
         Options { suite, codes, mss: MSS, streams: 1, ip: 4 }
     }

@@ -60,7 +60,7 @@ mod tests {
     use crate::load::tcp::{Job, Shape, Way};
 
     fn row(task: Task) -> Row {
-        let case = super::super::options(false).case("", String::new(), task, 4, &[]);
+        let case = super::super::options::sample(false).case("", String::new(), task, 4, &[]);
         Row::new("vpnd".into(), &case, 1)
     }
 

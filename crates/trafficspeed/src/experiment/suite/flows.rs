@@ -71,13 +71,13 @@ fn imix(options: &SuiteOptions, ip: u8) -> Case {
 
 #[cfg(test)]
 mod tests {
-    use super::super::options;
+    use super::super::options::sample;
     use super::*;
     use crate::system::Kind;
 
     #[test]
     fn every_system_has_every_case_and_one_is_its_own_control() {
-        let options = SuiteOptions { kinds: vec![Kind::Vpnd, Kind::Openvpn], ..options(true) };
+        let options = SuiteOptions { kinds: vec![Kind::Vpnd, Kind::Openvpn], ..sample(true) };
         let plan = plan(&options, 4);
         let labels: Vec<String> = plan.stages.iter().map(Stage::label).collect();
         assert_eq!(labels, ["plain routing", "vpnd", "OpenVPN", "vpnd (again)"]);

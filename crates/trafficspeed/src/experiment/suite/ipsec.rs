@@ -291,7 +291,7 @@ mod tests {
 
     fn with_ciphers(quick: bool, control: bool, ciphers: &[Cipher]) -> Options {
         Options {
-            suite: SuiteOptions { ciphers: ciphers.to_vec(), ..super::super::options(control) },
+            suite: SuiteOptions { ciphers: ciphers.to_vec(), ..super::super::options::sample(control) },
             quick,
             parts: SuitePart::value_variants().to_vec(),
             sweeps: vec![Sweep::Payload, Sweep::Mtu, Sweep::Rate],
