@@ -6,6 +6,7 @@
 pub mod block;
 pub mod chart;
 pub mod claims;
+pub mod curves;
 pub mod delivered;
 pub mod document;
 pub mod files;

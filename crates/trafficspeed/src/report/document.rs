@@ -216,12 +216,7 @@ mod tests {
         texts.rows.push(["vpnd", "", "1420"].map(str::to_owned).into());
         document.texts(texts);
         document.section("Pictures");
-        document.pictures(vec![Picture {
-            name: "one".into(),
-            title: "A picture".into(),
-            caption: String::new(),
-            svg: "<svg></svg>\n".into(),
-        }]);
+        document.pictures(vec![Picture::new("one", "A picture", "", "<svg></svg>\n".into())]);
         document.words("Word: its meaning.");
         let page = document.page();
         assert_well_formed(&page);

@@ -48,12 +48,7 @@ fn pictures(model: &Model) -> Vec<Picture> {
     };
     let caption = "The sum is of the stages over what passed in the run. The whisker of a measurement is the range of its \
                    repetitions.";
-    let picture = |svg| Picture {
-        name: "model-cost".into(),
-        title: "Sum of stages and measured".into(),
-        caption: caption.into(),
-        svg,
-    };
+    let picture = |svg| Picture::new("model-cost", "Sum of stages and measured", caption, svg);
     chart.svg().map(picture).into_iter().collect()
 }
 

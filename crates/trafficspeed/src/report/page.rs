@@ -26,6 +26,12 @@ pub struct Picture {
     pub svg: String,
 }
 
+impl Picture {
+    pub fn new(name: impl Into<String>, title: &str, caption: &str, svg: String) -> Self {
+        Self { name: name.into(), title: title.to_owned(), caption: caption.to_owned(), svg }
+    }
+}
+
 /// A page that grows.
 #[derive(Debug)]
 pub struct Page {
@@ -158,8 +164,7 @@ mod tests {
         page.texts(&grid);
         page.facts([(evil.to_owned(), evil.to_owned())]);
         page.commands(&[evil.to_owned()]);
-        let (name, title, caption) = (String::new(), evil.to_owned(), evil.to_owned());
-        page.figure(&Picture { name, title, caption, svg: "<svg></svg>\n".into() });
+        page.figure(&Picture::new("", evil, evil, "<svg></svg>\n".into()));
         let text = page.finish();
         assert_well_formed(&text);
         assert!(!text.contains("<script"), "{text}");

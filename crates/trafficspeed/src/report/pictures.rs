@@ -71,7 +71,7 @@ impl View<'_> {
         let value = |label: &str, case: &str| Some(gigabits(self.table.spread(label, case, GOODPUT)?));
         let svg = self.over_clients("Goodput over clients", measure, value)?;
         let caption = format!("Bytes received by all clients, each byte once, per second. {}", self.ranges());
-        Some(picture("goodput", "Goodput", caption, svg))
+        Some(Picture::new("goodput", "Goodput", &caption, svg))
     }
 
     /// The figures of the experiment's authors, in their quantity: with encryption, and without.
@@ -100,7 +100,7 @@ impl View<'_> {
                     Some(gigabits(spread.filter(|_| is_shown(label))?))
                 },
             )?;
-            Some(picture(name, title, words.clone(), svg))
+            Some(Picture::new(name, title, &words, svg))
         };
         [
             figure("communication", "Communication throughput", false),
@@ -119,7 +119,7 @@ impl View<'_> {
             "Goodput divided by that of plain routing in the same round at the same number of clients. {}",
             self.ranges()
         );
-        Some(picture("ratio", "Share of plain routing", caption, svg))
+        Some(Picture::new("ratio", "Share of plain routing", &caption, svg))
     }
 
     fn cost(&self) -> Option<Picture> {
@@ -133,7 +133,7 @@ impl View<'_> {
              went through the tunnel: lower is cheaper. Plain routing has no process to count. {}",
             self.ranges()
         );
-        Some(picture("cost", "Cost of a Gbit, all VPN processes", caption, svg))
+        Some(Picture::new("cost", "Cost of a Gbit, all VPN processes", &caption, svg))
     }
 
     fn gateway_cost(&self) -> Option<Picture> {
@@ -142,8 +142,8 @@ impl View<'_> {
             Measure::lower_is_better("CPU seconds per Gbit"),
             |label, case| self.table.spread(label, case, GATEWAY_COST),
         )?;
-        let caption = "The same of the gateway's processes alone.".to_owned();
-        Some(picture("cost-gateway", "Cost of a Gbit at the gateway", caption, svg))
+        let caption = "The same of the gateway's processes alone.";
+        Some(Picture::new("cost-gateway", "Cost of a Gbit at the gateway", caption, svg))
     }
 
     fn round_trips(&self) -> [Option<Picture>; 2] {
@@ -156,7 +156,7 @@ impl View<'_> {
             )?;
             let caption =
                 format!("Of small requests that the first pair sends while the load runs. {}", self.ranges());
-            Some(picture(name, &title, caption, svg))
+            Some(Picture::new(name, &title, &caption, svg))
         };
         [one("round-trip", "median", ROUND_TRIP_50), one("round-trip-99", "99 %", ROUND_TRIP_99)]
     }
@@ -224,7 +224,7 @@ impl View<'_> {
         .svg()?;
         let caption = "Each dot is one run. The marker and the line are the median, whiskers go from the lowest to the \
                        highest; of four runs or more a box goes from the first to the third quartile. Bytes received only.";
-        Some(picture("repeats", "Spread of the repeats", caption.to_owned(), svg))
+        Some(Picture::new("repeats", "Spread of the repeats", caption, svg))
     }
 
     fn over_time(&self) -> Option<Picture> {
@@ -252,7 +252,7 @@ impl View<'_> {
         .svg()?;
         let caption =
             "Goodput of every second, all clients together, first run at the largest number of clients.";
-        Some(picture("time", "Over time", caption.to_owned(), svg))
+        Some(Picture::new("time", "Over time", caption, svg))
     }
 }
 
@@ -276,10 +276,6 @@ fn by_second(seconds: &[Interval]) -> Vec<Point> {
 
 fn gigabits(spread: Spread) -> Spread {
     spread.scaled(1e9)
-}
-
-fn picture(name: &str, title: &str, caption: String, svg: String) -> Picture {
-    Picture { name: name.to_owned(), title: title.to_owned(), caption, svg }
 }
 
 #[cfg(test)]

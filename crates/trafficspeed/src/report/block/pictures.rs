@@ -43,8 +43,8 @@ pub fn pictures(report: &BlockReport) -> Vec<Picture> {
         tunnel_and_ahead(),
         |delay, way| report.cost(delay, way, CpuPart::TargetSide),
     );
-    let picture = |name: &str, title: &str, caption: &str, svg| {
-        Some(Picture { name: name.into(), title: title.into(), caption: caption.into(), svg: svg? })
+    let picture = |name: &str, title: &str, caption: &str, svg: Option<String>| {
+        Some(Picture::new(name, title, caption, svg?))
     };
     let ways = "OP-n: n blocks in progress, sealed above TCP; plain: no VPN, no encryption, no overlap. The bars reach from the least \
                 to the most of all rounds.";
@@ -154,5 +154,5 @@ fn over_size(
         [_] => name.to_owned(),
         _ => format!("{name}-{}", delay.to_string().replace('.', "-")),
     };
-    Some(Picture { name, title: format!("{title} at {delay} ms"), caption, svg })
+    Some(Picture::new(name, &format!("{title} at {delay} ms"), &caption, svg))
 }

@@ -156,9 +156,9 @@ fn curve(along: &[&BlockReport], axis: Axis, delay: f64, number: usize, at: &str
     }
     .svg()?;
     let name = format!("block-{}-{number}-{}", axis.0, delay.to_string().replace('.', "-"));
-    let caption =
-        "Of any block size; the bars reach from the least to the most of all runs. OP-n: n blocks in progress, sealed above TCP; plain: no VPN.".to_owned();
-    Some(Picture { name, title, caption, svg })
+    let caption = "Of any block size; the bars reach from the least to the most of all runs. OP-n: n blocks in progress, sealed above \
+                   TCP; plain: no VPN.";
+    Some(Picture::new(name, &title, caption, svg))
 }
 
 #[cfg(test)]

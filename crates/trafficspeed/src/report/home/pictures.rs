@@ -6,6 +6,7 @@ use crate::experiment::home::results::HomeCampaign;
 use crate::experiment::quantities::RECEIVED;
 use crate::observation::Observations;
 use crate::report::chart::{BarChart, CdfChart, Measure, Point, Series, cdf};
+use crate::report::curves;
 use crate::report::page::Picture;
 
 /// Everything at once: rates, delays of voice, times of pages.
@@ -37,29 +38,17 @@ fn rate(table: &Observations, systems: &[(usize, &str)], flow: Flow) -> Option<P
     .svg()?;
     let caption =
         format!("The {name} while all else runs; median of the rounds, lowest and highest as whiskers.");
-    Some(Picture { name: name.replace(' ', "-"), title: format!("Rate of the {name}"), caption, svg })
+    Some(Picture::new(name, &format!("Rate of the {name}"), &caption, svg))
 }
 
 fn delay(campaign: &HomeCampaign, systems: &[(usize, &str)], flow: Flow) -> Option<Picture> {
-    let curve = |&(style, label): &(usize, &str)| {
-        let delay = rounds(campaign, label, flow).next()?.delay.as_ref()?;
-        let shares: Vec<(f64, f64)> = delay.curve.iter().map(|(share, us)| (us / 1e3, *share)).collect();
-        Some(cdf::of_shares(label, style, &shares))
-    };
-    let name = flow.name();
-    let svg = CdfChart {
-        title: format!("One-way delay of {name}"),
-        measure: Measure::lower_is_better("delay, ms"),
-        series: systems.iter().filter_map(curve).collect(),
-    }
-    .svg()?;
+    let first = systems
+        .iter()
+        .filter_map(|&(style, label)| Some((style, label, rounds(campaign, label, flow).next()?)))
+        .collect::<Vec<_>>();
+    let (name, title) = (flow.name(), format!("One-way delay of {}", flow.name()));
     let caption = "Share of the packets that arrived within this delay, while all else runs; first round.";
-    Some(Picture {
-        name: name.replace(' ', "-"),
-        title: format!("One-way delay of {name}"),
-        caption: caption.into(),
-        svg,
-    })
+    Some(Picture::new(name.replace(' ', "-"), &title, caption, curves::delays(&title, &first)?))
 }
 
 fn pages(campaign: &HomeCampaign, systems: &[(usize, &str)]) -> Option<Picture> {
@@ -80,5 +69,5 @@ fn pages(campaign: &HomeCampaign, systems: &[(usize, &str)]) -> Option<Picture> 
     }
     .svg()?;
     let caption = "Share of the pages that were complete within this time, while all else runs; all rounds.";
-    Some(Picture { name: "pages".into(), title: "Time of a page".into(), caption: caption.into(), svg })
+    Some(Picture::new("pages", "Time of a page", caption, svg))
 }

@@ -2,9 +2,10 @@
 //! distributed.
 
 use super::searched;
-use crate::experiment::figures::{self, Figures};
+use crate::experiment::figures;
 use crate::experiment::generate::{LoadCampaign, LoadRun};
-use crate::report::chart::{CdfChart, Horizontal, LineChart, Measure, Point, Series, cdf};
+use crate::report::chart::Measure;
+use crate::report::curves::{self, Curve};
 use crate::report::page::Picture;
 
 /// Trials of searches, then for every task the first run of each system: over time, and how delays
@@ -16,7 +17,7 @@ pub fn pictures(campaign: &LoadCampaign) -> Vec<Picture> {
 
 fn draw(names: &[String], runs: &[LoadRun]) -> Vec<Picture> {
     let first = searched::first_runs(runs);
-    let figures_of = |at: usize| -> Vec<(usize, &str, &Figures)> {
+    let figures_of = |at: usize| -> Vec<Curve<'_>> {
         let runs = first.iter().enumerate();
         runs.filter_map(|(style, run)| Some((style, run.label.as_str(), run.figures.get(at)?))).collect()
     };
@@ -35,7 +36,7 @@ struct Quantity {
 }
 
 impl Quantity {
-    fn of(runs: &[(usize, &str, &Figures)]) -> Self {
+    fn of(runs: &[Curve<'_>]) -> Self {
         if runs.iter().any(|(_, _, figures)| figures.transactions_per_second.is_some()) {
             return Self { label: "transactions per second", divisor: None };
         }
@@ -60,15 +61,14 @@ impl Quantity {
 
 /// Throughput over time, and delay: a picture each, since two axes in one would be read for each
 /// other.
-fn over_time(at: usize, name: &str, runs: &[(usize, &str, &Figures)]) -> [Option<Picture>; 2] {
+fn over_time(at: usize, name: &str, runs: &[Curve<'_>]) -> [Option<Picture>; 2] {
     let quantity = Quantity::of(runs);
-    let rates = lines(runs, &format!("{name} over time"), quantity.measure(), |p| Some(quantity.value(p)));
-    let measure = Measure::lower_is_better("mean delay, ms");
-    let delays =
-        lines(runs, &format!("Delay of {name} over time"), measure, |p| Some(p.delay_mean_us? / 1e3));
+    let title = format!("{name} over time");
+    let rates = curves::over_time(&title, quantity.measure(), runs, |p| Some(quantity.value(p)));
+    let (title, measure) = (format!("Delay of {title}"), Measure::lower_is_better("mean delay, ms"));
+    let delays = curves::over_time(&title, measure, runs, |p| Some(p.delay_mean_us? / 1e3));
     let picture = |(file, title, caption, svg): (&str, &str, &str, Option<String>)| {
-        let (name, title) = (format!("{file}-{}", at + 1), format!("{name}: {title}"));
-        Some(Picture { name, title, caption: caption.to_owned(), svg: svg? })
+        Some(Picture::new(format!("{file}-{}", at + 1), &format!("{name}: {title}"), caption, svg?))
     };
     let delay_words =
         "Mean of each interval, one way for messages, the round trip for requests; first run of each system.";
@@ -79,49 +79,16 @@ fn over_time(at: usize, name: &str, runs: &[(usize, &str, &Figures)]) -> [Option
     .map(picture)
 }
 
-/// One line for each system over time.
-fn lines(
-    runs: &[(usize, &str, &Figures)],
-    title: &str,
-    measure: Measure,
-    value: impl Fn(&figures::Point) -> Option<f64>,
-) -> Option<String> {
-    let line = |(style, label, figures): &(usize, &str, &Figures)| {
-        let points =
-            figures.series.iter().filter_map(|p| Some(Point { x: p.end, y: value(p)?, range: None }));
-        Series { label: (*label).to_owned(), style: *style, points: points.collect() }
-    };
-    let end = runs.iter().flat_map(|(_, _, figures)| &figures.series).map(|p| p.end).fold(0.0, f64::max);
-    LineChart {
-        title: title.to_owned(),
-        x_label: "seconds since the end of the warm-up".into(),
-        measure,
-        horizontal: Horizontal::Linear(end),
-        series: runs.iter().map(line).collect(),
-    }
-    .svg()
-}
-
-fn delays(at: usize, name: &str, runs: &[(usize, &str, &Figures)]) -> Option<Picture> {
-    let curve = |(style, label, figures): &(usize, &str, &Figures)| {
-        let delay = figures.delay.as_ref().or(figures.round_trip.as_ref())?;
-        let shares: Vec<(f64, f64)> = delay.curve.iter().map(|(share, us)| (us / 1e3, *share)).collect();
-        Some(cdf::of_shares(label, *style, &shares))
-    };
-    let svg = CdfChart {
-        title: format!("Delays of {name}"),
-        measure: Measure::lower_is_better("delay, ms"),
-        series: runs.iter().filter_map(curve).collect(),
-    }
-    .svg()?;
-    let caption =
-        "The share of messages or requests with at most this delay; first run of each system.".to_owned();
-    Some(Picture { name: format!("delay-{}", at + 1), title: format!("{name}: delays"), caption, svg })
+fn delays(at: usize, name: &str, runs: &[Curve<'_>]) -> Option<Picture> {
+    let svg = curves::delays(&format!("Delays of {name}"), runs)?;
+    let caption = "The share of messages or requests with at most this delay; first run of each system.";
+    Some(Picture::new(format!("delay-{}", at + 1), &format!("{name}: delays"), caption, svg))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::experiment::figures::Figures;
     use crate::load::delays::DelaySummary;
     use crate::report::chart::markup::assert_well_formed;
     use crate::report::load::problems;

@@ -48,12 +48,7 @@ pub fn grid(campaign: &LoadCampaign) -> Grid {
 
 pub fn picture(campaign: &LoadCampaign) -> Option<Picture> {
     let svg = delivered::curve(TITLE, systems(campaign).into_iter())?;
-    Some(Picture {
-        name: "delivered".into(),
-        title: TITLE.into(),
-        caption: delivered::CAPTION.to_owned(),
-        svg,
-    })
+    Some(Picture::new("delivered", TITLE, delivered::CAPTION, svg))
 }
 
 #[cfg(test)]

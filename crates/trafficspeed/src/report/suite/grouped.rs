@@ -47,8 +47,7 @@ pub fn pictures(campaign: &SuiteCampaign, section: &Section, number: usize) -> V
         }
         .svg()?;
         let caption = "Each dot is one run, marker and line are the median, whiskers go from the lowest to the highest.";
-        let name = format!("suite-{number}-{}", version.to_lowercase());
-        Some(Picture { name, title, caption: caption.to_owned(), svg })
+        Some(Picture::new(format!("suite-{number}-{}", version.to_lowercase()), &title, caption, svg))
     };
     ["IPv4", "IPv6"].into_iter().filter_map(picture).collect()
 }

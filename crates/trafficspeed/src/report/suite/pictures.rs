@@ -4,7 +4,8 @@
 use super::{Section, SuiteCampaign, grouped, sweep};
 use crate::experiment::figures;
 use crate::experiment::suite::{Quantity, Row};
-use crate::report::chart::{BarChart, Horizontal, LineChart, Measure, Point, Series};
+use crate::report::chart::{BarChart, Measure, Point};
+use crate::report::curves::{Curve, over_time};
 use crate::report::page::Picture;
 use crate::system::AGAIN;
 
@@ -13,7 +14,7 @@ pub fn drawn(campaign: &SuiteCampaign, section: &Section, number: usize) -> Vec<
     if campaign.name == "aead" {
         bars(campaign, section, number)
     } else if section.name.contains("over time") || section.name.contains("video") {
-        over_time(campaign, section, number)
+        course(campaign, section, number)
     } else {
         let grouped = grouped::pictures(campaign, section, number);
         grouped.into_iter().chain(sweep::pictures(campaign, section, number)).collect()
@@ -89,14 +90,13 @@ fn bars(campaign: &SuiteCampaign, section: &Section, number: usize) -> Vec<Pictu
             measure: Measure::higher_is_better("throughput, Mbit/s"),
             bars: columns.filter_map(bar).collect(),
         };
-        let caption = spread_words(campaign);
-        Some(Picture { name: format!("suite-{number}-{at}"), title, caption, svg: chart.svg()? })
+        Some(Picture::new(format!("suite-{number}-{at}"), &title, &spread_words(campaign), chart.svg()?))
     };
     rows.filter_map(picture).collect()
 }
 
 /// Throughput, delay and jitter of each system's first measurement, a picture each for every case.
-fn over_time(campaign: &SuiteCampaign, section: &Section, number: usize) -> Vec<Picture> {
+fn course(campaign: &SuiteCampaign, section: &Section, number: usize) -> Vec<Picture> {
     let is_drawn = |row: &&Row| {
         let is_first = row.repeat == 1 && row.error.is_none() && !row.label.ends_with(AGAIN);
         is_first && row.case.section == section.name
@@ -106,67 +106,35 @@ fn over_time(campaign: &SuiteCampaign, section: &Section, number: usize) -> Vec<
     names.sort_unstable();
     names.dedup();
     let pictures = |(case, at): (&str, usize)| {
-        let rows: Vec<&Row> =
-            campaign.rows.iter().filter(is_drawn).filter(|row| row.case.name == case).collect();
-        let throughput = {
-            let title = format!("{}: {case}", section.name);
-            let caption = "The first measurement of each system.".to_owned();
-            throughput(campaign, &title, &rows).map(|svg| Picture {
-                name: format!("suite-{number}-{at}"),
-                title,
-                caption,
-                svg,
-            })
-        };
-        let beside = |name: &str, words: [&str; 2], value: &dyn Fn(&figures::Point) -> Option<f64>| {
+        let rows = campaign.rows.iter().filter(is_drawn).filter(|row| row.case.name == case);
+        let curves: Vec<Curve<'_>> = rows
+            .filter_map(|row| Some((style(campaign, &row.label), row.label.as_str(), row.figures.as_ref()?)))
+            .collect();
+        let points = curves.iter().flat_map(|(_, _, figures)| &figures.series);
+        let highest = points.map(|point| point.received_bits_per_second / 1e6).fold(0.0, f64::max);
+        let (scale, measure) = scaled(Quantity::Throughput, highest);
+        let title = format!("{}: {case}", section.name);
+        let throughput =
+            over_time(&title, measure, &curves, |point| Some(point.received_bits_per_second / 1e6 / scale));
+        let caption = "The first measurement of each system.";
+        let throughput =
+            throughput.map(|svg| Picture::new(format!("suite-{number}-{at}"), &title, caption, svg));
+        let other = |name: &str, axis: &str, words: &str, value: fn(&figures::Point) -> Option<f64>| {
             let title = format!("{}, {name}: {case}", section.name);
-            let measure = Measure::lower_is_better(words[0]);
-            let svg = series(campaign, (&title, measure), &rows, value)?;
-            let caption = format!("{}, in the first measurement of each system.", words[1]);
-            Some(Picture { name: format!("suite-{number}-{at}-{name}"), title, caption, svg })
+            let svg = over_time(&title, Measure::lower_is_better(axis), &curves, value)?;
+            let caption = format!("{words}, in the first measurement of each system.");
+            Some(Picture::new(format!("suite-{number}-{at}-{name}"), &title, &caption, svg))
         };
+        let words = "One-way delay, mean of each interval";
         let delay =
-            beside("delay", ["mean one-way delay, ms", "One-way delay, mean of each interval"], &|point| {
-                Some(point.delay_mean_us? / 1e3)
-            });
-        let jitter =
-            beside("jitter", ["jitter (RFC 3550), ms", "Jitter at the end of each interval"], &|point| {
-                (point.jitter_us > 0.0).then_some(point.jitter_us / 1e3)
-            });
+            other("delay", "mean one-way delay, ms", words, |point| Some(point.delay_mean_us? / 1e3));
+        let words = "Jitter at the end of each interval";
+        let jitter = other("jitter", "jitter (RFC 3550), ms", words, |point| {
+            (point.jitter_us > 0.0).then_some(point.jitter_us / 1e3)
+        });
         [throughput, delay, jitter]
     };
     names.into_iter().zip(1..).flat_map(pictures).flatten().collect()
-}
-
-fn throughput(campaign: &SuiteCampaign, title: &str, rows: &[&Row]) -> Option<String> {
-    let all = rows.iter().filter_map(|row| row.figures.as_ref()).flat_map(|figures| &figures.series);
-    let highest = all.map(|point| point.received_bits_per_second / 1e6).fold(0.0, f64::max);
-    let (scale, measure) = scaled(Quantity::Throughput, highest);
-    series(campaign, (title, measure), rows, &|point| Some(point.received_bits_per_second / 1e6 / scale))
-}
-
-/// One line for each system over time.
-fn series(
-    campaign: &SuiteCampaign,
-    (title, measure): (&str, Measure),
-    rows: &[&Row],
-    value: &dyn Fn(&figures::Point) -> Option<f64>,
-) -> Option<String> {
-    let line = |row: &&Row| {
-        let all = row.figures.iter().flat_map(|figures| &figures.series);
-        let points = all.filter_map(|point| Some(Point { x: point.end, y: value(point)?, range: None }));
-        Series { label: row.label.clone(), style: style(campaign, &row.label), points: points.collect() }
-    };
-    let series: Vec<Series> = rows.iter().map(line).collect();
-    let end = series.iter().flat_map(|series| &series.points).map(|point| point.x).fold(0.0, f64::max);
-    LineChart {
-        title: title.to_owned(),
-        x_label: "seconds since the end of the warm-up".into(),
-        measure,
-        horizontal: Horizontal::Linear(end),
-        series,
-    }
-    .svg()
 }
 
 #[cfg(test)]

@@ -87,8 +87,7 @@ pub fn pictures(campaign: &SuiteCampaign, section: &Section, number: usize) -> V
         let (name, _) = quantity.name();
         let title = format!("{}: {name}", section.name);
         let svg = lines(campaign, (&title, &axis), section, &rows, quantity)?;
-        let caption = spread_words(campaign);
-        Some(Picture { name: format!("suite-{number}-{at}"), title, caption, svg })
+        Some(Picture::new(format!("suite-{number}-{at}"), &title, &spread_words(campaign), svg))
     };
     quantities.into_iter().zip(1..).filter_map(picture).collect()
 }
@@ -107,8 +106,7 @@ fn shares_delivered(campaign: &SuiteCampaign, section: &Section, number: usize) 
         });
         let title = format!("UDP, {case}: delivered of what was offered");
         let svg = delivered::curve(&title, systems)?;
-        let name = format!("suite-{number}-delivered-{at}");
-        Some(Picture { name, title, caption: delivered::CAPTION.to_owned(), svg })
+        Some(Picture::new(format!("suite-{number}-delivered-{at}"), &title, delivered::CAPTION, svg))
     };
     cases.into_iter().zip(1..).filter_map(picture).collect()
 }
@@ -170,9 +168,8 @@ fn keys(campaign: &SuiteCampaign, section: &Section, number: usize) -> Option<Pi
     let title = "Length of the key: AES-GCM with 128 and with 256 bits".to_owned();
     let bars = bars.collect();
     let measure = Measure::higher_is_better("throughput, Mbit/s");
-    let chart = BarChart { title: title.clone(), measure, bars };
-    let caption = spread_words(campaign);
-    Some(Picture { name: format!("suite-{number}-keys"), title, caption, svg: chart.svg()? })
+    let svg = BarChart { title: title.clone(), measure, bars }.svg()?;
+    Some(Picture::new(format!("suite-{number}-keys"), &title, &spread_words(campaign), svg))
 }
 
 #[cfg(test)]
