@@ -120,7 +120,6 @@ fn lab(args: &LabArgs) -> anyhow::Result<ExitCode> {
     output::prepare(&args.output)?;
     say_left_out(&args.systems, &args.output);
     let interrupt = Interrupt::install()?;
-    begin(&plan.settings, &Environment::read(Some(plan.links)), &args.output);
     let campaign = traffic::run(&plan, &output::progress(&args.output), &interrupt);
     output::finish(&Results::Traffic(Box::new(campaign)), &args.output)
 }
@@ -170,7 +169,6 @@ fn between_hosts(args: &RunArgs) -> anyhow::Result<ExitCode> {
         },
     };
     let interrupt = Interrupt::install()?;
-    begin(&plan.settings, &Environment::read(None), &args.output);
     let campaign = hosts::run(&plan, &token, &output::progress(&args.output), &interrupt)?;
     output::finish(&Results::Traffic(Box::new(campaign)), &args.output)
 }
@@ -233,7 +231,6 @@ fn model(args: &ModelArgs) -> anyhow::Result<ExitCode> {
     output::prepare(output)?;
     let interrupt = Interrupt::install()?;
     let progress = output::progress(output);
-    progress.event("start", &environment::words());
     let found = match model::run(&plan, &progress, &interrupt) {
         Err(error) if interrupt.is_set() => {
             terminal::say(format_args!("trafficspeed: {error:#}; no stage was measured yet"));
@@ -242,12 +239,6 @@ fn model(args: &ModelArgs) -> anyhow::Result<ExitCode> {
         found => found?,
     };
     output::finish(&Results::Model(Box::new(found)), output)
-}
-
-/// The first event, if events are wanted.
-fn begin(settings: &Settings, environment: &Environment, output: &OutputArgs) {
-    let start = serde_json::json!({ "settings": settings, "environment": environment });
-    output::progress(output).event("start", &start);
 }
 
 /// Compares systems, from the start or from where an earlier session was interrupted.
@@ -276,7 +267,6 @@ fn compare(args: CompareArgs, has_work: bool) -> anyhow::Result<ExitCode> {
     if !output.quiet {
         terminal::say(format_args!("{}", schedule::announcement(&plan, &earlier, &directory)));
     }
-    begin(&plan.traffic.settings, &environment, output);
     let done =
         compare::run(&plan, &mut journal, environment, earlier, &output::progress(output), &interrupt);
     let is_over = !done.campaign.interrupted && done.error.is_none();

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 
 use crate::cli::OutputArgs;
-use crate::experiment::progress::{Progress, event};
+use crate::experiment::progress::Progress;
 use crate::report::files;
 use crate::report::results::Results;
 use crate::terminal::{self, print};
@@ -38,9 +38,9 @@ pub fn make_writable(directory: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Progress and events as the user wants them.
+/// Progress as the user wants it.
 pub fn progress(output: &OutputArgs) -> Progress {
-    Progress::new(output.quiet).with_events(output.json_stream).with_unit(output.format)
+    Progress::new(output.quiet).with_unit(output.format)
 }
 
 /// Writes the measurements, from which all reports can be made again, if there is a directory.
@@ -51,16 +51,13 @@ pub fn save(results: &Results, output: &OutputArgs) -> anyhow::Result<()> {
     output.out.iter().try_for_each(|directory| Ok(files::write_measurements(directory, results)?))
 }
 
-/// Prints results as the user asked for them, writes the reports, and returns the exit code. Events
-/// were printed as they happened, but for the last, which is the whole report.
+/// Prints results as the user asked for them, writes the reports, and returns the exit code.
 ///
 /// # Errors
 /// A file cannot be written.
 pub fn show(results: &Results, output: &OutputArgs) -> anyhow::Result<ExitCode> {
     if output.json {
         print(&(serde_json::to_string_pretty(&results.json())? + "\n"));
-    } else if output.json_stream {
-        print(&(event("end", &results.json()) + "\n"));
     } else if output.csv {
         print(&results.csv());
     } else {

@@ -14,8 +14,7 @@ use crate::experiment::traffic::TrafficPlan;
 use crate::system::{Priority, Subject};
 
 /// Arguments about showing results rather than measuring them.
-const NOT_WORK: [&str; 10] =
-    ["resume", "baseline", "out", "force", "json", "json_stream", "csv", "format", "wide", "quiet"];
+const NOT_WORK: [&str; 9] = ["resume", "baseline", "out", "force", "json", "csv", "format", "wide", "quiet"];
 
 /// Comparing systems.
 #[derive(Clone, Debug, Args)]

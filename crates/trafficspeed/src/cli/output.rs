@@ -18,18 +18,15 @@ pub struct OutputArgs {
     /// Print the JSON report instead of the table.
     #[arg(short = 'J', long)]
     pub json: bool,
-    /// Print every event as a line of JSON as it happens, instead of the table.
-    #[arg(long, conflicts_with = "json")]
-    pub json_stream: bool,
     /// Print CSV, one line per measurement, instead of the table.
-    #[arg(long, conflicts_with_all = ["json", "json_stream"])]
+    #[arg(long, conflicts_with = "json")]
     pub csv: bool,
     /// Unit of throughput in tables: k, m, g, t for bits in steps of 1000, K, M, G, T for bytes in
     /// steps of 1024.
     #[arg(short = 'f', long = "format", value_name = "[kmgtKMGT]", default_value = "g", value_parser = Unit::of_letter)]
     pub format: Unit,
     /// Tables as wide as they are, instead of at most 120 columns with the rest below.
-    #[arg(long, conflicts_with_all = ["json", "json_stream", "csv"])]
+    #[arg(long, conflicts_with_all = ["json", "csv"])]
     pub wide: bool,
     /// No progress on standard error.
     #[arg(short, long, action = ArgAction::SetTrue)]

@@ -192,20 +192,17 @@ fn delivered_percent(work: &Messages, sender: &Measurement, here: &TaskEnd, ther
 fn series(reports: &EndReports, at: usize, to: usize) -> Vec<Point> {
     let mut end = 0.0;
     let moments = reports.samples.iter().filter_map(|moment| {
-        let point = point_at(at, to, moment, end)?;
+        let point = point(at, to, moment, end)?;
         end = point.end;
         Some(point)
     });
     moments.collect()
 }
 
-/// One interval of task number `at`, which begins `begin` seconds after the warm-up.
-pub fn point(task: &Task, at: usize, moment: &IntervalSamples, begin: f64) -> Option<Point> {
-    point_at(at, receiver(task), moment, begin)
-}
-
-fn point_at(at: usize, to: usize, moment: &IntervalSamples, begin: f64) -> Option<Point> {
-    let (sample, seconds) = (moment.tasks[to].get(at)?, moment.seconds[to]);
+/// One interval of task number `at`, which begins `begin` seconds after the warm-up, as its
+/// receiving end saw it.
+fn point(at: usize, receiver: usize, moment: &IntervalSamples, begin: f64) -> Option<Point> {
+    let (sample, seconds) = (moment.tasks[receiver].get(at)?, moment.seconds[receiver]);
     Some(Point {
         end: begin + seconds,
         seconds,
@@ -326,7 +323,7 @@ mod tests {
         let missing = |received_messages, missing| {
             let sample = Sample { received_messages, missing, ..Sample::default() };
             let moment = IntervalSamples { tasks: [vec![sample], vec![sample]], seconds: [1.0, 1.0] };
-            point(&messages(false), 0, &moment, 0.0).unwrap().missing
+            point(0, 1, &moment, 0.0).unwrap().missing
         };
         assert_eq!([missing(5, 0), missing(5, 2), missing(0, 0)], [Some(0), Some(2), None]);
     }

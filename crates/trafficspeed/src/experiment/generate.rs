@@ -13,10 +13,10 @@ pub mod search;
 use serde::{Deserialize, Serialize};
 
 use super::environment::Environment;
-use super::figures::{Figures, Point, figures, point};
+use super::figures::{Figures, figures};
 use super::hosts::host_pairs::{HostEnd, HostPairsPlan};
 use super::outcome::CpuUse;
-use super::pair_run::{EndReports, IntervalSamples, Times};
+use super::pair_run::{EndReports, Times};
 use super::progress::Progress;
 use super::testbed::{ClientsTrial, RemoteEnd, Testbed, TestbedError, Trial};
 use super::turns::{in_turns, pause};
@@ -160,7 +160,6 @@ impl LoadRun {
 
     /// Shows that it is over, and what went wrong.
     pub(super) fn tell(&self, progress: &Progress) {
-        progress.event("run_end", self);
         for problem in self.problems() {
             progress.note(&format!("{}, run {}: {problem}", self.label, self.repeat));
         }
@@ -180,18 +179,6 @@ impl LoadRun {
         self.by_client = clients::figures(tasks, reports);
         self.faults = clients::faults(reports);
     }
-}
-
-/// All tasks in one interval of a run.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Second<'a> {
-    /// The run's name in the report.
-    pub label: &'a str,
-    pub repeat: u32,
-    /// Number of the interval, from 0.
-    pub number: usize,
-    /// Task by task, with its name.
-    pub points: Vec<(&'a str, Point)>,
 }
 
 impl LoadPlan {
@@ -217,24 +204,8 @@ impl LoadPlan {
         (plan, if self.congestion.len() > 1 { format!(", {congestion}") } else { String::new() })
     }
 
-    /// Reports one interval as an event.
-    pub(super) fn report(
-        &self,
-        progress: &Progress,
-        run: (&str, u32),
-        number: usize,
-        moment: &IntervalSamples,
-    ) {
-        let begin = number as f64 * self.times.interval.as_secs_f64();
-        let point_of = |(named, at): (&'_ NamedTask, usize)| point(&named.task, at, moment, begin);
-        let all = self.tasks.iter().zip(0..);
-        let points =
-            all.filter_map(|(named, at)| Some((named.name.as_str(), point_of((named, at))?))).collect();
-        progress.event("interval", &Second { label: run.0, repeat: run.1, number, points });
-    }
-
-    /// The campaign before its first run, told as the first event.
-    pub(super) fn campaign(&self, environment: Environment, ip: u8, progress: &Progress) -> LoadCampaign {
+    /// The campaign before its first run.
+    pub(super) fn campaign(&self, environment: Environment, ip: u8) -> LoadCampaign {
         let far = match &self.path {
             MeasuredPath::Lab(lab) => Some(lab.far),
             MeasuredPath::Hosts(_) => None,
@@ -255,9 +226,7 @@ impl LoadPlan {
             search_loss_percent: self.search,
         };
         let (command, runs) = (self.command.to_owned(), Vec::new());
-        let campaign = LoadCampaign { command, settings, environment, runs, interrupted: false };
-        progress.event("start", &campaign);
-        campaign
+        LoadCampaign { command, settings, environment, runs, interrupted: false }
     }
 }
 
@@ -278,7 +247,7 @@ pub fn check(subjects: &[Subject], programs: &Programs, links: LinkSettings) -> 
 
 /// Runs everything in the lab.
 pub fn run(plan: &LoadPlan, lab: &LabPath, progress: &Progress, interrupt: &Interrupt) -> LoadCampaign {
-    let mut campaign = plan.campaign(Environment::of_each(&plan.links(lab)), plan.ip, progress);
+    let mut campaign = plan.campaign(Environment::of_each(&plan.links(lab)), plan.ip);
     let all: Vec<_> =
         plan.congestion.iter().map(|&congestion| (congestion, plan.under(congestion))).collect();
     let combinations: Vec<_> =
@@ -294,9 +263,8 @@ pub fn run(plan: &LoadPlan, lab: &LabPath, progress: &Progress, interrupt: &Inte
             ..LoadRun::default()
         };
         progress.note(&format!("{}, run {repeat}", run.label));
-        progress.event("run_start", &run);
         pause();
-        let measured = measure(plan, lab, subject, &mut run, progress, interrupt);
+        let measured = measure(plan, lab, subject, &mut run, interrupt);
         run.error = measured.err().map(|error| error.to_string());
         run.tell(progress);
         run
@@ -309,7 +277,6 @@ fn measure(
     lab: &LabPath,
     subject: Subject,
     run: &mut LoadRun,
-    progress: &Progress,
     interrupt: &Interrupt,
 ) -> Result<(), TestbedError> {
     let system = subject.system(&lab.programs)?;
@@ -321,19 +288,14 @@ fn measure(
     run.facts = testbed.facts().clone();
     let ip = plan.ip;
     let mut attempt = |tasks: Vec<Task>, times: Times, run: &mut LoadRun| {
-        let name = (run.label.clone(), run.repeat);
-        let on_interval = |number: usize, moment: &IntervalSamples| {
-            plan.report(progress, (&name.0, name.1), number, moment);
-        };
         if plan.clients == 1 {
             let trial = Trial { tasks, ip, times };
-            let measured = testbed.measure(&trial, on_interval, interrupt)?;
+            let measured = testbed.measure(&trial, interrupt)?;
             run.take(&trial.tasks, &measured.reports);
             run.cpu = Some(measured.cpu);
         } else {
             let trial = ClientsTrial { tasks: clients::parts(&tasks, plan.clients), ip, times };
-            let mut observer = clients::Gathered::new(plan.clients, on_interval);
-            let (reports, cpu) = testbed.measure_clients(&trial, &mut observer, interrupt)?;
+            let (reports, cpu) = testbed.measure_clients(&trial, interrupt)?;
             run.take_clients(&tasks, &reports);
             run.cpu = Some(cpu);
         }
@@ -395,7 +357,7 @@ mod tests {
         // Without root it is that which is missing first.
         assert!(plan.check(&lab()).is_err());
         let environment = Environment::of_each(&plan.links(&lab()));
-        let campaign = plan.campaign(environment, 4, &Progress::new(true));
+        let campaign = plan.campaign(environment, 4);
         let said = campaign.environment.links.unwrap();
         assert!(said.contains("reno") && said.contains("nonsuch"), "{said}");
         assert_eq!(campaign.settings.congestion, plan.congestion);

@@ -120,7 +120,6 @@ pub fn run(plan: &HomePlan, progress: &Progress, interrupt: &Interrupt) -> Resul
         runs: Vec::new(),
         interrupted: false,
     };
-    progress.event("start", &campaign);
     campaign.runs = in_turns(&plan.subjects, plan.settings.repeats, interrupt, |&subject, repeat| {
         pause();
         let run = run_stage(plan, subject, repeat, progress, interrupt);
@@ -128,7 +127,6 @@ pub fn run(plan: &HomePlan, progress: &Progress, interrupt: &Interrupt) -> Resul
         for problem in run.problems() {
             progress.note(&format!("{}, round {repeat}: {problem}", run.label));
         }
-        progress.event("run_end", &run);
         run
     });
     campaign.interrupted = interrupt.is_set();
@@ -231,7 +229,7 @@ fn measure(
     let tasks: Vec<_> = case.flows().iter().map(|flow| fresh(&flow.task(&plan.settings))).collect();
     let trial = Trial { tasks, ip: plan.settings.ip, times: plan.times(case) };
     let before = counts(testbed);
-    let TrialResult { reports, cpu } = testbed.measure(&trial, |_, _| (), interrupt)?;
+    let TrialResult { reports, cpu } = testbed.measure(&trial, interrupt)?;
     let after = counts(testbed);
     let link = [after[0].since(before[0]), after[1].since(before[1])];
     let found = case.flows().iter().zip(&trial.tasks).zip(0..);

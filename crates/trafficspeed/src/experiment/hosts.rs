@@ -155,7 +155,7 @@ fn run_one(
         error: left_out(host_pairs),
         ..Run::default()
     };
-    progress.starting(&title, &run);
+    progress.starting(&title);
     let tasks = bulk_pairs::tasks(&plan.settings, host_pairs.count());
     let runs = host_pairs.runs(|pair| &tasks[pair][..]);
     let mut observer = SecondsObserver::new(progress, &title, &plan.settings);

@@ -380,8 +380,8 @@ impl Observer for Metered<'_> {
         self.observer.mark(mark);
     }
 
-    fn interval(&mut self, pair: usize, number: usize, moment: &IntervalSamples) {
-        self.observer.interval(pair, number, moment);
+    fn interval(&mut self, number: usize, moment: &IntervalSamples) {
+        self.observer.interval(number, moment);
     }
 
     fn pairs_left(&mut self, count: usize) {

@@ -68,20 +68,14 @@ pub enum Mark {
 pub trait Observer {
     /// An instant has come.
     fn mark(&mut self, _mark: Mark) {}
-    /// Both ends of pair number `pair` have reported interval `number`.
-    fn interval(&mut self, pair: usize, number: usize, moment: &IntervalSamples);
+    /// Both ends of a pair have reported interval `number`.
+    fn interval(&mut self, _number: usize, _moment: &IntervalSamples) {}
     /// This number of pairs measure; called again whenever one fails.
     fn pairs_left(&mut self, _count: usize) {}
 }
 
-/// Calls a function for each interval, with the number of the pair and of the interval.
-pub struct OnInterval<F>(pub F);
-
-impl<F: FnMut(usize, usize, &IntervalSamples)> Observer for OnInterval<F> {
-    fn interval(&mut self, pair: usize, number: usize, moment: &IntervalSamples) {
-        (self.0)(pair, number, moment);
-    }
-}
+/// Nobody follows it.
+impl Observer for () {}
 
 /// The reports of both ends: the near one, then the far one.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -349,7 +343,7 @@ impl Drive<'_, '_> {
             if moment.tasks.iter().any(Vec::is_empty) {
                 return;
             }
-            observer.interval(at, state.reported, moment);
+            observer.interval(state.reported, moment);
             state.reported += 1;
         }
     }

@@ -1,12 +1,8 @@
-//! Progress of a campaign for its user: on standard error, one live line on a terminal, elsewhere a
-//! line at the start and the end of each run and each ten seconds; and, if asked for, every event
-//! as a line on standard output.
+//! Progress of a campaign for its user, on standard error: one live line on a terminal, elsewhere a
+//! line at the start and the end of each run and each ten seconds.
 
-use std::io::{IsTerminal, Write, stderr, stdout};
+use std::io::{IsTerminal, stderr};
 use std::time::Duration;
-
-use serde::Serialize;
-use serde_json::json;
 
 use super::compare::schedule::for_people;
 use super::outcome::{Interval, Run, rate};
@@ -20,7 +16,6 @@ const LINE_EVERY: usize = 10;
 pub struct Progress {
     live: bool,
     quiet: bool,
-    events: bool,
     unit: Unit,
     /// Which part of the campaign this is.
     part: String,
@@ -30,13 +25,7 @@ impl Progress {
     /// Progress on standard error; `quiet` leaves only problems.
     pub fn new(quiet: bool) -> Self {
         let live = !quiet && stderr().is_terminal();
-        Self { live, quiet, events: false, unit: Unit::default(), part: String::new() }
-    }
-
-    /// Writes every event to standard output, or none.
-    #[must_use]
-    pub fn with_events(self, events: bool) -> Self {
-        Self { events, ..self }
+        Self { live, quiet, unit: Unit::default(), part: String::new() }
     }
 
     /// Progress with throughput in `unit`.
@@ -59,8 +48,7 @@ impl Progress {
         }
     }
 
-    pub fn starting(&self, what: &str, run: &Run) {
-        self.event("run_start", run);
+    pub fn starting(&self, what: &str) {
         if self.live {
             self.live(what);
         } else {
@@ -75,21 +63,19 @@ impl Progress {
         }
     }
 
-    /// A second of it is over.
-    pub fn second(&self, what: &str, number: usize, of: usize, interval: Interval) {
-        self.event("interval", &json!({ "number": number, "totals": interval }));
+    /// `passed` of its `seconds` are over.
+    pub fn second(&self, what: &str, passed: usize, seconds: usize, interval: Interval) {
         let communication = rate(interval.received + interval.sent, 1.0);
         let figures = self.figures(communication, rate(interval.received, 1.0));
         if self.live {
-            terminal::show(format_args!("\r\x1b[K{}{what}  {:>3}/{of} s  {figures}", self.part, number + 1));
-        } else if (number + 1).is_multiple_of(LINE_EVERY) && number + 1 < of {
-            self.note(&format!("{what}  {:>3}/{of} s  {figures}", number + 1));
+            terminal::show(format_args!("\r\x1b[K{}{what}  {passed:>3}/{seconds} s  {figures}", self.part));
+        } else if passed.is_multiple_of(LINE_EVERY) && passed < seconds {
+            self.note(&format!("{what}  {passed:>3}/{seconds} s  {figures}"));
         }
     }
 
     /// A run is over.
     pub fn finished(&self, what: &str, run: &Run) {
-        self.event("run_end", run);
         let clear = if self.live { "\r\x1b[K" } else { "" };
         if !self.quiet && run.goodput() > 0.0 && run.bypass().is_none() {
             let figures = self.figures(run.communication(), run.goodput());
@@ -106,17 +92,4 @@ impl Progress {
         let Self { unit, .. } = self;
         format!("{} {} ({} goodput)", unit.figure(communication), unit.name(), unit.figure(goodput))
     }
-
-    /// Writes an event, if events are asked for.
-    pub fn event(&self, name: &str, data: &impl Serialize) {
-        if self.events {
-            // A reader that has gone must not stop a measurement either.
-            let _ = writeln!(stdout(), "{}", event(name, data));
-        }
-    }
-}
-
-/// An event as a line of JSON, as iperf3's `--json-stream` has it.
-pub fn event(name: &str, data: &impl Serialize) -> String {
-    json!({ "event": name, "data": data }).to_string()
 }

@@ -18,11 +18,11 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::environment::Environment;
-use super::figures::{Figures, figures, point};
-use super::generate::{Search, SearchOutcome, Second, fresh};
+use super::figures::{Figures, figures};
+use super::generate::{Search, SearchOutcome, fresh};
 use super::hog::{self, Hogs};
 use super::outcome::CpuUse;
-use super::pair_run::{EndReports, IntervalSamples, Times};
+use super::pair_run::{EndReports, Times};
 use super::problems::said_once;
 use super::progress::Progress;
 use super::testbed::{RemoteEnd, Testbed, TestbedError, Trial};
@@ -254,14 +254,9 @@ impl SuitePlan {
 }
 
 impl SuiteCampaign {
-    /// The campaign before its first measurement, told as the first event.
-    pub(super) fn begin(
-        plan: &SuitePlan,
-        far: Option<RemoteEnd>,
-        environment: Environment,
-        progress: &Progress,
-    ) -> Self {
-        let campaign = Self {
+    /// The campaign before its first measurement.
+    pub(super) fn begin(plan: &SuitePlan, far: Option<RemoteEnd>, environment: Environment) -> Self {
+        Self {
             name: plan.name.to_owned(),
             about: plan.about.clone(),
             far,
@@ -270,9 +265,7 @@ impl SuiteCampaign {
             stages: Vec::new(),
             rows: Vec::new(),
             interrupted: false,
-        };
-        progress.event("start", &campaign);
-        campaign
+        }
     }
 
     /// Says that no more measurements will come.
@@ -281,24 +274,10 @@ impl SuiteCampaign {
     }
 }
 
-/// Reports one interval of a case as an event.
-pub(super) fn report_interval(
-    progress: &Progress,
-    run: (&str, u32),
-    case: &Case,
-    number: usize,
-    moment: &IntervalSamples,
-) {
-    let begin = number as f64 * case.times.interval.as_secs_f64();
-    let Some(point) = point(&case.task, 0, moment, begin) else { return };
-    let points = vec![(case.name.as_str(), point)];
-    progress.event("interval", &Second { label: run.0, repeat: run.1, number, points });
-}
-
 /// Runs a suite in the lab.
 pub fn run(plan: &SuitePlan, progress: &Progress, interrupt: &Interrupt) -> SuiteCampaign {
     let links: Vec<LinkSettings> = plan.stages.iter().map(|stage| stage.links).collect();
-    let mut campaign = SuiteCampaign::begin(plan, Some(plan.far), Environment::of_each(&links), progress);
+    let mut campaign = SuiteCampaign::begin(plan, Some(plan.far), Environment::of_each(&links));
     let mut turns = 0;
     let found = in_turns(&plan.stages, plan.repeats, interrupt, |stage, repeat| {
         pause();
@@ -312,7 +291,7 @@ pub fn run(plan: &SuitePlan, progress: &Progress, interrupt: &Interrupt) -> Suit
             stage.links.mtu,
             stage.cases.len()
         ));
-        run_stage(plan, stage, repeat, progress, interrupt)
+        run_stage(plan, stage, repeat, interrupt)
     });
     for (stage, rows) in found {
         campaign.stages.push(stage);
@@ -325,7 +304,6 @@ fn run_stage(
     plan: &SuitePlan,
     stage: &Stage,
     repeat: u32,
-    progress: &Progress,
     interrupt: &Interrupt,
 ) -> (StageInfo, Vec<Row>) {
     let build = || Testbed::build(stage.system(&plan.programs)?, plan.far, stage.links, interrupt);
@@ -349,15 +327,9 @@ fn run_stage(
         if interrupt.is_set() {
             break;
         }
-        let label = stage.label();
-        let on_interval = |number, moment: &IntervalSamples| {
-            report_interval(progress, (&label, repeat), case, number, moment)
-        };
-        let measured = measure(&mut testbed, case, plan.await_load, on_interval, interrupt);
+        let measured = measure(&mut testbed, case, plan.await_load, interrupt);
         let is_lost = measured.as_ref().is_err_and(TestbedError::is_final);
-        let row = row(stage, case, repeat, measured);
-        progress.event("run_end", &row);
-        rows.push(row);
+        rows.push(row(stage, case, repeat, measured));
         if is_lost {
             // Late reports of the ends must not be taken for those of the next case.
             drop(testbed);
@@ -383,7 +355,6 @@ fn measure(
     testbed: &mut Testbed,
     case: &Case,
     await_load: bool,
-    mut on_interval: impl FnMut(usize, &IntervalSamples),
     interrupt: &Interrupt,
 ) -> Result<Found, TestbedError> {
     let waiting = if await_load { hog::LOAD_TIMEOUT } else { Duration::ZERO };
@@ -394,7 +365,7 @@ fn measure(
     let load_average = load_average().filter(|_| case.hogs > 0);
     let mut attempt = |task: &Task, times: Times| {
         let trial = Trial { tasks: vec![fresh(task)], ip: case.ip, times };
-        let measured = testbed.measure(&trial, |_, _| (), interrupt)?;
+        let measured = testbed.measure(&trial, interrupt)?;
         Ok::<_, TestbedError>(figures(&trial.tasks[0], 0, &measured.reports))
     };
     let mut found =
@@ -402,7 +373,7 @@ fn measure(
     let (measured, figures) = loop {
         let task = found.as_ref().map_or_else(|| case.task.clone(), |found| found.task(&case.task));
         let trial = Trial { tasks: vec![fresh(&task)], ip: case.ip, times: case.times };
-        let measured = testbed.measure(&trial, &mut on_interval, interrupt)?;
+        let measured = testbed.measure(&trial, interrupt)?;
         let figures = figures(&trial.tasks[0], 0, &measured.reports);
         let lower = found
             .as_mut()

@@ -16,7 +16,7 @@ pub use super::lab_agents::TestbedError;
 use super::lab_agents::{LabAgents, Schedule};
 use super::outcome::CpuUse;
 pub use super::outcome::RemoteEnd;
-use super::pair_run::{EndReports, IntervalSamples, LEAD, Observer, OnInterval, PairRun, Times};
+use super::pair_run::{EndReports, LEAD, PairRun, Times};
 use super::tunnel;
 use crate::interrupt::Interrupt;
 use crate::lab::emulator::Emulator;
@@ -166,21 +166,14 @@ impl Testbed {
         (&mut self.agents, self.system.as_ref())
     }
 
-    /// Makes one measurement of one pair, with every interval's number and samples for
-    /// `on_interval`.
+    /// Makes one measurement of one pair.
     ///
     /// # Errors
     /// [`TestbedError`]; [`TestbedError::Bypassed`] if the tunnel did not carry what arrived.
-    pub fn measure(
-        &mut self,
-        trial: &Trial,
-        mut on_interval: impl FnMut(usize, &IntervalSamples),
-        interrupt: &Interrupt,
-    ) -> Result<TrialResult, TestbedError> {
+    pub fn measure(&mut self, trial: &Trial, interrupt: &Interrupt) -> Result<TrialResult, TestbedError> {
         let pair = self.agents.pair((0, 1), trial.ip, &trial.tasks)?;
         let schedule = Schedule { lead: LEAD, times: trial.times };
-        let mut observer = OnInterval(|_, number, moment: &IntervalSamples| on_interval(number, moment));
-        let (mut reports, cpu) = self.run(&[pair], schedule, &mut observer, interrupt)?;
+        let (mut reports, cpu) = self.run(&[pair], schedule, interrupt)?;
         Ok(TrialResult { reports: reports.pop().unwrap_or_default(), cpu })
     }
 
@@ -194,7 +187,6 @@ impl Testbed {
     pub fn measure_clients(
         &mut self,
         trial: &ClientsTrial,
-        observer: &mut dyn Observer,
         interrupt: &Interrupt,
     ) -> Result<(Vec<EndReports>, CpuUse), TestbedError> {
         let clients = trial.tasks.len();
@@ -205,19 +197,18 @@ impl Testbed {
             .map(|(tasks, client)| self.agents.pair((client, clients + client), trial.ip, tasks))
             .collect::<Result<Vec<_>, _>>()?;
         let schedule = Schedule { lead: CLIENTS_LEAD, times: trial.times };
-        self.run(&pairs, schedule, observer, interrupt)
+        self.run(&pairs, schedule, interrupt)
     }
 
     fn run(
         &mut self,
         pairs: &[PairRun<'_>],
         schedule: Schedule,
-        observer: &mut dyn Observer,
         interrupt: &Interrupt,
     ) -> Result<(Vec<EndReports>, CpuUse), TestbedError> {
         self.lab.await_few_fragments(interrupt)?;
         let system = self.system.as_ref();
-        let measured = self.agents.measure(system, pairs, schedule, observer, interrupt)?;
+        let measured = self.agents.measure(system, pairs, schedule, &mut (), interrupt)?;
         if let Some(process) = measured.ended {
             return Err(TestbedError::Ended(process));
         }

@@ -119,7 +119,7 @@ pub fn run_one(
         started: clock::wall_text(),
         ..Run::default()
     };
-    progress.starting(&title, &run);
+    progress.starting(&title);
     let measured = measure(plan, subject, &mut run, progress, &title, interrupt);
     run.error = measured.err().map(|error| error.to_string());
     // Whatever else is wrong with it then may have come of the interruption.
@@ -160,7 +160,7 @@ pub fn run_up(
     let clients = addresses.len() as u32;
     let mut run =
         Run { label: title.to_owned(), clients, repeat: 1, started: clock::wall_text(), ..Run::default() };
-    progress.starting(title, &run);
+    progress.starting(title);
     let measured = LabAgents::start(lab, addresses).and_then(|mut agents| {
         measure_pairs(plan, &mut agents, system, &mut run, (progress, title), interrupt)
     });

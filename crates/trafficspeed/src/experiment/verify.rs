@@ -239,7 +239,7 @@ fn own(plan: &VerifyPlan, testbed: &mut Testbed, interrupt: &Interrupt) -> Measu
     let duration = Duration::from_secs(plan.seconds.into());
     let times = Times { warmup: Duration::ZERO, duration, interval: Duration::from_secs(1) };
     let trial = Trial { tasks: vec![fresh(&task)], ip: plan.ip, times };
-    let measured = testbed.measure(&trial, |_, _| (), interrupt)?;
+    let measured = testbed.measure(&trial, interrupt)?;
     Ok((figures(&trial.tasks[0], 0, &measured.reports).received_bits_per_second, measured.cpu))
 }
 

@@ -11,9 +11,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use super::vpn::real_vpnd;
-use super::{
-    can_run, cleaning, listed, measured, namespaces_of, run, signal, trafficspeed, values, wait_until,
-};
+use super::{can_run, cleaning, listed, measured, namespaces_of, run, signal, trafficspeed, wait_until};
 
 /// Options with which a noisy machine is as good as any.
 const ANY_NOISE: &str = "--max-steal 100 --max-foreign 100";
@@ -184,20 +182,4 @@ fn a_measurement_beside_a_busy_stranger_is_repeated_and_the_quietest_stands() {
         assert!(said.starts_with("other processes used ") && said.ends_with("(0 % are allowed)"), "{said}");
     }
     assert_eq!(report["observed"]["summary"][0]["n"], 1, "the quieter attempt is the result");
-}
-
-#[test]
-fn events_are_printed_one_per_line() {
-    if !can_run() {
-        return;
-    }
-    let output = run("--clients 2 --vpn none -P 2 -t 2 -O 0 --json-stream -q");
-    assert!(output.status.success());
-    let text = String::from_utf8(output.stdout).expect("text");
-    let events: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
-    let names: Vec<_> = events.iter().filter_map(|event| event["event"].as_str()).collect();
-    assert_eq!(names, ["start", "run_start", "interval", "interval", "run_end", "end"]);
-    assert!(events[2]["data"]["totals"]["received"].as_u64() > Some(0));
-    assert!(events[4]["data"]["pairs"][0]["ends"][0]["outcome"].is_object());
-    assert!(values(&events[5]["data"], "goodput")[0] > 0.0);
 }

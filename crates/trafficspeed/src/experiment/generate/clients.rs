@@ -8,7 +8,7 @@
 use super::fresh;
 use crate::coordinate::message::{Measurement, Sample, TaskEnd};
 use crate::experiment::figures::{self, Figures};
-use crate::experiment::pair_run::{EndReports, IntervalSamples, Observer};
+use crate::experiment::pair_run::{EndReports, IntervalSamples};
 use crate::load::task::{Findings, Task};
 
 /// The clients' own ends; the others are their partners.
@@ -31,11 +31,11 @@ pub(super) fn together(clients: &[EndReports]) -> EndReports {
     };
     // An interval that not all have reported has no sum.
     let intervals = clients.iter().map(|client| client.samples.len()).min().unwrap_or(0);
-    let moment = |number: usize| {
+    let samples = (0..intervals).map(|number| {
         let moments: Vec<&IntervalSamples> = clients.iter().map(|client| &client.samples[number]).collect();
         moment_of(&moments)
-    };
-    EndReports { ends: [end(0), end(1)], samples: (0..intervals).map(moment).collect() }
+    });
+    EndReports { ends: [end(0), end(1)], samples: samples.collect() }
 }
 
 fn end_of(side: usize, ends: &[&Measurement]) -> Measurement {
@@ -115,31 +115,6 @@ pub(super) fn faults(clients: &[EndReports]) -> Vec<String> {
         faults.extend(reports.faults().into_iter().map(|why| format!("client {number}: {why}")));
     }
     faults
-}
-
-/// Keeps the intervals of every client, and passes each on as one once all clients have reported
-/// it.
-pub(super) struct Gathered<F> {
-    each: Vec<Vec<IntervalSamples>>,
-    passed: usize,
-    on_interval: F,
-}
-
-impl<F: FnMut(usize, &IntervalSamples)> Gathered<F> {
-    pub(super) fn new(clients: u32, on_interval: F) -> Self {
-        Self { each: vec![Vec::new(); clients as usize], passed: 0, on_interval }
-    }
-}
-
-impl<F: FnMut(usize, &IntervalSamples)> Observer for Gathered<F> {
-    fn interval(&mut self, pair: usize, _number: usize, moment: &IntervalSamples) {
-        self.each[pair].push(moment.clone());
-        let all: Option<Vec<&IntervalSamples>> = self.each.iter().map(|own| own.get(self.passed)).collect();
-        if let Some(all) = all {
-            (self.on_interval)(self.passed, &moment_of(&all));
-            self.passed += 1;
-        }
-    }
 }
 
 #[cfg(test)]
@@ -229,19 +204,9 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_is_the_sum_of_all_clients_and_passed_on_when_the_last_has_reported_it() {
-        let mut passed = Vec::new();
-        let mut gathered = Gathered::new(2, |number, moment: &IntervalSamples| {
-            passed.push((number, moment.clone()));
-        });
-        let [quick, slow] = [client(1_000, 1.0), client(500, 2.0)];
-        for (pair, number) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
-            let samples = [&quick, &slow][pair].samples.as_slice();
-            gathered.interval(pair, number, &samples[number]);
-        }
-        assert_eq!(passed.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [0, 1]);
-        let reports = together(&[quick, slow.clone()]);
-        assert_eq!(passed[0].1, reports.samples[0]);
+    fn an_interval_is_the_sum_of_all_clients() {
+        let slow = client(500, 2.0);
+        let reports = together(&[client(1_000, 1.0), slow.clone()]);
         let came = reports.samples[0].tasks[1][0];
         assert_eq!((came.received_messages, came.missing, came.jitter_us), (1_500, 6, 750.0));
         assert_eq!((came.delay_mean_us, came.delay_max_us), (None, None));

@@ -12,9 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::{LEAD, PairSpec};
 use crate::coordinate::fleet::{Fleet, FleetError};
 use crate::coordinate::token::Token;
-use crate::experiment::pair_run::{
-    IntervalSamples, Observer, OnInterval, PairResult, PairRun, Times, run_pairs,
-};
+use crate::experiment::pair_run::{Observer, PairResult, PairRun, Times, run_pairs};
 use crate::interrupt::Interrupt;
 use crate::load::task::Task;
 use crate::observe::HostInfo;
@@ -134,9 +132,8 @@ impl HostPairs {
         self.pairs.iter().filter_map(|(_, pair)| pair.as_ref().err())
     }
 
-    /// The names of the pairs that were reached.
-    fn reached(&self) -> impl Iterator<Item = (&str, &HostPair)> {
-        self.pairs.iter().filter_map(|(name, pair)| Some((name.as_str(), pair.as_ref().ok()?)))
+    fn reached(&self) -> impl Iterator<Item = &HostPair> {
+        self.pairs.iter().filter_map(|(_, pair)| pair.as_ref().ok())
     }
 
     /// The number of pairs that were reached.
@@ -146,9 +143,12 @@ impl HostPairs {
 
     /// The runs of the pairs that were reached, each with its work.
     pub fn runs<'a>(&self, tasks: impl Fn(usize) -> &'a [Task]) -> Vec<PairRun<'a>> {
-        let run = |((_, pair), at): ((&str, &HostPair), usize)| {
-            let &HostPair { near, far, address } = pair;
-            PairRun { near, far, address, bind: address, tasks: tasks(at) }
+        let run = |(&HostPair { near, far, address }, at): (&HostPair, usize)| PairRun {
+            near,
+            far,
+            address,
+            bind: address,
+            tasks: tasks(at),
         };
         self.reached().zip(0..).map(run).collect()
     }
@@ -172,19 +172,13 @@ impl HostPairs {
     }
 
     /// Makes one measurement with all pairs at once: what each gave, or why it did not take part.
-    /// `on_interval` gets the name of the pair and the interval's number.
     pub fn measure(
         &mut self,
         tasks: &[Task],
         times: Times,
-        on_interval: impl Fn(&str, usize, &IntervalSamples),
         interrupt: &Interrupt,
     ) -> Vec<Result<PairResult, String>> {
-        let names: Vec<String> = self.reached().map(|(name, _)| name.to_owned()).collect();
-        let mut observer = OnInterval(|pair: usize, number: usize, moment: &IntervalSamples| {
-            on_interval(&names[pair], number, moment);
-        });
-        let mut results = self.run(&self.runs(|_| tasks), times, &mut observer, interrupt).into_iter();
+        let mut results = self.run(&self.runs(|_| tasks), times, &mut (), interrupt).into_iter();
         let states = self.pairs.iter().map(|(_, pair)| match pair {
             Ok(_) => results.next().ok_or_else(|| "the pair was not measured".to_owned()),
             Err(error) => Err(error.to_string()),

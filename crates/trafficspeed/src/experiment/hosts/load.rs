@@ -7,8 +7,8 @@ use crate::clock;
 use crate::coordinate::fleet::FleetError;
 use crate::coordinate::token::Token;
 use crate::experiment::environment::Environment;
-use crate::experiment::generate::{LoadCampaign, LoadPlan, LoadRun, search};
-use crate::experiment::pair_run::{IntervalSamples, PairResult};
+use crate::experiment::generate::{LoadCampaign, LoadPlan, LoadRun, fresh, search};
+use crate::experiment::pair_run::PairResult;
 use crate::experiment::progress::Progress;
 use crate::interrupt::Interrupt;
 use crate::load::task::Task;
@@ -25,7 +25,7 @@ pub fn run(
     interrupt: &Interrupt,
 ) -> Result<LoadCampaign, FleetError> {
     let mut host_pairs = HostPairs::connect(hosts_plan, token)?;
-    let mut campaign = plan.campaign(Environment::read(None), host_pairs.ip(), progress);
+    let mut campaign = plan.campaign(Environment::read(None), host_pairs.ip());
     for repeat in 1..=plan.repeats {
         if interrupt.is_set() || host_pairs.is_over() {
             break;
@@ -57,25 +57,20 @@ fn repetition(
     let mut runs: Vec<LoadRun> = host_pairs.names().into_iter().map(new).collect();
     for run in &runs {
         progress.note(&format!("{}, run {repeat}", run.label));
-        progress.event("run_start", run);
     }
-    let on_interval = |name: &str, number: usize, moment: &IntervalSamples| {
-        plan.report(progress, (&format!("{name}{suffix}"), repeat), number, moment);
-    };
     if plan.search.is_some() {
         // The command line allows one pair: a rate is searched on a path that nothing else uses.
         let run = &mut runs[0];
         let mut attempt = |tasks: Vec<Task>, times, run: &mut LoadRun| {
-            let mut results = host_pairs.measure(&tasks, times, on_interval, interrupt);
+            let mut results = host_pairs.measure(&tasks, times, interrupt);
             take(run, &tasks, results.swap_remove(0));
             run.error.clone().map_or(Ok(()), Err)
         };
         // An error is in the run already.
         let _: Result<(), String> = search::or_once(plan, run, &mut attempt, interrupt);
     } else {
-        let tasks: Vec<Task> =
-            plan.tasks.iter().map(|named| crate::experiment::generate::fresh(&named.task)).collect();
-        let results = host_pairs.measure(&tasks, plan.times, on_interval, interrupt);
+        let tasks: Vec<Task> = plan.tasks.iter().map(|named| fresh(&named.task)).collect();
+        let results = host_pairs.measure(&tasks, plan.times, interrupt);
         for (run, result) in runs.iter_mut().zip(results) {
             take(run, &tasks, result);
         }

@@ -10,10 +10,10 @@ use crate::coordinate::token::Token;
 use crate::experiment::environment::Environment;
 use crate::experiment::figures::figures;
 use crate::experiment::generate::{SearchOutcome, fresh};
-use crate::experiment::pair_run::{IntervalSamples, PairResult};
+use crate::experiment::pair_run::PairResult;
 use crate::experiment::progress::Progress;
 use crate::experiment::suite::ipsec::{self, Options, Sweep};
-use crate::experiment::suite::{Case, Row, StageInfo, SuiteCampaign, faults, report_interval};
+use crate::experiment::suite::{Case, Row, StageInfo, SuiteCampaign, faults};
 use crate::interrupt::Interrupt;
 use crate::load::task::Task;
 use crate::system::SystemInfo;
@@ -46,7 +46,7 @@ pub fn run(
     if !can_search {
         progress.note("several pairs are measured at once, so no highest rate of UDP is searched");
     }
-    let mut campaign = SuiteCampaign::begin(&plan, None, Environment::read(None), progress);
+    let mut campaign = SuiteCampaign::begin(&plan, None, Environment::read(None));
     campaign.stages =
         host_pairs.names().into_iter().zip(0..).map(|(name, at)| facts(&host_pairs, name, at)).collect();
     for repeat in 1..=plan.repeats {
@@ -56,9 +56,7 @@ pub fn run(
                 break;
             }
             progress.live(&case.name);
-            let rows = measure(&mut host_pairs, case, repeat, progress, interrupt);
-            rows.iter().for_each(|row| progress.event("run_end", row));
-            campaign.rows.extend(rows);
+            campaign.rows.extend(measure(&mut host_pairs, case, repeat, interrupt));
         }
     }
     Ok(campaign.close(interrupt))
@@ -71,16 +69,10 @@ fn facts(host_pairs: &HostPairs, label: String, at: usize) -> StageInfo {
     StageInfo { label, facts: SystemInfo { notes, ..SystemInfo::default() }, error, ..StageInfo::default() }
 }
 
-fn measure(
-    host_pairs: &mut HostPairs,
-    case: &Case,
-    repeat: u32,
-    progress: &Progress,
-    interrupt: &Interrupt,
-) -> Vec<Row> {
+fn measure(host_pairs: &mut HostPairs, case: &Case, repeat: u32, interrupt: &Interrupt) -> Vec<Row> {
     let mut attempt = |task: &Task, times| {
         let tasks = [fresh(task)];
-        let found = host_pairs.measure(&tasks, times, |_, _, _| (), interrupt).pop();
+        let found = host_pairs.measure(&tasks, times, interrupt).pop();
         match found.unwrap_or_else(|| Err("there is no pair".into()))? {
             PairResult { error: Some(error), .. } => Err(error.to_string()),
             PairResult { reports, .. } => Ok(figures(&tasks[0], 0, &reports)),
@@ -94,13 +86,10 @@ fn measure(
             return host_pairs.names().into_iter().map(row).collect();
         }
     };
-    let on_interval = |name: &str, number: usize, moment: &IntervalSamples| {
-        report_interval(progress, (name, repeat), case, number, moment);
-    };
     let (tasks, result) = loop {
         let tasks =
             [fresh(&search.as_ref().map_or_else(|| case.task.clone(), |found| found.task(&case.task)))];
-        let result = host_pairs.measure(&tasks, case.times, on_interval, interrupt);
+        let result = host_pairs.measure(&tasks, case.times, interrupt);
         // A search has one pair. Of a pair that failed there is nothing to lower a rate for.
         let measured = match result.first() {
             Some(Ok(PairResult { reports, error: None })) => Some(figures(&tasks[0], 0, reports)),

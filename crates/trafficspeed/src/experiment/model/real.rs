@@ -214,7 +214,7 @@ pub(super) fn carry(
     let RealPlan { warmup, duration, .. } = plan.real;
     let trial =
         Trial { tasks: vec![fresh(&task)], ip: 4, times: Times { warmup, duration, interval: INTERVAL } };
-    let TrialResult { reports, cpu } = testbed.measure(&trial, |_, _| (), interrupt)?;
+    let TrialResult { reports, cpu } = testbed.measure(&trial, interrupt)?;
     ensure!(!reports.stopped_early(), "interrupted");
     ensure!(reports.faults().is_empty(), reports.faults().join("; "));
     Ok((figures(&trial.tasks[0], 0, &reports), cpu))
