@@ -57,9 +57,6 @@ pub struct LinkArgs {
     /// Loss of the direction down.
     #[arg(long, value_name = "PERCENT")]
     pub loss_down: Option<Share>,
-    /// Lose packets in bursts of this mean length instead of one by one.
-    #[arg(long, value_name = "PACKETS", value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    pub loss_burst: Option<u32>,
     /// Share of packets that come late and are overtaken.
     #[arg(long, value_name = "PERCENT")]
     pub reorder: Option<Share>,
@@ -69,12 +66,6 @@ pub struct LinkArgs {
     /// Time by which these arrive later.
     #[arg(long, value_name = "TIME", default_value = "1ms")]
     pub reorder_late: Span,
-    /// Share of packets that arrive twice.
-    #[arg(long, value_name = "PERCENT")]
-    pub duplicate: Option<Share>,
-    /// Duplicates of the direction down.
-    #[arg(long, value_name = "PERCENT")]
-    pub duplicate_down: Option<Share>,
     /// Rate of the link, for example 100mbit.
     #[arg(long, value_name = "RATE")]
     pub rate: Option<Rate>,
@@ -100,10 +91,8 @@ impl LinkArgs {
             delay: self.delay_down.or(self.delay).unwrap_or_default(),
             jitter: self.jitter_down.or(self.jitter).unwrap_or_default(),
             loss: self.loss_down.or(self.loss).unwrap_or_default(),
-            loss_burst: 0,
             reorder: self.reorder_down.or(self.reorder).unwrap_or_default(),
             reorder_late: self.reorder_late,
-            duplicate: self.duplicate_down.or(self.duplicate).unwrap_or_default(),
             rate: self.rate_down.or(self.rate),
             queue: self.queue_down.or(self.queue),
         };
@@ -112,24 +101,12 @@ impl LinkArgs {
             jitter: self.jitter.unwrap_or_default(),
             loss: self.loss.unwrap_or_default(),
             reorder: self.reorder.unwrap_or_default(),
-            duplicate: self.duplicate.unwrap_or_default(),
             rate: self.rate,
             queue: self.queue,
             ..down
         };
-        let emulation = Emulation {
-            up: self.with_bursts(up, self.loss_down.is_none()),
-            down: self.with_bursts(down, self.loss.is_none()),
-            seed: self.link_seed,
-        };
         let idle = Impairment { reorder_late: self.reorder_late, ..Impairment::default() };
-        (emulation.up != idle || emulation.down != idle).then_some(emulation)
-    }
-
-    /// Bursts belong to the directions that lose; a burst without any loss stays, to be refused.
-    fn with_bursts(&self, way: Impairment, only_way: bool) -> Impairment {
-        let wanted = self.loss_burst.filter(|_| way.loss.ppm > 0 || only_way);
-        Impairment { loss_burst: wanted.unwrap_or(0), ..way }
+        (up != idle || down != idle).then_some(Emulation { up, down, seed: self.link_seed })
     }
 }
 
@@ -229,16 +206,6 @@ mod tests {
         assert_eq!((emulation.up.rate.is_some(), emulation.down.rate.is_some()), (false, true));
         let only_down = read("--delay-down 1ms").unwrap();
         assert_eq!((only_down.up.delay.ns, only_down.down.delay.ns), (0, 1_000_000));
-    }
-
-    #[test]
-    fn bursts_belong_to_the_directions_that_lose() {
-        let emulation = read("--loss-down 1% --loss-burst 5").unwrap();
-        assert_eq!((emulation.up.loss_burst, emulation.down.loss_burst), (0, 5));
-        assert_eq!(emulation.check(), Ok(()));
-        let symmetric = read("--loss 1% --loss-burst 5").unwrap();
-        assert_eq!((symmetric.up.loss_burst, symmetric.down.loss_burst), (5, 5));
-        assert!(read("--delay 1ms --loss-burst 5").unwrap().check().is_err());
     }
 
     #[test]

@@ -82,7 +82,6 @@ pub struct Asked {
     pub jitter_us: f64,
     pub loss_percent: f64,
     pub reorder_percent: f64,
-    pub duplicate_percent: f64,
     pub bits_per_second: Option<u64>,
 }
 
@@ -128,7 +127,6 @@ impl From<&Impairment> for Asked {
             jitter_us: way.jitter.ns as f64 / 1e3,
             loss_percent: way.loss.fraction() * 100.0,
             reorder_percent: way.reorder.fraction() * 100.0,
-            duplicate_percent: way.duplicate.fraction() * 100.0,
             bits_per_second: way.rate.map(|rate| rate.bits_per_second),
         }
     }

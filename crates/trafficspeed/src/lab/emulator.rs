@@ -1,5 +1,5 @@
-//! Emulated links: delay, jitter, loss, reordering, duplication, rate and queue, each direction by
-//! itself, seeded.
+//! Emulated links: delay, jitter, loss, reordering, rate and queue, each direction by itself,
+//! seeded.
 //!
 //! ```text
 //!   gateway: cN (TAP)  <── thread ──  eth0 (TAP): client N
@@ -103,7 +103,7 @@ impl fmt::Display for Emulation {
 pub struct Observed {
     /// Frames that entered; a super-packet is one.
     pub entered: u64,
-    /// Frames that left, copies included.
+    /// Frames that left.
     pub left: u64,
     /// Lost because it was asked for.
     pub lost: u64,
@@ -155,7 +155,7 @@ impl Observed {
 pub struct Figures {
     /// Frames that entered; a super-packet is one.
     pub entered: u64,
-    /// Frames that left, copies included.
+    /// Frames that left.
     pub left: u64,
     /// Lost because it was asked for.
     pub lost: u64,

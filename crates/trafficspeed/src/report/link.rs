@@ -69,9 +69,7 @@ fn rows() -> [Row; 11] {
         ("late: asked, overtaken, %", |way| {
             format!("{:.3}, {:.3}", way.asked.reorder_percent, way.probes.overtaken_percent())
         }),
-        ("twice: asked, got, %", |way| {
-            format!("{:.3}, {:.3}", way.asked.duplicate_percent, way.probes.twice_percent())
-        }),
+        ("twice, %", |way| format!("{:.3}", way.probes.twice_percent())),
         ("rate: asked, got, Gbit/s", |way| match way.asked.bits_per_second {
             Some(asked) => format!("{}, {} (UDP, frames)", gbit(asked as f64), gbit(way.bits_per_second)),
             None => format!("–, {} (one TCP stream)", gbit(way.bits_per_second)),
@@ -98,7 +96,6 @@ mod tests {
             jitter_us: 0.0,
             loss_percent: 1.0,
             reorder_percent: 0.0,
-            duplicate_percent: 0.0,
             bits_per_second: Some(100_000_000),
         };
         let delay = DelaySummary { p50_us: 16_123.0, ..DelaySummary::default() };

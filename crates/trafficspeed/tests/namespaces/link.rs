@@ -43,17 +43,16 @@ fn chance_does_what_was_asked_for_and_the_rate_is_not_exceeded() {
     if !can_run() {
         return;
     }
-    let line = "link-check --loss 20% --duplicate 10% --reorder 10% --reorder-late 30ms --rate 8mbit -t 2 --probes 500 -J";
+    let line = "link-check --loss 20% --reorder 10% --reorder-late 30ms --rate 8mbit -t 2 --probes 500 -J";
     let checked = measured(line);
     for way in ["up", "down"] {
         // Out of 1,000 packets; the standard deviations are about 13 and 9.
         let lost = 1000.0 - number(&checked, &format!("/{way}/probes/arrived"));
         assert!((130.0..280.0).contains(&lost), "{way}: {lost} lost");
-        let twice = number(&checked, &format!("/{way}/probes/twice"));
-        assert!((30.0..140.0).contains(&twice), "{way}: {twice} twice");
+        assert_eq!(number(&checked, &format!("/{way}/probes/twice")), 0.0);
         assert!(number(&checked, &format!("/{way}/probes/overtaken")) > 20.0);
         let rate = number(&checked, &format!("/{way}/bits_per_second"));
-        // Losses and copies together leave 88 % of the rate.
+        // Losses leave 80 % of the rate.
         assert!(rate < 8_000_000.0, "{way}: {rate} bit/s");
         // The kernel may refuse a packet or two while the machine is busy.
         assert!(number(&checked, &format!("/{way}/emulator/refused")) < 10.0);

@@ -1,9 +1,9 @@
 //! The emulator's decision on each packet, and its time: a state machine without clock or I/O.
 //!
 //! [`Decisions::decide`] gets the instant at which a packet entered the link and its length, and
-//! says when it leaves. Each kind of chance (loss, jitter, lateness, duplication) draws from a
-//! separate generator, once for every packet, so the n-th packet's decision depends on the seed
-//! and n alone and switching one kind on changes no other.
+//! says when it leaves. Each kind of chance (loss, jitter, lateness) draws from a separate
+//! generator, once for every packet, so the n-th packet's decision depends on the seed and n alone
+//! and switching one kind on changes no other.
 //!
 //! INVARIANT: instants given to `decide` never decrease. Without `reorder`, the instants it gives
 //! never decrease either.
@@ -25,8 +25,6 @@ pub enum Decision {
     Arrives {
         /// When it leaves the link, on the clock of the caller, ns.
         at_ns: u64,
-        /// Whether it arrives twice.
-        twice: bool,
     },
 }
 
@@ -35,10 +33,9 @@ pub enum Decision {
 pub struct Decisions {
     link: Impairment,
     queue: Queue,
-    loss: Losses,
+    loss: ChaCha8Rng,
     jitter: ChaCha8Rng,
     reorder: ChaCha8Rng,
-    duplicate: ChaCha8Rng,
     /// When the last packet that was not made late leaves.
     last_ns: u64,
 }
@@ -55,10 +52,9 @@ impl Decisions {
         Self {
             link,
             queue: Queue::new(&link),
-            loss: Losses::new(&link, stream(0)),
+            loss: stream(0),
             jitter: stream(1),
             reorder: stream(2),
-            duplicate: stream(3),
             last_ns: 0,
         }
     }
@@ -66,10 +62,9 @@ impl Decisions {
     /// Decides about a packet of `bytes` that enters the link at `now_ns`.
     pub fn decide(&mut self, now_ns: u64, bytes: u32) -> Decision {
         // Every generator is asked for every packet; see the module's documentation.
-        let lost = self.loss.next();
+        let lost = chance(&mut self.loss, self.link.loss);
         let travel_ns = self.travel_ns();
         let late = chance(&mut self.reorder, self.link.reorder);
-        let twice = chance(&mut self.duplicate, self.link.duplicate);
         // A packet that is lost on the wire has used its time there; one that found no room has
         // not.
         let Some(sent_ns) = self.queue.admit(now_ns, bytes) else { return Decision::QueueFull };
@@ -78,10 +73,10 @@ impl Decisions {
         }
         let at_ns = (sent_ns + travel_ns).max(self.last_ns);
         if late {
-            return Decision::Arrives { at_ns: at_ns + self.link.reorder_late.ns, twice };
+            return Decision::Arrives { at_ns: at_ns + self.link.reorder_late.ns };
         }
         self.last_ns = at_ns;
-        Decision::Arrives { at_ns, twice }
+        Decision::Arrives { at_ns }
     }
 
     fn travel_ns(&mut self) -> u64 {
@@ -93,36 +88,6 @@ impl Decisions {
 
 fn chance(rng: &mut ChaCha8Rng, share: Share) -> bool {
     rng.random::<f64>() < share.fraction()
-}
-
-/// Which packets are lost: independently, or in bursts by Gilbert's model (1960): a chain of two
-/// states, of which one loses every packet and the other none.
-#[derive(Debug)]
-struct Losses {
-    rng: ChaCha8Rng,
-    /// Chance that a packet is lost after one that was not, and after one that was.
-    after_kept: f64,
-    after_lost: f64,
-    lost: bool,
-}
-
-impl Losses {
-    fn new(link: &Impairment, rng: ChaCha8Rng) -> Self {
-        let loss = link.loss.fraction();
-        if link.loss_burst == 0 {
-            return Self { rng, after_kept: loss, after_lost: loss, lost: false };
-        }
-        // Bursts of mean length b end with chance 1/b; the chance to begin one follows from the
-        // share asked for.
-        let ends = 1.0 / f64::from(link.loss_burst);
-        Self { rng, after_kept: ends * loss / (1.0 - loss), after_lost: 1.0 - ends, lost: false }
-    }
-
-    fn next(&mut self) -> bool {
-        let chance = if self.lost { self.after_lost } else { self.after_kept };
-        self.lost = self.rng.random::<f64>() < chance;
-        self.lost
-    }
 }
 
 /// The queue in front of a link of limited rate, first in, first out; what does not fit is dropped.
@@ -198,7 +163,7 @@ mod tests {
 
     fn arrivals(decisions: &[Decision]) -> Vec<u64> {
         let at = |decision: &Decision| {
-            if let Decision::Arrives { at_ns, .. } = decision { Some(*at_ns) } else { None }
+            if let Decision::Arrives { at_ns } = decision { Some(*at_ns) } else { None }
         };
         decisions.iter().filter_map(at).collect()
     }
@@ -225,7 +190,7 @@ mod tests {
     #[test]
     fn switching_one_chance_on_changes_no_other() {
         let plain = Impairment { loss: percent(5), ..Impairment::default() };
-        let more = Impairment { delay: ms(9), jitter: ms(3), duplicate: percent(10), ..plain };
+        let more = Impairment { delay: ms(9), jitter: ms(3), reorder: percent(10), ..plain };
         let which = |link| {
             let decisions = run(link, 3, 5_000);
             decisions.iter().map(|decision| *decision == Decision::Lost).collect::<Vec<_>>()
@@ -238,29 +203,10 @@ mod tests {
         let decisions = run(Impairment { loss: percent(10), ..Impairment::default() }, 5, PACKETS);
         // The standard deviation of the count is 134.
         assert!(lost(&decisions).abs_diff(20_000) < 700, "{}", lost(&decisions));
-        let bursts = bursts(&decisions);
+        let begins = |pair: &&[Decision]| pair[0] != Decision::Lost && pair[1] == Decision::Lost;
+        let bursts = decisions.windows(2).filter(begins).count() + usize::from(decisions[0] == Decision::Lost);
         let mean = lost(&decisions) as f64 / bursts as f64;
         assert!((mean - 1.0 / 0.9).abs() < 0.02, "{mean}");
-    }
-
-    #[test]
-    fn bursts_have_the_share_and_the_mean_length_asked_for() {
-        for (loss, burst) in [(1, 8), (5, 3), (50, 4)] {
-            let link = Impairment { loss: percent(loss), loss_burst: burst, ..Impairment::default() };
-            let decisions = run(link, 11, 1_000_000);
-            let share = lost(&decisions) as f64 / 1e6;
-            assert!((share / f64::from(loss) * 100.0 - 1.0).abs() < 0.1, "{loss} %: {share}");
-            let mean = lost(&decisions) as f64 / bursts(&decisions) as f64;
-            assert!((mean / f64::from(burst) - 1.0).abs() < 0.1, "bursts of {burst}: {mean}");
-        }
-    }
-
-    fn bursts(decisions: &[Decision]) -> usize {
-        let begins = decisions
-            .windows(2)
-            .filter(|pair| pair[0] != Decision::Lost && pair[1] == Decision::Lost)
-            .count();
-        begins + usize::from(decisions[0] == Decision::Lost)
     }
 
     #[test]
@@ -277,7 +223,7 @@ mod tests {
         for n in 0..10_000 {
             // Packets far apart, so that keeping the order does not change their delay.
             let now_ns = n * 20_000_000;
-            let Decision::Arrives { at_ns, .. } = decisions.decide(now_ns, 100) else {
+            let Decision::Arrives { at_ns } = decisions.decide(now_ns, 100) else {
                 panic!("nothing is lost")
             };
             assert!(at_ns >= last);
@@ -304,30 +250,20 @@ mod tests {
     }
 
     #[test]
-    fn the_configured_share_is_duplicated() {
-        let decisions = run(Impairment { duplicate: percent(20), ..Impairment::default() }, 4, PACKETS);
-        let twice = decisions
-            .iter()
-            .filter(|decision| matches!(decision, Decision::Arrives { twice: true, .. }))
-            .count();
-        assert!(twice.abs_diff(40_000) < 900, "{twice}");
-    }
-
-    #[test]
     fn the_rate_is_kept_to_the_nanosecond_and_an_idle_link_saves_nothing_up() {
         let rate = Some(Rate { bits_per_second: 7_000_000 });
         let queue = Some(QueueLimit::Packets(1_000_000));
         let mut decisions = Decisions::new(Impairment { rate, queue, ..Impairment::default() }, 1);
         let mut last = 0;
         for n in 1..=7_000_u64 {
-            let Decision::Arrives { at_ns, .. } = decisions.decide(0, 1_000) else { panic!("there is room") };
+            let Decision::Arrives { at_ns } = decisions.decide(0, 1_000) else { panic!("there is room") };
             last = at_ns;
             assert_eq!(at_ns, n * 8_000 * 1_000_000_000 / 7_000_000);
         }
         assert_eq!(last, 8_000_000_000, "7,000 packets of 8,000 bit at 7 Mbit/s take 8 s");
         let later = 20_000_000_000;
         let first = decisions.decide(later, 1_000);
-        assert_eq!(first, Decision::Arrives { at_ns: later + 1_142_857, twice: false });
+        assert_eq!(first, Decision::Arrives { at_ns: later + 1_142_857 });
     }
 
     #[test]
@@ -373,7 +309,7 @@ mod tests {
         let mut decisions =
             Decisions::new(Impairment { rate, loss: percent(50), ..Impairment::default() }, 9);
         for n in 1..=20 {
-            if let Decision::Arrives { at_ns, .. } = decisions.decide(0, 1_000) {
+            if let Decision::Arrives { at_ns } = decisions.decide(0, 1_000) {
                 assert_eq!(at_ns, n * 1_000_000);
             }
         }

@@ -47,7 +47,7 @@ const MAX_QUEUE: f64 = 1e9;
 
 /// The impairments of one direction of a link, in this order: a packet waits in the queue for its
 /// turn at `rate`, may be lost on the way, travels for `delay` give or take `jitter`, and may then
-/// come late or twice.
+/// come late.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Impairment {
     /// Time that every packet travels.
@@ -55,17 +55,12 @@ pub struct Impairment {
     /// A packet travels up to this much shorter or longer, evenly spread. Jitter alone never
     /// changes the order: a packet that would overtake the one before arrives together with it.
     pub jitter: Span,
-    /// Share of packets that are lost.
+    /// Share of packets that are lost, independently of each other.
     pub loss: Share,
-    /// Mean length of a run of lost packets (Gilbert's model); 0 for losses that are independent of
-    /// each other.
-    pub loss_burst: u32,
     /// Share of packets that come late, so that those behind overtake them.
     pub reorder: Share,
     /// Time by which these arrive later.
     pub reorder_late: Span,
-    /// Share of packets that arrive twice.
-    pub duplicate: Share,
     /// Rate of the link in bits of Ethernet frames; as fast as the machine can if absent.
     pub rate: Option<Rate>,
     /// The longest queue; 50 ms of the rate (at least 32 full frames) if absent.
@@ -80,26 +75,14 @@ pub enum ImpairmentError {
     JitterBeyondDelay,
     #[error("a queue limit needs a rate: without one no packet waits")]
     QueueWithoutRate,
-    /// A burst of nothing.
-    #[error("a mean burst of losses needs a share of losses between 0 % and 100 %")]
-    BurstWithoutLoss,
-    /// The gaps between bursts would have to be shorter than a packet.
-    #[error(
-        "{loss} of losses in bursts of {burst} leave no packet between two bursts; ask for longer bursts"
-    )]
-    BurstTooShort {
-        loss: Share,
-        /// Mean burst asked for.
-        burst: u32,
-    },
 }
 
 impl Impairment {
     /// Whether packets have to cross one by one for this to mean what it says: a share of packets,
     /// an order or a rate is that of packets on a wire, not of super-packets of 64 KiB.
     pub fn needs_single_packets(&self) -> bool {
-        let Self { jitter, loss, reorder, duplicate, rate, .. } = self;
-        jitter.ns > 0 || loss.ppm > 0 || reorder.ppm > 0 || duplicate.ppm > 0 || rate.is_some()
+        let Self { jitter, loss, reorder, rate, .. } = self;
+        jitter.ns > 0 || loss.ppm > 0 || reorder.ppm > 0 || rate.is_some()
     }
 
     /// Says what makes no sense.
@@ -109,18 +92,6 @@ impl Impairment {
         }
         if self.queue.is_some() && self.rate.is_none() {
             return Err(ImpairmentError::QueueWithoutRate);
-        }
-        if self.loss_burst == 0 {
-            return Ok(());
-        }
-        let (lost, kept) = (u64::from(self.loss.ppm), u64::from(Share::WHOLE - self.loss.ppm));
-        if lost == 0 || kept == 0 {
-            return Err(ImpairmentError::BurstWithoutLoss);
-        }
-        // The mean gap between bursts, in packets, is burst * kept / lost; it is at least one
-        // packet.
-        if u64::from(self.loss_burst) * kept < lost {
-            return Err(ImpairmentError::BurstTooShort { loss: self.loss, burst: self.loss_burst });
         }
         Ok(())
     }
@@ -308,14 +279,8 @@ impl fmt::Display for Impairment {
         if self.loss.ppm > 0 {
             write!(f, ", loss {}", self.loss)?;
         }
-        if self.loss_burst > 0 {
-            write!(f, " in bursts of {} on average", self.loss_burst)?;
-        }
         if self.reorder.ppm > 0 {
             write!(f, ", {} come {} late", self.reorder, self.reorder_late)?;
-        }
-        if self.duplicate.ppm > 0 {
-            write!(f, ", {} come twice", self.duplicate)?;
         }
         if let Some(rate) = self.rate {
             write!(f, ", rate {rate} with a queue of {}", self.queue_limit(rate))?;
@@ -376,27 +341,21 @@ mod tests {
         assert_eq!(Impairment { jitter: ms(6), ..good }.check(), Err(ImpairmentError::JitterBeyondDelay));
         let queue = Some(QueueLimit::Packets(5));
         assert_eq!(Impairment { queue, ..good }.check(), Err(ImpairmentError::QueueWithoutRate));
-        assert_eq!(Impairment { loss_burst: 3, ..good }.check(), Err(ImpairmentError::BurstWithoutLoss));
-        let loss = "90%".parse().unwrap();
-        let short = Impairment { loss, loss_burst: 8, ..good };
-        assert!(matches!(short.check(), Err(ImpairmentError::BurstTooShort { .. })));
-        assert_eq!(Impairment { loss_burst: 9, ..short }.check(), Ok(()));
     }
 
     #[test]
     fn only_a_pure_delay_may_carry_super_packets() {
         let delay = Impairment { delay: ms(5), ..Impairment::default() };
         assert!(!delay.needs_single_packets());
-        for text in ["jitter", "loss", "reorder", "duplicate", "rate"] {
-            let mut link = delay;
-            match text {
-                "jitter" => link.jitter = ms(1),
-                "loss" => link.loss.ppm = 1,
-                "reorder" => link.reorder.ppm = 1,
-                "duplicate" => link.duplicate.ppm = 1,
-                _ => link.rate = Some(Rate { bits_per_second: 1_000_000_000_000 }),
-            }
-            assert!(link.needs_single_packets(), "{text}");
+        let share = Share { ppm: 1 };
+        let rate = Some(Rate { bits_per_second: 1_000_000_000_000 });
+        for link in [
+            Impairment { jitter: ms(1), ..delay },
+            Impairment { loss: share, ..delay },
+            Impairment { reorder: share, ..delay },
+            Impairment { rate, ..delay },
+        ] {
+            assert!(link.needs_single_packets(), "{link}");
         }
     }
 
@@ -406,17 +365,14 @@ mod tests {
             delay: ms(16),
             jitter: ms(2),
             loss: Share { ppm: 10_000 },
-            loss_burst: 4,
             reorder: Share { ppm: 5_000 },
             reorder_late: ms(1),
-            duplicate: Share { ppm: 1_000 },
             rate: Some(Rate { bits_per_second: 100_000_000 }),
             queue: None,
         };
         assert_eq!(
             link.to_string(),
-            "delay 16 ms ± 2 ms, loss 1 % in bursts of 4 on average, 0.5 % come 1 ms late, 0.1 % come twice, \
-             rate 100 Mbit/s with a queue of 625 kB"
+            "delay 16 ms ± 2 ms, loss 1 %, 0.5 % come 1 ms late, rate 100 Mbit/s with a queue of 625 kB"
         );
     }
 }

@@ -129,12 +129,11 @@ impl Pump {
             observed.queue_full += u64::from(decision == Decision::QueueFull);
             observed.lost += u64::from(decision == Decision::Lost);
         });
-        if let Decision::Arrives { at_ns, twice } = decision {
-            let copy = twice.then(|| self.buffer[..len].to_vec());
+        if let Decision::Arrives { at_ns } = decision {
             let frame = self.keep(len);
-            self.put(at_ns, frame);
-            if let Some(copy) = copy {
-                self.put(at_ns, copy);
+            if let Err(frame) = self.transit.put(at_ns, frame.capacity(), frame) {
+                self.note(|observed| observed.overrun += 1);
+                self.recycle(frame);
             }
         }
     }
@@ -148,13 +147,6 @@ impl Pump {
         let mut frame = std::mem::replace(&mut self.buffer, empty);
         frame.truncate(len);
         frame
-    }
-
-    fn put(&mut self, at_ns: u64, frame: Vec<u8>) {
-        if let Err(frame) = self.transit.put(at_ns, frame.capacity(), frame) {
-            self.note(|observed| observed.overrun += 1);
-            self.recycle(frame);
-        }
     }
 
     fn recycle(&mut self, mut frame: Vec<u8>) {
