@@ -33,6 +33,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use cpu_limit::CpuLimit;
+use device::Device;
 use emulator::{Emulation, Emulator};
 use namespace::Namespace;
 use record::Record;
@@ -237,6 +238,16 @@ impl Lab {
         self.emulator.as_ref()
     }
 
+    /// The MTU of a client's link.
+    ///
+    /// # Errors
+    /// [`LabError::Tool`].
+    pub fn link_mtu(&self) -> Result<u32, LabError> {
+        let devices = Device::all(&self.clients[0])?;
+        let link = devices.iter().find(|device| device.name == CLIENT_LINK);
+        Ok(link.expect("every client has its link").mtu)
+    }
+
     fn set_windows(&self, bytes: u32) -> Result<(), LabError> {
         let sizes = format!("4096 {} {bytes}", bytes / 4);
         for namespace in self.namespaces() {
@@ -305,6 +316,15 @@ pub fn run_tool(command: &mut Command) -> Result<String, LabError> {
     }
     let words = String::from_utf8_lossy(&output.stderr).trim().to_owned();
     Err(failed(if words.is_empty() { output.status.to_string() } else { words }))
+}
+
+/// A tool of the package `package`, which most machines have.
+///
+/// # Errors
+/// [`LabError::Missing`].
+pub fn tool(name: &str, package: &str) -> Result<PathBuf, LabError> {
+    let missing = || LabError::Missing(format!("`{name}` is missing; it belongs to {package}"));
+    find_program(name).ok_or_else(missing)
 }
 
 /// Where a program is, looking also where Debian keeps administrators' tools.

@@ -453,9 +453,6 @@ pub trait System {
     /// Any of [`SystemError`]; `down` is called in any case.
     fn bring_up(&mut self, lab: &Lab, interrupt: &Interrupt) -> Result<Vec<ClientAddress>, SystemError>;
 
-    /// Adds a remark to its account.
-    fn remark(&mut self, note: String);
-
     /// Brings it up and gives it the buffers that all systems have; no adapter has another way to
     /// be measured.
     ///
@@ -464,7 +461,7 @@ pub trait System {
     fn up(&mut self, lab: &Lab, interrupt: &Interrupt) -> Result<Vec<ClientAddress>, SystemError> {
         let addresses = self.bring_up(lab, interrupt)?;
         if let Some(exception) = buffers::equalise(lab)? {
-            self.remark(exception);
+            self.facts().notes.push(exception);
         }
         Ok(addresses)
     }
@@ -485,8 +482,8 @@ pub trait System {
     /// The ids of its processes: the gateway's, and all clients'.
     fn processes(&self) -> (Vec<u32>, Vec<u32>);
 
-    /// Its account for the report; called while it is up.
-    fn facts(&self) -> SystemInfo;
+    /// Its account for the report, to which remarks can be added; called while it is up.
+    fn facts(&mut self) -> &mut SystemInfo;
 
     /// Ends it. Called once, whether `up` succeeded or not.
     fn down(&mut self);

@@ -229,7 +229,7 @@ struct Measurement<'a> {
 
 impl Measurement<'_> {
     fn run(&mut self) -> Result<(), SessionsError> {
-        self.results.facts = self.system.facts();
+        self.results.facts = self.system.facts().clone();
         // Logins take the gateway most of its time, and are not what is measured.
         let lifted = self.limit(None);
         self.results.problems.extend(lifted.err());

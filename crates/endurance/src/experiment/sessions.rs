@@ -186,7 +186,7 @@ struct Measurement<'a> {
 
 impl Measurement<'_> {
     fn run(&mut self) -> Result<(), SessionsError> {
-        self.results.facts = self.system.facts();
+        self.results.facts = self.system.facts().clone();
         let mut machine = self.meter();
         let users = add_users(self.system, self.plan.users)?;
         let alone = self.measure_pair("a pair alone");

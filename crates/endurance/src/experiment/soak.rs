@@ -146,11 +146,11 @@ impl<'a> Soak<'a> {
     fn new(
         plan: &'a SoakPlan,
         lab: &'a Lab,
-        system: &'a Vpnd,
+        system: &'a mut Vpnd,
         csv: csv::Writer<File>,
         (progress, interrupt): (&'a Progress, &'a Interrupt),
     ) -> Self {
-        let results = SoakResults::new(plan, Environment::read(None), system.facts());
+        let results = SoakResults::new(plan, Environment::read(None), system.facts().clone());
         Self {
             plan,
             lab,

@@ -200,7 +200,7 @@ fn measure(plan: &WireGuardPlan, row: &mut Row, interrupt: &Interrupt) -> Result
         (0..row.clients as u16).map(|number| (Lab::client_v4(1), FIRST_PORT + number).into()).collect();
     let served = system.up_alone(&lab, &places, interrupt).map_err(|error| words(error.into()));
     let measured = served.and_then(|served| {
-        row.facts = system.facts();
+        row.facts = system.facts().clone();
         let job = job(&lab, &served);
         let mut process = Processes::default();
         let program = holder(&lab.clients()[0]).map_err(|error| error.to_string())?;

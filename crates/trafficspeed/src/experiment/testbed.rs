@@ -80,7 +80,7 @@ impl Testbed {
                 let mut testbed = Self::with_clients(system, 1, links, interrupt)?;
                 let Self { agents, system, lab, .. } = &mut testbed;
                 agents.add_gateway(lab, system.as_mut(), interrupt)?;
-                testbed.facts = testbed.system.facts();
+                testbed.facts = testbed.system.facts().clone();
                 Ok(testbed)
             }
         }
@@ -100,7 +100,7 @@ impl Testbed {
         let mut testbed = Self::with_clients(system, 1, links, interrupt)?;
         let Self { agents, system, lab, .. } = &mut testbed;
         agents.add_target(lab, system.as_mut(), place, interrupt)?;
-        testbed.facts = testbed.system.facts();
+        testbed.facts = testbed.system.facts().clone();
         Ok(testbed)
     }
 
@@ -119,7 +119,7 @@ impl Testbed {
         let started = system.up(&lab, interrupt).map_err(TestbedError::from);
         match started.and_then(|addresses| LabAgents::start(&lab, &addresses)) {
             Ok(agents) => {
-                let facts = system.facts();
+                let facts = system.facts().clone();
                 Ok(Self { agents, system, facts, lab })
             }
             Err(error) => {
@@ -142,7 +142,7 @@ impl Testbed {
         let mut testbed = Self::with_clients(system, clients, links, interrupt)?;
         let Self { agents, system, lab, .. } = &mut testbed;
         agents.add_partners(lab, system.as_mut(), interrupt)?;
-        testbed.facts = testbed.system.facts();
+        testbed.facts = testbed.system.facts().clone();
         Ok(testbed)
     }
 

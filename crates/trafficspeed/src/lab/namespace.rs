@@ -55,6 +55,19 @@ impl Namespace {
         run_tool(Command::new("ip").args(["-n", &self.name]).args(words)).map(drop)
     }
 
+    /// Gives a device addresses, with the lengths of their networks or for itself alone. An IPv6
+    /// address that is still being probed for would be of no use yet, so none is.
+    ///
+    /// # Errors
+    /// [`LabError::Tool`].
+    pub fn add_addresses(&self, device: &str, addresses: &[impl ToString]) -> Result<(), LabError> {
+        for address in addresses.iter().map(ToString::to_string) {
+            let nodad: &[&str] = if address.contains(':') { &["nodad"] } else { &[] };
+            self.ip(&[&["addr", "add", &address, "dev", device], nodad].concat())?;
+        }
+        Ok(())
+    }
+
     /// A command that will run in it as its own process group and end when this program ends.
     ///
     /// Where it looks for a directory of `private` it sees another one instead.

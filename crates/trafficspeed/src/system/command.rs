@@ -15,10 +15,12 @@ use std::time::Duration;
 use clap::ValueEnum;
 
 use super::daemon::Daemon;
+use super::folder::Folder;
 use super::{Cipher, ClientAddress, Kind, Profile, System, SystemError, SystemInfo};
 use crate::interrupt::Interrupt;
 use crate::lab::device::Device;
-use crate::lab::{Lab, find_program};
+use crate::lab::namespace::Namespace;
+use crate::lab::{Lab, tool};
 use crate::observe::ProcessStat;
 use crate::terminal;
 use answer::ScriptAnswer;
@@ -125,14 +127,15 @@ pub struct Scripted {
     cipher: Cipher,
     environment: Vec<OsString>,
     answer: ScriptAnswer,
-    mtu: Option<u32>,
+    facts: SystemInfo,
     // Needed to run the second script after the first.
-    up_in: Option<(crate::lab::namespace::Namespace, PathBuf)>,
+    up_in: Option<(Namespace, Folder)>,
 }
 
 impl Scripted {
     fn new(scripts: Option<Scripts>, cipher: Cipher) -> Self {
-        Self { scripts, cipher, environment: vec![], answer: ScriptAnswer::default(), mtu: None, up_in: None }
+        let (environment, answer, facts) = Default::default();
+        Self { scripts, cipher, environment, answer, facts, up_in: None }
     }
 
     fn scripts(&self) -> Result<&Scripts, SystemError> {
@@ -145,12 +148,12 @@ impl Scripted {
 
     /// Starts a script; its environment goes through `env`, whose place the script then takes.
     fn start(&self, what: &str, script: &Path) -> Result<Daemon, SystemError> {
-        let (gateway, directory) = self.up_in.as_ref().expect("scripts are run in a lab");
+        let (gateway, folder) = self.up_in.as_ref().expect("scripts are run in a lab");
         let io = |source| SystemError::Io { what: format!("finding {}", script.display()), source };
         let script = fs::canonicalize(script).map_err(io)?;
-        let env = find_program("env").ok_or_else(|| SystemError::Missing("`env` is not installed".into()))?;
+        let env = tool("env", "coreutils")?;
         let arguments = self.environment.iter().cloned().chain([script.into_os_string()]);
-        Daemon::start(what, gateway, &env, arguments, &directory.join(format!("{what}.log")))
+        Daemon::start(what, gateway, &env, arguments, &folder.path(&format!("{what}.log")))
     }
 
     fn read_answer(&self, path: &Path) -> Result<String, SystemError> {
@@ -180,13 +183,10 @@ impl System for Scripted {
 
     fn bring_up(&mut self, lab: &Lab, interrupt: &Interrupt) -> Result<Vec<ClientAddress>, SystemError> {
         let scripts = self.scripts()?.clone();
-        let directory = lab.directory().join("command");
-        let files = directory.join("files");
-        fs::create_dir_all(&files)
-            .map_err(|source| SystemError::Io { what: format!("making {}", files.display()), source })?;
-        let path = directory.join("answer");
-        self.environment = environment(lab, self.cipher, &files, &path);
-        self.up_in = Some((lab.gateway().clone(), directory));
+        let folder = Folder::make(lab, "command")?;
+        let (files, path) = (folder.sub("files")?, folder.path("answer"));
+        self.environment = environment(lab, self.cipher, files.directory(), &path);
+        self.up_in = Some((lab.gateway().clone(), folder));
         let mut script = self.start("command-up", &scripts.up)?;
         script.wait_for_success(UP_TIMEOUT, interrupt)?;
         let text = self.read_answer(&path)?;
@@ -197,12 +197,16 @@ impl System for Scripted {
         if let Some(gone) = all.copied().find(|pid| ProcessStat::read(*pid).is_none()) {
             return Err(wrong(format!("process {gone} is not there")));
         }
+        let said = |words: &Option<String>| words.clone().unwrap_or_else(|| "not said".into());
+        self.facts.version = said(&self.answer.version);
+        self.facts.cipher = said(&self.answer.cipher);
+        self.facts.notes.clone_from(&self.answer.notes);
         for (number, (namespace, address)) in lab.clients().iter().zip(&self.answer.addresses).enumerate() {
             let devices = Device::all(namespace)?;
             let device = devices.iter().find(|device| device.name == address.device);
             let device = device
                 .ok_or_else(|| wrong(format!("client {} has no device {}", number + 1, address.device)))?;
-            self.mtu = Some(device.mtu);
+            self.facts.mtu = Some(device.mtu);
         }
         Ok(self.answer.addresses.clone())
     }
@@ -211,18 +215,8 @@ impl System for Scripted {
         (self.answer.gateway.clone(), self.answer.clients.clone())
     }
 
-    fn remark(&mut self, note: String) {
-        self.answer.notes.push(note);
-    }
-
-    fn facts(&self) -> SystemInfo {
-        let said = |words: &Option<String>| words.clone().unwrap_or_else(|| "not said".into());
-        SystemInfo {
-            version: said(&self.answer.version),
-            cipher: said(&self.answer.cipher),
-            mtu: self.mtu,
-            notes: self.answer.notes.clone(),
-        }
+    fn facts(&mut self) -> &mut SystemInfo {
+        &mut self.facts
     }
 
     fn down(&mut self) {

@@ -9,9 +9,8 @@ pub mod config;
 use super::folder::Folder;
 use super::{Cipher, ClientAddress, Profile, Subject, System, SystemError, SystemInfo, kernel};
 use crate::interrupt::Interrupt;
-use crate::lab::device::Device;
 use crate::lab::namespace::Namespace;
-use crate::lab::{CLIENT_LINK, Lab};
+use crate::lab::Lab;
 use config::{DEVICE, Keys, Protection};
 
 const MODULES: &[&str] = &["xfrm_user", "xfrm_interface", "esp4", "ah4"];
@@ -73,9 +72,7 @@ impl System for Ipsec {
     fn bring_up(&mut self, lab: &Lab, interrupt: &Interrupt) -> Result<Vec<ClientAddress>, SystemError> {
         kernel::load(MODULES)?;
         let folder = Folder::make(lab, "ipsec")?;
-        let devices = Device::all(&lab.clients()[0])?;
-        let link = devices.iter().find(|device| device.name == CLIENT_LINK);
-        let mtu = link.expect("the lab gave every client its link").mtu - self.protection.overhead();
+        let mtu = lab.link_mtu()? - self.protection.overhead();
         let keys: Vec<Keys> = lab.clients().iter().map(|_| Keys::random()).collect();
         set_up(lab.gateway(), &folder, mtu, &config::gateway(&self.protection, &keys))?;
         for ((namespace, keys), number) in lab.clients().iter().zip(&keys).zip(1..) {
@@ -97,12 +94,8 @@ impl System for Ipsec {
         (Vec::new(), Vec::new())
     }
 
-    fn remark(&mut self, note: String) {
-        self.facts.notes.push(note);
-    }
-
-    fn facts(&self) -> SystemInfo {
-        self.facts.clone()
+    fn facts(&mut self) -> &mut SystemInfo {
+        &mut self.facts
     }
 
     fn down(&mut self) {

@@ -8,13 +8,14 @@
 
 pub mod config;
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::daemon::{Daemon, Daemons};
 use super::folder::Folder;
 use super::program::{Program, Programs, Source};
-use super::{Cipher, ClientAddress, Profile, Subject, System, SystemError, SystemInfo, check_tun, wireguard};
+use super::{Cipher, ClientAddress, Profile, Subject, System, SystemError, SystemInfo, check_tun};
 use crate::interrupt::Interrupt;
 use crate::lab::Lab;
 use crate::lab::namespace::Namespace;
@@ -126,8 +127,7 @@ fn certify(
 fn give_addresses(namespace: &Namespace, host: Host) -> Result<ClientAddress, SystemError> {
     let (v4, v6) = host.known_by();
     let device = config::DEVICE;
-    namespace.ip(&["addr", "add", &format!("{v4}/32"), "dev", device])?;
-    namespace.ip(&["addr", "add", &format!("{v6}/128"), "dev", device, "nodad"])?;
+    namespace.add_addresses(device, &[IpAddr::from(v4), IpAddr::from(v6)])?;
     namespace.ip(&["route", "add", config::CLIENTS_V4, "dev", device, "src", &v4.to_string()])?;
     namespace.ip(&["-6", "route", "add", config::CLIENTS_V6, "dev", device, "src", &v6.to_string()])?;
     Ok(ClientAddress { v4: Some(v4), v6: Some(v6), device: device.to_owned() })
@@ -149,7 +149,7 @@ impl System for Nebula {
 
         let settings = Settings {
             cipher: self.cipher,
-            mtu: wireguard::link_mtu(lab)? - OVERHEAD,
+            mtu: lab.link_mtu()? - OVERHEAD,
             routines: if self.has_routines {
                 std::thread::available_parallelism().map_or(1, Into::into)
             } else {
@@ -179,12 +179,8 @@ impl System for Nebula {
         self.daemons.pids()
     }
 
-    fn remark(&mut self, note: String) {
-        self.facts.notes.push(note);
-    }
-
-    fn facts(&self) -> SystemInfo {
-        self.facts.clone()
+    fn facts(&mut self) -> &mut SystemInfo {
+        &mut self.facts
     }
 
     fn down(&mut self) {

@@ -221,12 +221,8 @@ impl System for OpenVpn {
         self.daemons.pids()
     }
 
-    fn remark(&mut self, note: String) {
-        self.facts.notes.push(note);
-    }
-
-    fn facts(&self) -> SystemInfo {
-        self.facts.clone()
+    fn facts(&mut self) -> &mut SystemInfo {
+        &mut self.facts
     }
 
     fn down(&mut self) {

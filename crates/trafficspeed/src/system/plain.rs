@@ -2,7 +2,7 @@
 //!
 //! Every byte crosses the gateway as it does with a VPN, so this is the ceiling for all of them.
 
-use super::{Cipher, ClientAddress, Profile, System, SystemError, SystemInfo};
+use super::{Cipher, ClientAddress, Profile, System, SystemError, SystemInfo, kernel};
 use crate::interrupt::Interrupt;
 use crate::lab::{CLIENT_LINK, Lab};
 
@@ -17,7 +17,7 @@ pub const PROFILE: Profile = Profile {
 
 #[derive(Debug, Default)]
 pub struct Plain {
-    version: String,
+    facts: SystemInfo,
 }
 
 impl System for Plain {
@@ -26,7 +26,12 @@ impl System for Plain {
     }
 
     fn bring_up(&mut self, lab: &Lab, _interrupt: &Interrupt) -> Result<Vec<ClientAddress>, SystemError> {
-        self.version = format!("Linux {}", rustix::system::uname().release().to_string_lossy());
+        self.facts = SystemInfo {
+            version: format!("Linux {}", kernel::release()),
+            cipher: "none".into(),
+            mtu: None,
+            notes: vec!["forwarding runs in the kernel's interrupt time, which belongs to no process".into()],
+        };
         let numbers = 1..=lab.clients().len() as u32;
         Ok(numbers
             .map(|n| ClientAddress {
@@ -41,14 +46,8 @@ impl System for Plain {
         (Vec::new(), Vec::new())
     }
 
-    fn remark(&mut self, _note: String) {
-        // It has neither sockets nor devices that there could be a remark about.
-    }
-
-    fn facts(&self) -> SystemInfo {
-        let notes =
-            vec!["forwarding runs in the kernel's interrupt time, which belongs to no process".to_owned()];
-        SystemInfo { version: self.version.clone(), cipher: "none".into(), mtu: None, notes }
+    fn facts(&mut self) -> &mut SystemInfo {
+        &mut self.facts
     }
 
     fn down(&mut self) {}

@@ -17,7 +17,7 @@ use super::{ClientAddress, Profile, System, SystemError, SystemInfo, kernel};
 use crate::interrupt::Interrupt;
 use crate::lab::device::Device;
 use crate::lab::namespace::{Namespace, PrivateDirectory};
-use crate::lab::{CLIENT_LINK, Lab, LabError};
+use crate::lab::{Lab, LabError};
 
 static PPTPD: Program = Program {
     name: "pptpd",
@@ -230,9 +230,7 @@ impl System for Pptp {
             "MPPE authenticates nothing; pptpd and pptp carry GRE in user space, by pseudo-terminals".into(),
         ];
         let folder = Folder::make(lab, "pptp")?;
-        let devices = Device::all(&lab.clients()[0])?;
-        let link = devices.iter().find(|device| device.name == CLIENT_LINK);
-        let mtu = link.expect("the lab gave every client its link").mtu - OVERHEAD;
+        let mtu = lab.link_mtu()? - OVERHEAD;
         let numbers = 1..=lab.clients().len() as u32;
         let secrets: Vec<String> = numbers.clone().map(|number| secret(number, rand::random())).collect();
         self.start_gateway(&folder, lab, &secrets, mtu, interrupt)?;
@@ -247,12 +245,8 @@ impl System for Pptp {
         self.daemons.pids()
     }
 
-    fn remark(&mut self, note: String) {
-        self.facts.notes.push(note);
-    }
-
-    fn facts(&self) -> SystemInfo {
-        self.facts.clone()
+    fn facts(&mut self) -> &mut SystemInfo {
+        &mut self.facts
     }
 
     fn down(&mut self) {

@@ -20,7 +20,7 @@ use super::{Cipher, ClientAddress, Profile, System, SystemError, SystemInfo, che
 use crate::interrupt::Interrupt;
 use crate::lab::device::Device;
 use crate::lab::namespace::{Namespace, PrivateDirectory};
-use crate::lab::{Lab, find_program};
+use crate::lab::{Lab, tool};
 use crate::observe::children_of;
 use script::{BRIDGE_DEVICE, DEVICE, Transport};
 use status::Status;
@@ -104,8 +104,7 @@ impl SoftEther {
         let private = private_directories(&folder)?;
         let name = format!("{} ({name})", program.name);
         let log = folder.path("out.log");
-        let unshare = find_program("unshare")
-            .ok_or_else(|| SystemError::Missing("`unshare` is missing; it belongs to util-linux".into()))?;
+        let unshare = tool("unshare", "util-linux")?;
         // The process that works is a grandchild, which no signal of ours reaches; a process
         // namespace ends with its first process, and that with the one that we start.
         let own = ["--pid", "--fork", "--kill-child"].map(AsRef::as_ref);
@@ -232,8 +231,7 @@ fn give_addresses(
     device: &str,
     (v4, v6): (Ipv4Addr, Ipv6Addr),
 ) -> Result<ClientAddress, SystemError> {
-    namespace.ip(&["addr", "add", &format!("{v4}/16"), "dev", device])?;
-    namespace.ip(&["addr", "add", &format!("{v6}/64"), "dev", device, "nodad"])?;
+    namespace.add_addresses(device, &[format!("{v4}/16"), format!("{v6}/64")])?;
     Ok(ClientAddress { v4: Some(v4), v6: Some(v6), device: device.to_owned() })
 }
 
@@ -304,12 +302,8 @@ impl System for SoftEther {
         (self.gateway.iter().flat_map(own).collect(), self.clients.iter().flat_map(own).collect())
     }
 
-    fn remark(&mut self, note: String) {
-        self.facts.notes.push(note);
-    }
-
-    fn facts(&self) -> SystemInfo {
-        self.facts.clone()
+    fn facts(&mut self) -> &mut SystemInfo {
+        &mut self.facts
     }
 
     fn down(&mut self) {

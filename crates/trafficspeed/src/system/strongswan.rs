@@ -10,6 +10,7 @@ pub mod config;
 pub mod status;
 
 use std::ffi::OsString;
+use std::net::IpAddr;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -22,7 +23,7 @@ use super::{Cipher, ClientAddress, Profile, System, SystemError, SystemInfo, che
 use crate::interrupt::Interrupt;
 use crate::lab::device::Device;
 use crate::lab::namespace::Namespace;
-use crate::lab::{Lab, find_program, run_tool};
+use crate::lab::{Lab, run_tool, tool};
 use config::DEVICE;
 
 /// Time that a charon may take until it listens to commands.
@@ -96,8 +97,7 @@ impl StrongSwan {
 
     fn start(&self, folder: &Folder, name: &str, namespace: &Namespace) -> Result<Host, SystemError> {
         let (charon, swanctl) = (self.programs.find(&CHARON)?, self.programs.find(&SWANCTL)?);
-        let env = find_program("env")
-            .ok_or_else(|| SystemError::Missing("`env` is missing; it belongs to coreutils".into()))?;
+        let env = tool("env", "coreutils")?;
         let folder = folder.sub(name)?;
         let config = folder.write("strongswan.conf", &config::daemon(&folder.path("vici")))?;
         let mut setting = OsString::from("STRONGSWAN_CONF=");
@@ -165,13 +165,6 @@ fn ask(swanctl: &Path, folder: &Folder, words: &[&str]) -> Result<String, System
     Ok(run_tool(&mut command)?)
 }
 
-/// An association for a subnet needs its own address in it, or charon refuses its route.
-fn give_gateway_its_addresses(gateway: &Namespace) -> Result<(), SystemError> {
-    gateway.ip(&["addr", "add", &format!("{}/32", config::GATEWAY_V4), "dev", "lo"])?;
-    gateway.ip(&["addr", "add", &format!("{}/128", config::GATEWAY_V6), "dev", "lo", "nodad"])?;
-    Ok(())
-}
-
 impl System for StrongSwan {
     fn check(&self) -> Result<(), SystemError> {
         for program in PROFILE.programs {
@@ -186,7 +179,9 @@ impl System for StrongSwan {
             "ESP in user space (kernel-libipsec), in UDP".to_owned(),
             "packets between clients cross the gateway's device twice; its kernel routes them".to_owned(),
         ];
-        give_gateway_its_addresses(lab.gateway())?;
+        // An association for a subnet needs its own address in it, or charon refuses its route.
+        let own: [IpAddr; 2] = [config::GATEWAY_V4.into(), config::GATEWAY_V6.into()];
+        lab.gateway().add_addresses("lo", &own)?;
         let folder = Folder::make(lab, "strongswan")?;
         self.gateway = Some(self.start(&folder, "gateway", lab.gateway())?);
         for (namespace, number) in lab.clients().iter().zip(1..) {
@@ -215,12 +210,8 @@ impl System for StrongSwan {
         (self.gateway.iter().map(pid).collect(), self.clients.iter().map(pid).collect())
     }
 
-    fn remark(&mut self, note: String) {
-        self.facts.notes.push(note);
-    }
-
-    fn facts(&self) -> SystemInfo {
-        self.facts.clone()
+    fn facts(&mut self) -> &mut SystemInfo {
+        &mut self.facts
     }
 
     fn down(&mut self) {

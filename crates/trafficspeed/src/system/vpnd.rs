@@ -26,7 +26,7 @@ use super::{
 use crate::interrupt::Interrupt;
 use crate::lab::device::Device;
 use crate::lab::namespace::Namespace;
-use crate::lab::{Lab, find_program, run_tool};
+use crate::lab::{Lab, run_tool, tool};
 use database::Database;
 pub use database::POSTGRES_PROFILE;
 use files::Files;
@@ -127,25 +127,20 @@ const RESTRICTABLE: &str = "aws-lc";
 const VAES: &str = "vaes";
 impl Vpnd {
     fn new(programs: Programs, cipher: Cipher) -> Self {
-        let (room, files, gateway, facts) = (None, None, None, SystemInfo::default());
-        let (code, database, backend, priority, clients) =
-            (Code::Native, None, None, Priority::Own, Vec::new());
-        let suite = (cipher != Cipher::Auto).then(|| cipher.name().to_owned());
-        let wireguard = None;
         Self {
             programs,
             cipher,
-            room,
-            files,
-            code,
-            wireguard,
-            backend,
-            priority,
-            suite,
-            facts,
-            clients,
-            gateway,
-            database,
+            room: None,
+            files: None,
+            code: Code::Native,
+            wireguard: None,
+            backend: None,
+            priority: Priority::Own,
+            suite: (cipher != Cipher::Auto).then(|| cipher.name().to_owned()),
+            facts: SystemInfo::default(),
+            clients: Vec::new(),
+            gateway: None,
+            database: None,
         }
     }
 
@@ -165,10 +160,7 @@ impl Vpnd {
         match self.code {
             Code::Native => Ok((program.to_owned(), Vec::new())),
             Code::WithoutAes => {
-                let env = find_program("env").ok_or_else(|| {
-                    SystemError::Missing("`env` is missing; it belongs to coreutils".into())
-                })?;
-                Ok((env, vec![WITHOUT_AES.into(), program.into()]))
+                Ok((tool("env", "coreutils")?, vec![WITHOUT_AES.into(), program.into()]))
             }
         }
     }
@@ -288,17 +280,9 @@ impl Vpnd {
         let (starter, first) = self.starter(program)?;
         let arguments = first.iter().map(OsString::as_os_str).chain(arguments).chain(insecure);
         let mut gateway = Daemon::start("vpnd server", lab.gateway(), &starter, arguments, &log)?;
-        let deadline = Instant::now() + SERVER_TIMEOUT;
-        let status = loop {
-            if let Some(status) = files.status(program) {
-                break status;
-            }
-            gateway.must_run()?;
-            if Instant::now() > deadline {
-                return Err(gateway.failed("does not answer `vpnd status`"));
-            }
-            pause(interrupt)?;
-        };
+        let what = "does not answer `vpnd status`";
+        let status =
+            gateway.wait_until(what, SERVER_TIMEOUT, interrupt, |_| Ok(files.status(program)))?;
         self.gateway = Some(gateway);
         self.choose_suite(status);
         Ok(())
@@ -456,12 +440,8 @@ impl System for Vpnd {
         (gateway, self.clients.iter().map(Daemon::pid).collect())
     }
 
-    fn remark(&mut self, note: String) {
-        self.facts.notes.push(note);
-    }
-
-    fn facts(&self) -> SystemInfo {
-        self.facts.clone()
+    fn facts(&mut self) -> &mut SystemInfo {
+        &mut self.facts
     }
 
     fn down(&mut self) {

@@ -18,15 +18,14 @@ pub mod uapi;
 use std::fs;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::daemon::Daemon;
 use super::program::Programs;
-use super::{Cipher, ClientAddress, System, SystemError, SystemInfo, check_tun, pause};
+use super::{Cipher, ClientAddress, System, SystemError, SystemInfo, check_tun};
 use crate::interrupt::Interrupt;
-use crate::lab::device::Device;
 use crate::lab::namespace::{Namespace, PrivateDirectory};
-use crate::lab::{CLIENT_LINK, Lab};
+use crate::lab::Lab;
 use implementation::Implementation;
 use server::{Client, Served, Server};
 use uapi::{KeyPair, Peer};
@@ -122,12 +121,8 @@ impl System for WireGuard {
         (self.gateway.iter().map(Host::pid).collect(), self.clients.iter().map(Host::pid).collect())
     }
 
-    fn remark(&mut self, note: String) {
-        self.facts.notes.push(note);
-    }
-
-    fn facts(&self) -> SystemInfo {
-        self.facts.clone()
+    fn facts(&mut self) -> &mut SystemInfo {
+        &mut self.facts
     }
 
     fn down(&mut self) {
@@ -194,15 +189,8 @@ impl Host {
     }
 
     pub(super) fn wait_for_socket(&mut self, interrupt: &Interrupt) -> Result<(), SystemError> {
-        let deadline = Instant::now() + START_TIMEOUT;
-        while uapi::ask(&self.socket, "get=1\n\n").is_err() {
-            self.daemon.must_run()?;
-            if Instant::now() > deadline {
-                return Err(self.daemon.failed("does not answer at its configuration socket"));
-            }
-            pause(interrupt)?;
-        }
-        Ok(())
+        let what = "does not answer at its configuration socket";
+        self.wait_for_answer(what, START_TIMEOUT, interrupt, |_| true)
     }
 
     /// Gives it its key, peers and addresses. `number` is the client's, 0 the gateway's.
@@ -226,16 +214,23 @@ impl Host {
     }
 
     pub(super) fn wait_for_handshake(&mut self, interrupt: &Interrupt) -> Result<(), SystemError> {
-        let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
-        let done = |answer: &String| uapi::all_shook_hands(answer, 1);
-        while !uapi::ask(&self.socket, "get=1\n\n").as_ref().is_ok_and(done) {
-            self.daemon.must_run()?;
-            if Instant::now() > deadline {
-                return Err(self.daemon.failed("made no handshake with the gateway"));
-            }
-            pause(interrupt)?;
-        }
-        Ok(())
+        let what = "made no handshake with the gateway";
+        self.wait_for_answer(what, HANDSHAKE_TIMEOUT, interrupt, |answer| uapi::all_shook_hands(answer, 1))
+    }
+
+    /// Asks for its state until the answer is as wanted.
+    fn wait_for_answer(
+        &mut self,
+        what: &str,
+        timeout: Duration,
+        interrupt: &Interrupt,
+        is_wanted: impl Fn(&str) -> bool,
+    ) -> Result<(), SystemError> {
+        let Self { daemon, socket } = self;
+        daemon.wait_until(what, timeout, interrupt, |_| {
+            let answer = uapi::ask(socket, "get=1\n\n");
+            Ok(answer.is_ok_and(|answer| is_wanted(&answer)).then_some(()))
+        })
     }
 }
 
@@ -243,9 +238,7 @@ impl Host {
 fn give_addresses(namespace: &Namespace, number: u32, mtu: u32) -> Result<(), SystemError> {
     let (v4, v6) = (inner_v4(number), inner_v6(number));
     namespace.ip(&["link", "set", DEVICE, "mtu", &mtu.to_string(), "up"])?;
-    namespace.ip(&["addr", "add", &format!("{v4}/16"), "dev", DEVICE])?;
-    namespace.ip(&["addr", "add", &format!("{v6}/64"), "dev", DEVICE, "nodad"])?;
-    Ok(())
+    Ok(namespace.add_addresses(DEVICE, &[format!("{v4}/16"), format!("{v6}/64")])?)
 }
 
 /// The place of the sockets without symbolic links; on most machines /var/run is one.
@@ -261,14 +254,7 @@ fn socket_directory() -> Result<PathBuf, SystemError> {
 
 /// The MTU that fits into a link of the lab beside WireGuard's own headers.
 pub(super) fn inner_mtu(lab: &Lab) -> Result<u32, SystemError> {
-    Ok(link_mtu(lab)? - OVERHEAD)
-}
-
-/// The MTU of a client's link.
-pub(super) fn link_mtu(lab: &Lab) -> Result<u32, SystemError> {
-    let devices = Device::all(&lab.clients()[0])?;
-    let link = devices.iter().find(|device| device.name == CLIENT_LINK);
-    Ok(link.expect("the lab gave every client its link").mtu)
+    Ok(lab.link_mtu()? - OVERHEAD)
 }
 
 /// The inner address of a client, from 1; the gateway is number 0.

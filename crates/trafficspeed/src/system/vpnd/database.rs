@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::{PROFILE, VPND, Vpnd};
 use crate::interrupt::Interrupt;
 use crate::lab::namespace::PrivateDirectory;
-use crate::lab::{Lab, find_program, run_tool};
+use crate::lab::{Lab, run_tool, tool};
 use crate::system::daemon::Daemon;
 use crate::system::folder::Folder;
 use crate::system::program::{Program, Programs, Source};
@@ -121,8 +121,7 @@ impl Database {
 }
 
 fn setpriv() -> Result<PathBuf, SystemError> {
-    find_program("setpriv")
-        .ok_or_else(|| SystemError::Missing("`setpriv` is missing; it belongs to util-linux".into()))
+    Ok(tool("setpriv", "util-linux")?)
 }
 
 #[cfg(test)]

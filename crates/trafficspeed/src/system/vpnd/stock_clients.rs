@@ -126,11 +126,7 @@ impl System for StockClients {
         (gateway, self.clients.iter().map(Host::pid).collect())
     }
 
-    fn remark(&mut self, note: String) {
-        self.vpnd.remark(note);
-    }
-
-    fn facts(&self) -> SystemInfo {
+    fn facts(&mut self) -> &mut SystemInfo {
         self.vpnd.facts()
     }
 
@@ -257,12 +253,7 @@ impl DeviceFile {
 
     /// Brings the client's device up as wg-quick does.
     fn give_addresses(&self, namespace: &Namespace) -> Result<(), SystemError> {
-        for address in &self.addresses {
-            // An IPv6 address that is still being probed for would be of no use yet.
-            let nodad: &[&str] = if address.is_ipv6() { &["nodad"] } else { &[] };
-            let address = address.to_string();
-            namespace.ip(&[&["addr", "add", &address, "dev", DEVICE], nodad].concat())?;
-        }
+        namespace.add_addresses(DEVICE, &self.addresses)?;
         namespace.ip(&["link", "set", DEVICE, "mtu", &self.mtu.to_string(), "up"])?;
         for network in &self.allowed {
             namespace.ip(&["route", "add", network, "dev", DEVICE])?;

@@ -57,7 +57,7 @@ pub trait Server: System {
     ) -> Result<Served, SystemError> {
         let served = self.serve(lab, clients, interrupt)?;
         if let Some(exception) = buffers::equalise(lab)? {
-            self.remark(exception);
+            self.facts().notes.push(exception);
         }
         Ok(served)
     }
