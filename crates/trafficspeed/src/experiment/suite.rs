@@ -151,6 +151,23 @@ pub struct Row {
     pub error: Option<String>,
 }
 
+impl Case {
+    /// Measures it, at the highest rate that is carried if it is to be searched; see
+    /// [`Search::measured`].
+    ///
+    /// # Errors
+    /// The first of `measure`.
+    pub(super) fn measured<M, E>(
+        &self,
+        measure: &mut dyn FnMut(Task, Times) -> Result<(Figures, M), E>,
+        interrupt: &Interrupt,
+    ) -> Result<(Option<SearchOutcome>, M), E> {
+        let Some(search) = self.search else { return Ok((None, measure(fresh(&self.task), self.times)?.1)) };
+        let (found, measured) = search.measured(&self.task, self.times, measure, interrupt)?;
+        Ok((Some(found), measured))
+    }
+}
+
 impl Row {
     /// A measurement of nothing yet.
     pub fn new(label: String, case: &Case, repeat: u32) -> Self {
@@ -363,26 +380,13 @@ fn measure(
         hogs.await_load(interrupt);
     }
     let load_average = load_average().filter(|_| case.hogs > 0);
-    let mut attempt = |task: &Task, times: Times| {
-        let trial = Trial { tasks: vec![fresh(task)], ip: case.ip, times };
-        let measured = testbed.measure(&trial, interrupt)?;
-        Ok::<_, TestbedError>(figures(&trial.tasks[0], 0, &measured.reports))
-    };
-    let mut found =
-        case.search.map(|search| search.run(&case.task, case.times, &mut attempt, interrupt)).transpose()?;
-    let (measured, figures) = loop {
-        let task = found.as_ref().map_or_else(|| case.task.clone(), |found| found.task(&case.task));
-        let trial = Trial { tasks: vec![fresh(&task)], ip: case.ip, times: case.times };
+    let mut measure = |task: Task, times: Times| {
+        let trial = Trial { tasks: vec![task], ip: case.ip, times };
         let measured = testbed.measure(&trial, interrupt)?;
         let figures = figures(&trial.tasks[0], 0, &measured.reports);
-        let lower = found
-            .as_mut()
-            .zip(case.search)
-            .is_some_and(|(found, search)| found.goes_lower(Some(&figures), &search));
-        if !lower || interrupt.is_set() {
-            break (measured, figures);
-        }
+        Ok::<_, TestbedError>((figures.clone(), (measured, figures)))
     };
+    let (found, (measured, figures)) = case.measured(&mut measure, interrupt)?;
     let mut faults = faults(&measured.reports);
     faults.extend(found.as_ref().and_then(SearchOutcome::problem));
     if hogs.running() < case.hogs as usize {

@@ -89,21 +89,14 @@ pub fn or_once<E>(
     interrupt: &Interrupt,
 ) -> Result<(), E> {
     let all = plan.tasks.iter().map(|named| fresh(&named.task.of_clients(plan.clients)));
-    let mut tasks: Vec<Task> = all.collect();
+    let tasks: Vec<Task> = all.collect();
     let Some(allowed_percent) = plan.search else { return attempt(tasks, plan.times, run) };
     let search = Search { allowed_percent, resolution: RESOLUTION, trial_seconds: None };
-    let mut trial = |task: &Task, times| {
-        attempt(vec![fresh(task)], times, run)?;
-        Ok(run.figures.first().cloned().unwrap_or_default())
+    let mut measure = |task: Task, times: Times| {
+        attempt(vec![task], times, run)?;
+        Ok((run.figures.first().cloned().unwrap_or_default(), ()))
     };
-    let mut found = search.run(&tasks[0], plan.times, &mut trial, interrupt)?;
-    while !interrupt.is_set() {
-        tasks[0] = found.task(&tasks[0]);
-        attempt(tasks.clone(), plan.times, run)?;
-        if !found.goes_lower(run.figures.first(), &search) {
-            break;
-        }
-    }
+    let (found, ()) = search.measured(&tasks[0], plan.times, &mut measure, interrupt)?;
     run.faults.extend(found.problem());
     run.search = Some(found);
     Ok(())
@@ -116,35 +109,54 @@ impl Search {
         Times { warmup: times.warmup.min(SEARCH_WARMUP), duration, interval: times.interval.min(duration) }
     }
 
-    /// The highest rate at which no more than allowed of the messages of `task` are lost, and what
-    /// is delivered above it.
+    /// Measures `task` at the highest rate that is carried, and again at a lower one while more is
+    /// lost than in the trials. `measure` gives the figures of a task, and what else it found.
     ///
     /// # Errors
-    /// The first of `attempt`.
-    pub fn run<E>(
+    /// The first of `measure`.
+    pub fn measured<M, E>(
         &self,
         task: &Task,
         times: Times,
-        attempt: &mut dyn FnMut(&Task, Times) -> Result<Figures, E>,
+        measure: &mut dyn FnMut(Task, Times) -> Result<(Figures, M), E>,
+        interrupt: &Interrupt,
+    ) -> Result<(SearchOutcome, M), E> {
+        let mut attempt = |task: Task, times: Times| Ok(measure(task, times)?.0);
+        let mut found = self.run(task, times, &mut attempt, interrupt)?;
+        loop {
+            let (figures, measured) = measure(at_rate(task, found.asked_bits_per_second), times)?;
+            if !found.goes_lower(&figures, self) || interrupt.is_set() {
+                return Ok((found, measured));
+            }
+        }
+    }
+
+    /// The highest rate at which no more than allowed of the messages of `task` are lost, and what
+    /// is delivered above it.
+    fn run<E>(
+        &self,
+        task: &Task,
+        times: Times,
+        attempt: &mut dyn FnMut(Task, Times) -> Result<Figures, E>,
         interrupt: &Interrupt,
     ) -> Result<SearchOutcome, E> {
         let times = self.trial_times(times);
         let mut outcome = SearchOutcome::default();
-        let first = attempt(&at_rate(task, None), times)?;
+        let first = attempt(at_rate(task, None), times)?;
         outcome.take(None, &first, self.allowed_percent);
         if outcome.packets_per_second > 0.0 {
             return Ok(outcome);
         }
         let mut limits = RateSearch::new(first.sent_bits_per_second, self.resolution);
         while let Some(rate) = limits.next().filter(|_| !interrupt.is_set()) {
-            let figures = attempt(&at_rate(task, Some(rate)), times)?;
+            let figures = attempt(at_rate(task, Some(rate)), times)?;
             limits.record(outcome.take(Some(rate), &figures, self.allowed_percent));
         }
         for rate in outcome.untried_above(first.sent_bits_per_second) {
             if interrupt.is_set() {
                 break;
             }
-            let figures = attempt(&at_rate(task, Some(rate)), times)?;
+            let figures = attempt(at_rate(task, Some(rate)), times)?;
             outcome.trials.push(SearchTrial::of(Some(rate), &figures, self.allowed_percent));
         }
         Ok(outcome)
@@ -189,17 +201,12 @@ impl SearchOutcome {
         rates.filter(|rate| *rate < most && !was_tried(*rate)).collect()
     }
 
-    /// `task` at the rate that was found.
-    pub fn task(&self, task: &Task) -> Task {
-        at_rate(task, self.asked_bits_per_second)
-    }
-
     /// Whether a measurement at this rate lost more than the search allows and is to be made again
     /// at a lower one. The measurement is longer than a trial, and a machine is busier at one time
     /// than at another. The figures that were found follow the rate down, since those of a rate
     /// that did not hold are not what the path carries.
-    pub fn goes_lower(&mut self, measured: Option<&Figures>, search: &Search) -> bool {
-        let lost = measured.and_then(|figures| figures.lost_percent).unwrap_or(100.0);
+    fn goes_lower(&mut self, measured: &Figures, search: &Search) -> bool {
+        let lost = measured.lost_percent.unwrap_or(100.0);
         if self.packets_per_second <= 0.0 {
             return false;
         }
@@ -222,11 +229,10 @@ impl SearchOutcome {
     }
 
     /// Takes the figures of the measurement that held, if the rate is no longer that of a trial.
-    fn keep(&mut self, measured: Option<&Figures>) {
-        let Some(figures) = measured.filter(|_| self.steps_down > 0) else { return };
-        if let Some(packets) = figures.received_per_second {
+    fn keep(&mut self, measured: &Figures) {
+        if let Some(packets) = measured.received_per_second.filter(|_| self.steps_down > 0) {
             self.packets_per_second = packets;
-            self.bits_per_second = figures.received_bits_per_second;
+            self.bits_per_second = measured.received_bits_per_second;
         }
     }
 
@@ -281,7 +287,7 @@ mod tests {
     /// reaches `most`.
     fn search(limit: f64, most: f64) -> (SearchOutcome, Vec<Times>) {
         let mut asked = Vec::new();
-        let mut attempt = |task: &Task, times: Times| {
+        let mut attempt = |task: Task, times: Times| {
             let Task::Messages(work) = task else { unreachable!() };
             asked.push(times);
             let sent = work.bits_per_second.map_or(most, |rate| rate as f64).min(most);
@@ -307,7 +313,7 @@ mod tests {
     fn a_path_that_collapses_when_it_is_flooded_is_measured_at_what_it_carries() {
         let (outcome, times) = search(300e6, 1e9);
         assert!((285e6..=300e6).contains(&outcome.bits_per_second), "{outcome:?}");
-        let Task::Messages(work) = outcome.task(&task()) else { unreachable!() };
+        let Task::Messages(work) = at_rate(&task(), outcome.asked_bits_per_second) else { unreachable!() };
         assert!((285_000_000..=300_000_000).contains(&work.bits_per_second.unwrap()));
         assert!(!outcome.limited_by_sender && outcome.problem().is_none());
         assert!(times.iter().all(|times| times.duration == Duration::from_millis(250)));
@@ -320,8 +326,7 @@ mod tests {
 
     #[test]
     fn a_rate_is_that_of_all_clients_together_and_split_equally() {
-        let found = SearchOutcome { asked_bits_per_second: Some(12e6), ..SearchOutcome::default() };
-        let all = found.task(&task().of_clients(4));
+        let all = at_rate(&task().of_clients(4), Some(12e6));
         for number in 0..4 {
             let Task::Messages(work) = all.of_one(4, number) else { unreachable!() };
             assert_eq!((work.streams, work.bits_per_second), (1, Some(3_000_000)));
@@ -354,10 +359,10 @@ mod tests {
         // At a rate, and as fast as the sender can.
         for mut found in [search(300e6, 1e9).0, search(2e9, 1e9).0] {
             let first = found.clone();
-            assert!(!found.goes_lower(Some(&measured(0.0, 1.0)), &settings));
+            assert!(!found.goes_lower(&measured(0.0, 1.0), &settings));
             assert_eq!(found.packets_per_second, first.packets_per_second, "the trial's, if its rate holds");
             for _ in 0..2 {
-                assert!(found.goes_lower(Some(&measured(3.0, 1.0)), &settings));
+                assert!(found.goes_lower(&measured(3.0, 1.0), &settings));
             }
             let share = 0.95 * 0.95;
             let asked = first.asked_bits_per_second.unwrap_or(first.bits_per_second);
@@ -369,7 +374,7 @@ mod tests {
                 assert!((is / was - share).abs() < 1e-9, "{is} of {was}");
             }
             assert!(!found.limited_by_sender, "the path lost what was sent");
-            assert!(!found.goes_lower(Some(&measured(0.05, 30_000.0)), &settings));
+            assert!(!found.goes_lower(&measured(0.05, 30_000.0), &settings));
             assert_eq!((found.packets_per_second, found.bits_per_second), (30_000.0, 240e6));
         }
     }
@@ -383,10 +388,10 @@ mod tests {
         let lost = |percent| Figures { lost_percent: Some(percent), ..Figures::default() };
         let mut unsteady = search(300e6, 1e9).0;
         let first = unsteady.asked_bits_per_second.unwrap();
-        assert!(!unsteady.goes_lower(Some(&lost(0.1)), &settings), "it was carried");
-        assert!(unsteady.goes_lower(Some(&lost(0.2)), &settings));
+        assert!(!unsteady.goes_lower(&lost(0.1), &settings), "it was carried");
+        assert!(unsteady.goes_lower(&lost(0.2), &settings));
         assert!((unsteady.asked_bits_per_second.unwrap() / first - 0.95).abs() < 1e-9);
-        while unsteady.goes_lower(Some(&lost(40.0)), &settings) {}
+        while unsteady.goes_lower(&lost(40.0), &settings) {}
         assert!(unsteady.problem().is_some_and(|why| why.contains("5 times")), "{unsteady:?}");
         let (none, _) = search(1.0, 1e9);
         assert!(none.problem().is_some_and(|why| why.contains("no rate was found")), "{none:?}");

@@ -8,9 +8,9 @@ use super::host_pairs::{HostPairs, HostPairsPlan};
 use crate::coordinate::fleet::FleetError;
 use crate::coordinate::token::Token;
 use crate::experiment::environment::Environment;
-use crate::experiment::figures::figures;
-use crate::experiment::generate::{SearchOutcome, fresh};
-use crate::experiment::pair_run::PairResult;
+use crate::experiment::figures::{Figures, figures};
+use crate::experiment::generate::SearchOutcome;
+use crate::experiment::pair_run::{PairResult, Times};
 use crate::experiment::progress::Progress;
 use crate::experiment::suite::ipsec::{self, Options, Sweep};
 use crate::experiment::suite::{Case, Row, StageInfo, SuiteCampaign, faults};
@@ -70,36 +70,23 @@ fn facts(host_pairs: &HostPairs, label: String, at: usize) -> StageInfo {
 }
 
 fn measure(host_pairs: &mut HostPairs, case: &Case, repeat: u32, interrupt: &Interrupt) -> Vec<Row> {
-    let mut attempt = |task: &Task, times| {
-        let tasks = [fresh(task)];
-        let found = host_pairs.measure(&tasks, times, interrupt).pop();
-        match found.unwrap_or_else(|| Err("there is no pair".into()))? {
-            PairResult { error: Some(error), .. } => Err(error.to_string()),
-            PairResult { reports, .. } => Ok(figures(&tasks[0], 0, &reports)),
-        }
-    };
-    let search = case.search.map(|search| search.run(&case.task, case.times, &mut attempt, interrupt));
-    let mut search = match search.transpose() {
-        Ok(search) => search,
-        Err(why) => {
-            let row = |label| Row { error: Some(why.clone()), ..Row::new(label, case, repeat) };
-            return host_pairs.names().into_iter().map(row).collect();
-        }
-    };
-    let (tasks, result) = loop {
-        let tasks =
-            [fresh(&search.as_ref().map_or_else(|| case.task.clone(), |found| found.task(&case.task)))];
-        let result = host_pairs.measure(&tasks, case.times, interrupt);
-        // A search has one pair. Of a pair that failed there is nothing to lower a rate for.
-        let measured = match result.first() {
-            Some(Ok(PairResult { reports, error: None })) => Some(figures(&tasks[0], 0, reports)),
-            _ => None,
+    let mut measure = |task: Task, times: Times| {
+        let results = host_pairs.measure(std::slice::from_ref(&task), times, interrupt);
+        // A search has one pair.
+        let figures = match (case.search, results.first()) {
+            (None, _) => Figures::default(),
+            (_, Some(Ok(PairResult { reports, error: None }))) => figures(&task, 0, reports),
+            (_, Some(Ok(PairResult { error: Some(error), .. }))) => return Err(error.to_string()),
+            (_, Some(Err(why))) => return Err(why.clone()),
+            (_, None) => return Err("there is no pair".to_owned()),
         };
-        let lower = search.as_mut().zip(case.search).is_some_and(|(found, search)| {
-            measured.is_some() && found.goes_lower(measured.as_ref(), &search)
-        });
-        if !lower || interrupt.is_set() {
-            break (tasks, result);
+        Ok((figures, (task, results)))
+    };
+    let (search, (task, results)) = match case.measured(&mut measure, interrupt) {
+        Ok(measured) => measured,
+        Err(error) => {
+            let row = |label| Row { error: Some(error.clone()), ..Row::new(label, case, repeat) };
+            return host_pairs.names().into_iter().map(row).collect();
         }
     };
     let missed = search.as_ref().and_then(SearchOutcome::problem);
@@ -113,10 +100,10 @@ fn measure(host_pairs: &mut HostPairs, case: &Case, repeat: u32, interrupt: &Int
                     .chain(faults(&reports))
                     .chain(missed.clone())
                     .collect();
-                (Some(figures(&tasks[0], 0, &reports)), (!all.is_empty()).then(|| all.join("; ")))
+                (Some(figures(&task, 0, &reports)), (!all.is_empty()).then(|| all.join("; ")))
             }
         };
         Row { figures, search: search.clone(), error, ..Row::new(label, case, repeat) }
     };
-    host_pairs.names().into_iter().zip(result).map(row).collect()
+    host_pairs.names().into_iter().zip(results).map(row).collect()
 }
