@@ -482,7 +482,6 @@ mod tests {
             ("trafficspeed stream -f x", "k, m, g or t"),
             ("trafficspeed stream -i 0", "at least 0.01"),
             ("trafficspeed stream -R --bidir", "cannot be used with"),
-            ("trafficspeed stream --ip 5", "[possible values: 4, 6]"),
             ("trafficspeed udp -l 10", "24 to 65000"),
             ("trafficspeed udp -l 1M", "24 to 65000"),
             ("trafficspeed udp --search -b 1M", "cannot be used with"),

@@ -354,7 +354,6 @@ mod tests {
             ("trafficspeed suite ipsec --pair a=b --token-file t --cipher none", "cannot be used with"),
             ("trafficspeed suite aead --pair a=b", "unexpected argument"),
             ("trafficspeed suite aead --code x", "native, without-aes, both"),
-            ("trafficspeed suite aead --ip 5", "[possible values: 4, 6]"),
             ("trafficspeed suite flows --part time", "unexpected argument"),
         ] {
             let error = plan(line).expect_err(line);

@@ -219,7 +219,12 @@ mod tests {
             error.contains("none of measurements.jsonl, campaign.json and measurements.json is there"),
             "{error}"
         );
-        fs::write(directory.path().join(CAMPAIGN), "{\"settings\":").unwrap();
-        assert!(matches!(read(directory.path()), Err(FilesError::Damaged { .. })));
+        for (name, text, expected) in
+            [(CAMPAIGN, "{\"settings\":", "EOF"), (MEASUREMENTS, "{\"experiment\":\"moon\"}", "moon")]
+        {
+            fs::write(directory.path().join(name), text).unwrap();
+            let error = read(directory.path()).unwrap_err().to_string();
+            assert!(error.contains(name) && error.contains(expected), "{error}");
+        }
     }
 }

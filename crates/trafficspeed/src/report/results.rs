@@ -145,6 +145,7 @@ impl Results {
 mod tests {
     use super::*;
     use crate::experiment::block::tests::sample;
+    use crate::report::chart::markup::assert_well_formed;
     use crate::report::files;
     use crate::report::grid::NARROW;
     use crate::report::grid::tests::assert_narrow;
@@ -169,15 +170,30 @@ mod tests {
                 (document.page(), document.text(false, true))
             };
             assert_eq!(shown(&again), shown(&results));
+            assert_stands_alone(&shown(&again).0);
             let pictures = again.document(None).into_pictures();
             assert!(!pictures.is_empty() && pictures == results.document(None).into_pictures());
+            pictures.iter().for_each(|picture| assert_well_formed(&picture.svg));
             let mut names: Vec<_> = pictures.iter().map(|picture| &picture.name).collect();
+            names.sort();
             names.dedup();
             assert_eq!(names.len(), pictures.len());
             files::write_reports(directory.path(), &again).unwrap();
             for name in ["report.json", "report.csv", "report.html"] {
                 assert!(std::fs::metadata(directory.path().join(name)).unwrap().len() > 100, "{name}");
             }
+        }
+    }
+
+    /// The page is well-formed and needs nothing from elsewhere.
+    fn assert_stands_alone(page: &str) {
+        assert_well_formed(page);
+        // The name of SVG's own language is no place to load anything from.
+        let page = page.replace("xmlns=\"http://www.w3.org/2000/svg\"", "");
+        for outside in
+            ["<script", "<link", "<img", "<iframe", "src=", "href=", "@import", "url(", "http:", "https:"]
+        {
+            assert!(!page.contains(outside), "the page needs nothing from elsewhere, but has {outside}");
         }
     }
 
@@ -252,13 +268,5 @@ mod tests {
             assert!(wide.lines().any(|line| line.chars().count() > NARROW), "{wide}");
             assert!(wide.contains("instructions: "), "the processor belongs to each report: {wide}");
         }
-    }
-
-    #[test]
-    fn a_damaged_file_is_named() {
-        let directory = tempfile::tempdir().unwrap();
-        std::fs::write(directory.path().join("measurements.json"), "{\"experiment\":\"moon\"}").unwrap();
-        let error = files::read(directory.path()).unwrap_err().to_string();
-        assert!(error.contains("measurements.json") && error.contains("moon"), "{error}");
     }
 }

@@ -317,18 +317,6 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_problem_of_all_measurements_is_listed_once() {
-        let mut campaign = campaign();
-        for row in campaign.rows.iter_mut().filter(|row| row.label == "aes-256-gcm") {
-            row.error = Some("no address".into());
-        }
-        let count = campaign.rows.iter().filter(|row| row.error.is_some()).count();
-        assert!(count > 2);
-        let said = campaign.problems();
-        assert_eq!(said, [format!("aes-256-gcm, IPv4, run 1 and {} more: no address", count - 1)]);
-    }
-
-    #[test]
     fn csv_holds_every_value() {
         let mut campaign = campaign();
         let rows = |campaign: &SuiteCampaign, quantity: &str| {

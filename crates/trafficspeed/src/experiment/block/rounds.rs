@@ -59,16 +59,6 @@ mod tests {
     }
 
     #[test]
-    fn ratios_are_formed_within_rounds_and_never_of_medians() {
-        let fast = rounds(&[(1, 8, 10.0), (2, 8, 40.0), (3, 8, 90.0)]);
-        let slow = rounds(&[(1, 8, 10.0), (2, 8, 10.0), (3, 8, 100.0)]);
-        let ratio = fast.by(&slow).means(&[8]).unwrap();
-        // The ratio of the medians, 40 and 10, would be 4.
-        assert_eq!((ratio.low, ratio.median, ratio.high, ratio.n), (0.9, 1.0, 4.0, 3));
-        assert_eq!(fast.by(&rounds(&[(4, 8, 1.0), (1, 16, 1.0), (2, 8, 0.0)])).means(&[8, 16]), None);
-    }
-
-    #[test]
     fn a_round_without_one_of_the_sizes_does_not_count() {
         let all = rounds(&[(1, 8, 1.0), (1, 16, 3.0), (2, 8, 3.0), (2, 16, 5.0)]);
         let cut = rounds(&[(1, 8, 1.0), (1, 16, 3.0), (2, 8, 3.0), (2, 16, 5.0), (3, 16, 99.0)]);

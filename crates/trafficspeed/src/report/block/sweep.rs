@@ -205,18 +205,12 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_case_says_its_limits_and_pictures_have_names_of_their_own() {
+    fn a_case_says_its_limits() {
         let reports = samples();
         let csv = observed::csv(reports.iter().map(|report| (report.observations(), &report.environment)));
         let cases: usize = reports.iter().map(|report| report.cases.len()).sum();
         assert_eq!(csv.matches(",throughput,bytes/s,").count(), cases);
         assert_eq!(csv.matches("system,case,round").count(), 1, "one head");
         assert!(csv.contains("\"link of 100 Mbit/s, 10.0 % of a core, 0 ms, 8192 bytes\""), "{csv}");
-        let mut names: Vec<String> =
-            document(&reports).into_pictures().into_iter().map(|picture| picture.name).collect();
-        let count = names.len();
-        names.sort();
-        names.dedup();
-        assert_eq!(names.len(), count);
     }
 }

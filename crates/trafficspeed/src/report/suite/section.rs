@@ -302,19 +302,4 @@ mod tests {
             assert_eq!(section.rows[1].cell(0), "0.500 (0.500–0.500)", "a loss is no bound");
         }
     }
-
-    #[test]
-    fn few_rounds_show_neither_a_difference_nor_that_there_is_none() {
-        let marks = |rounds: u32| {
-            let mut campaign = campaign();
-            let model = campaign.rows[0].clone();
-            let row_of = |label: &str, repeat| Row { label: label.into(), repeat, ..model.clone() };
-            let labels = ["plain routing", "aes-256-gcm", "aes-256-gcm (again)"];
-            campaign.rows = (1..=rounds).flat_map(|round| labels.map(|label| row_of(label, round))).collect();
-            let row = &sections(&campaign)[0].rows[0];
-            assert!(row.values.iter().all(|values| values.keys().copied().eq(1..=rounds)));
-            row.cell(1).ends_with(NO_DIFFERENCE)
-        };
-        assert!(marks(5) && !marks(4));
-    }
 }
