@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 
 use crate::csv_table;
-use crate::stats::Spread;
+use crate::stats::{Spread, distinct};
 
 pub use quantity::{Format, Quantity, Rounds};
 
@@ -226,13 +226,8 @@ impl Observations {
 
     /// The cases in the order in which they were first observed.
     pub fn cases(&self) -> Vec<&str> {
-        let mut cases: Vec<&str> = Vec::new();
-        for row in self.rows.iter().filter(|row| row.found.is_some()) {
-            if !cases.contains(&row.case.as_str()) {
-                cases.push(&row.case);
-            }
-        }
-        cases
+        let observed = self.rows.iter().filter(|row| row.found.is_some());
+        distinct(observed.map(|row| row.case.as_str()))
     }
 
     /// Round and value of each measurement of a quantity: of those that are whole, or of the
@@ -388,12 +383,7 @@ impl Observations {
 
     /// Every system, case and quantity of which something whole was observed.
     pub fn summaries(&self) -> Vec<Summary> {
-        let mut quantities: Vec<Quantity> = Vec::new();
-        for (quantity, _) in self.rows.iter().filter_map(|row| row.found) {
-            if !quantities.contains(&quantity) {
-                quantities.push(quantity);
-            }
-        }
+        let quantities = distinct(self.rows.iter().filter_map(|row| Some(row.found?.0)));
         let mut all = Vec::new();
         for system in self.systems_and_controls() {
             for case in self.cases() {

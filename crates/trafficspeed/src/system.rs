@@ -37,6 +37,7 @@ use serde::{Deserialize, Serialize};
 use crate::interrupt::Interrupt;
 use crate::lab::Lab;
 use crate::lab::cpu_limit::CpuLimit;
+use crate::stats::distinct;
 use program::Program;
 use wireguard::implementation;
 
@@ -208,37 +209,26 @@ impl Subject {
     /// All combinations of systems and ciphers, plain routing once, and for [`Kind::Command`] all
     /// `own` systems.
     pub fn all(kinds: &[Kind], ciphers: &[Cipher], own: usize) -> Vec<Self> {
-        let mut subjects = Vec::new();
-        for &kind in kinds {
+        distinct(kinds.iter().flat_map(|&kind| {
             let ciphers = if kind == Kind::None { &[Cipher::None] } else { ciphers };
             // Without a script there is one still, which says that it needs one.
             let own = if kind == Kind::Command { own.max(1) } else { 1 };
-            for subject in (0..own)
-                .flat_map(|own| ciphers.iter().map(move |&cipher| Self { own, ..Self::new(kind, cipher) }))
-            {
-                if !subjects.contains(&subject) {
-                    subjects.push(subject);
-                }
-            }
-        }
-        subjects
+            let with_ciphers =
+                move |own| ciphers.iter().map(move |&cipher| Self { own, ..Self::new(kind, cipher) });
+            (0..own).flat_map(with_ciphers)
+        }))
     }
 
     /// Each of `subjects` with each of `priorities`; a system that takes no priority
     /// stays as it is.
     pub fn with_priorities(subjects: &[Self], priorities: &[Priority]) -> Vec<Self> {
-        let mut all = Vec::new();
-        for subject in subjects {
+        distinct(subjects.iter().flat_map(|subject| {
             let has_priority = subject.kind.profile().has_priority;
-            for &priority in priorities {
-                let subject =
-                    Self { priority: if has_priority { priority } else { Priority::Own }, ..*subject };
-                if !all.contains(&subject) {
-                    all.push(subject);
-                }
-            }
-        }
-        all
+            priorities.iter().map(move |&priority| Self {
+                priority: if has_priority { priority } else { Priority::Own },
+                ..*subject
+            })
+        }))
     }
 
     /// Each of `subjects` with each of several `shares` of the CPU for its gateway; plain routing,
@@ -247,19 +237,12 @@ impl Subject {
         if shares.len() < 2 {
             return subjects.to_vec();
         }
-        let mut all = Vec::new();
-        for &share in shares {
-            let with = |subject: &Self| Self {
+        distinct(shares.iter().flat_map(|&share| {
+            subjects.iter().map(move |subject| Self {
                 gateway_cpu: Some(share).filter(|_| subject.kind != Kind::None),
                 ..*subject
-            };
-            for subject in subjects.iter().map(with) {
-                if !all.contains(&subject) {
-                    all.push(subject);
-                }
-            }
-        }
-        all
+            })
+        }))
     }
 
     /// Whether two lines of a report are of the same system, however much each may take of the CPU
@@ -291,20 +274,10 @@ impl Subject {
     pub fn with_their_ciphers(subjects: &[Self]) -> (Vec<Self>, Vec<String>) {
         let (kept, left_out): (Vec<Self>, Vec<Self>) =
             subjects.iter().partition(|subject| subject.has_cipher());
-        let mut kinds: Vec<Kind> = Vec::new();
-        for subject in &left_out {
-            if !kinds.contains(&subject.kind) {
-                kinds.push(subject.kind);
-            }
-        }
+        let kinds = distinct(left_out.iter().map(|subject| subject.kind));
         let sentence = |kind: Kind| {
-            let mut lacks: Vec<String> = Vec::new();
-            for subject in left_out.iter().filter(|subject| subject.kind == kind) {
-                let lacking = kind.lacks(subject.cipher);
-                if !lacks.contains(&lacking) {
-                    lacks.push(lacking);
-                }
-            }
+            let of_kind = left_out.iter().filter(|subject| subject.kind == kind);
+            let lacks = distinct(of_kind.map(|subject| kind.lacks(subject.cipher)));
             let outcome = if kept.iter().any(|subject| subject.kind == kind) {
                 "is measured without"
             } else {

@@ -11,6 +11,7 @@ use crate::lab::topology::Topology;
 use crate::load::congestion::CongestionControl;
 use crate::observe;
 use crate::observe::HostInfo;
+use crate::stats::distinct;
 use crate::system::buffers;
 
 /// The sysctls that bear on every figure, as their paths below /proc/sys: those of sockets, and
@@ -107,14 +108,8 @@ pub fn sysctl(path: &str) -> Option<String> {
 }
 
 /// The texts that differ, in their order.
-fn distinct(texts: impl Iterator<Item = String>) -> String {
-    let mut all: Vec<String> = Vec::new();
-    for text in texts {
-        if !all.contains(&text) {
-            all.push(text);
-        }
-    }
-    all.join(", then ")
+fn in_turn(texts: impl Iterator<Item = String>) -> String {
+    distinct(texts).join(", then ")
 }
 
 /// The links of labs that differ in MTU and congestion control at most.
@@ -125,8 +120,8 @@ fn describe(all: &[LinkSettings]) -> Option<String> {
     } else {
         "segmentation offload off (frames cross one by one, gathered by the receiver)"
     };
-    let mtus = distinct(all.iter().map(|links| links.mtu.to_string()));
-    let congestion = distinct(all.iter().map(|links| describe_congestion(links.congestion)));
+    let mtus = in_turn(all.iter().map(|links| links.mtu.to_string()));
+    let congestion = in_turn(all.iter().map(|links| describe_congestion(links.congestion)));
     let plain = format!(
         "links between network namespaces, MTU {mtus}, {offload}; congestion control of the measured connections: {congestion}"
     );

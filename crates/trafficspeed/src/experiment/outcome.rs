@@ -16,7 +16,7 @@ use crate::coordinate::message::Measurement;
 use crate::load::congestion::CongestionControl;
 use crate::load::tcp::StreamTotal;
 use crate::observe::HostInfo;
-use crate::stats::jain;
+use crate::stats::{distinct, jain};
 use crate::system::{Subject, SystemInfo, kernel};
 
 pub use cpu_use::{CpuUse, MOST_FOREIGN_PERCENT, MOST_STEAL_PERCENT, Taken};
@@ -325,12 +325,7 @@ impl Campaign {
 
     /// The systems in the order of reports, those without a result included.
     pub fn labels(&self) -> Vec<String> {
-        let mut labels: Vec<String> = Vec::new();
-        for run in &self.runs {
-            if !labels.contains(&run.label) {
-                labels.push(run.label.clone());
-            }
-        }
+        let mut labels = distinct(self.runs.iter().map(|run| run.label.clone()));
         let place = |label: &String| self.settings.systems.iter().position(|known| known == label);
         labels.sort_by_key(|label| place(label).unwrap_or(usize::MAX));
         labels

@@ -3,6 +3,7 @@
 pub mod pictures;
 
 use super::document::Document;
+use super::noise::TAKEN;
 use super::observed::{self, Section};
 use crate::experiment::home::flow::{Case, Datagrams, Flow, VIDEO, VOICE, pages_in_words};
 use crate::experiment::home::observations::{LINK_LOST, LINK_SHARE, QUEUE_DROPPED, compared};
@@ -25,8 +26,7 @@ whole (unanswered) count with the time until they were given up.
 CPU: of one CPU, of the VPN's processes at the gateway, of the client's, and of the generators (both ends).
 Link: the emulator's own account of all frames of the measurement, warm-up included: lost because --loss asks for it, dropped \
 because the queue was full. Dropped at the VPN's sockets, at generators: by the kernels of client and gateway, since datagrams were \
-not taken in time; all rounds.
-Steal, others: the most of the machine that the hypervisor took and that processes without a part in the measurement used.";
+not taken in time; all rounds.";
 
 /// The tables that have rows.
 fn sections(table: &Observations) -> Vec<Section> {
@@ -77,7 +77,9 @@ pub fn document(campaign: &HomeCampaign) -> Document<'_> {
     document.lines(observed::claims(&table, &compared()));
     document.pictures(pictures::pictures(campaign, &table));
     document.sections(sections(&table));
-    [observed::MEDIANS, DEFINITIONS, observed::RATIOS].iter().for_each(|words| document.words(words));
+    for words in [observed::MEDIANS, DEFINITIONS, TAKEN, observed::RATIOS] {
+        document.words(words);
+    }
     document.remarks(remarks(&table));
     document.section("Systems");
     document.lines(system_lines(campaign, &table));
@@ -92,9 +94,9 @@ fn remarks(table: &Observations) -> Vec<String> {
 
 /// The work in words.
 fn lead(settings: &HomeSettings) -> String {
-    let datagrams = |name: &str, of: Datagrams| {
-        let together = if of.at_once > 1 { format!(", {} at once", of.at_once) } else { String::new() };
-        format!("{name} of {} packets/s with {} bytes of payload each way{together}", of.per_second, of.bytes)
+    let datagrams = |name: &str, Datagrams { at_once, per_second, bytes, .. }: Datagrams| {
+        let together = if at_once > 1 { format!(", {at_once} at once") } else { String::new() };
+        format!("{name} of {per_second} packets/s with {bytes} bytes of payload each way{together}")
     };
     let alone = if settings.alone_seconds > 0.0 {
         format!(", then each part alone for {} s", settings.alone_seconds)

@@ -5,6 +5,7 @@ pub mod pictures;
 pub mod searched;
 
 use super::document::Document;
+use super::noise::TAKEN;
 use super::observed::{self, Section};
 use crate::experiment::generate::{LoadCampaign, LoadRun, NamedTask};
 use crate::experiment::problems::said_once;
@@ -27,9 +28,7 @@ of them together.
 Variation: the difference of every two neighbouring messages' delays (RFC 3393), of which jitter is the smoothed value \
 at the end.
 Delivered: of the messages that the rate asked for.
-CPU: of one CPU, of the gateway's VPN, the clients' VPN, and the generator (both ends).
-Steal, others: the most of the machine that the hypervisor took and that processes without a part in the measurement \
-used.";
+CPU: of one CPU, of the gateway's VPN, the clients' VPN, and the generator (both ends).";
 
 /// The report of a campaign, rates in `unit`.
 pub fn document(campaign: &LoadCampaign, unit: Option<Unit>) -> Document<'_> {
@@ -56,7 +55,9 @@ pub fn document(campaign: &LoadCampaign, unit: Option<Unit>) -> Document<'_> {
     let sections = sections(campaign, unit);
     if !sections.is_empty() {
         document.sections(sections);
-        [observed::MEDIANS, DEFINITIONS, observed::RATIOS].iter().for_each(|words| document.words(words));
+        for words in [observed::MEDIANS, DEFINITIONS, TAKEN, observed::RATIOS] {
+            document.words(words);
+        }
         if settings.clients > 1 {
             document.words(clients::DEFINITIONS);
         }

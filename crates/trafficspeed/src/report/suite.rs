@@ -10,11 +10,12 @@ pub mod sweep;
 
 use super::document::Document;
 use super::grid::Grid;
+use super::noise::TAKEN;
 use super::published::{self, Figures as Published};
 use crate::experiment::suite::SuiteCampaign;
 use crate::experiment::suite::aead::{self, Verdict};
 use crate::observation::Comparison;
-use crate::stats::Spread;
+use crate::stats::{Spread, distinct};
 use crate::system::vpnd::Code;
 use crate::unit::significant;
 
@@ -27,8 +28,6 @@ A/A: a system that is measured a second time in each round, divided by its first
 where there is no difference. ≈: no difference from the first system beyond A/A, or not in all rounds.
 ≥: the sender could not send more in at least one of the runs, so the path carries at least that: UDP that left at less than \
 the rate asked for or as fast as possible without more loss than allowed, TCP whose sender used 95 % of its threads' CPU time (in the lab only).
-Steal, others: the most of the machine that the hypervisor took and that processes without a part in the measurement \
-used.
 Throughput is payload that arrived.
 The other end is where each load is received.
 Lost: of the messages that were sent; delivered: of those that the rate asked for.
@@ -119,10 +118,11 @@ pub fn document(campaign: &SuiteCampaign) -> Document<'_> {
         document.pictures(pictures::drawn(campaign, section, number));
     }
     document.words(DEFINITIONS);
+    document.words(TAKEN);
     document.section("Systems");
     document.texts(systems(campaign));
     if let Some((source, tables)) = published(campaign) {
-        document.published(source, findings::beside(&sections), tables);
+        document.published(source, findings::compared(&sections), tables);
     }
     document
 }
@@ -131,16 +131,14 @@ pub fn document(campaign: &SuiteCampaign) -> Document<'_> {
 fn systems(campaign: &SuiteCampaign) -> Grid {
     let head = ["system", "version", "cipher", "MTU of the links", "MTU of the tunnel", "notes"];
     let mut grid = Grid::new(1, head);
-    for stage in campaign.stages.iter().filter(|stage| stage.error.is_none()) {
+    let up = campaign.stages.iter().filter(|stage| stage.error.is_none());
+    grid.rows = distinct(up.map(|stage| {
         let (facts, mtu) = (&stage.facts, |mtu: Option<u32>| mtu.map_or("–".into(), |mtu| mtu.to_string()));
         let (version, cipher) = (facts.version.clone(), facts.cipher.clone());
         let mtus = [stage.link_mtu, facts.mtu].map(mtu);
         let row: Vec<String> = [stage.label.clone(), version, cipher].into_iter().chain(mtus).collect();
-        let row = [row, vec![facts.notes.join("; ")]].concat();
-        if !grid.rows.contains(&row) {
-            grid.rows.push(row);
-        }
-    }
+        [row, vec![facts.notes.join("; ")]].concat()
+    }));
     grid
 }
 

@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::grid::Grid;
 use crate::experiment::outcome::{Campaign, Program, Run};
+use crate::stats::distinct;
 use crate::system::buffers::METHOD;
 use crate::unit::{gbit, significant};
 
@@ -91,21 +92,12 @@ fn system(campaign: &Campaign, label: String) -> Option<System> {
         campaign.runs.iter().filter(|run| run.label == label && !run.pairs.is_empty()).collect();
     let first = runs.first()?;
     Some(System {
-        version: different(runs.iter().map(|run| run.facts.version.clone())).join("; "),
-        cipher: different(runs.iter().map(|run| run.facts.cipher.clone())).join("; "),
-        mtu: different(runs.iter().filter_map(|run| run.facts.mtu)),
-        notes: different(runs.iter().flat_map(|run| run.facts.notes.iter().cloned())),
+        version: distinct(runs.iter().map(|run| run.facts.version.clone())).join("; "),
+        cipher: distinct(runs.iter().map(|run| run.facts.cipher.clone())).join("; "),
+        mtu: distinct(runs.iter().filter_map(|run| run.facts.mtu)),
+        notes: distinct(runs.iter().flat_map(|run| run.facts.notes.iter().cloned())),
         programs: first.programs.clone(),
         label,
-    })
-}
-
-fn different<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
-    values.fold(Vec::new(), |mut known, value| {
-        if !known.contains(&value) {
-            known.push(value);
-        }
-        known
     })
 }
 

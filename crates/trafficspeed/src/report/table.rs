@@ -1,6 +1,7 @@
 //! The report of experiment 1.
 
 use super::document::Document;
+use super::noise::TAKEN;
 use super::pictures::pictures;
 use super::{headline, observed, published, systems};
 use crate::experiment::outcome::observations::{
@@ -24,8 +25,6 @@ Round trip: of requests that the first pair sends through the tunnel while the l
 when each was due to its answer; half of them were at most as long as p50 says, 99 % as p99. They take 0.03 Mbit/s each way and are in \
 no throughput.
 CPU limit used: CPU time of the gateway's VPN processes, in percent of what --gateway-cpu gave them.
-Steal, others: the most of the machine that the hypervisor took and that processes without a part in the measurement \
-used.
 Only runs count in which each client's tunnel device carried at least 95 % of its bytes, each way, by the kernel's own \
 counters.";
 
@@ -73,6 +72,7 @@ pub fn document(campaign: &Campaign, unit: Unit) -> Document<'_> {
         document.table(figures.without_empty());
         document.words(observed::MEDIANS);
         document.words(DEFINITIONS);
+        document.words(TAKEN);
         let has_partners = campaign.settings.far == RemoteEnd::Gateway;
         document.lines(has_partners.then(|| PARTNERS.to_owned()).into_iter().collect());
         let wanted: Vec<_> = cases.iter().map(|case| (case.clone(), GOODPUT)).collect();

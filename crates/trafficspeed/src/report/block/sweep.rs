@@ -9,7 +9,9 @@ use crate::experiment::block::{BlockReport, Route, Way};
 use crate::report::chart::{Horizontal, LineChart, Measure, Point, Series};
 use crate::report::document::Document;
 use crate::report::grid::Grid;
+use crate::report::noise::TAKEN;
 use crate::report::page::Picture;
+use crate::stats::distinct;
 use crate::unit::significant;
 
 /// Stands below the table.
@@ -19,8 +21,7 @@ Best throughput of any block size, MB/s of acknowledged blocks: median of n roun
 Gain: the best OP-n divided by the tunnel with no overlap, mean over block sizes within each round.
 ≈: no difference beyond A/A, the tunnel against itself, with one block in progress or with the most; ?: fewer than five rounds, \
 no A/A or a disturbed machine show neither.
-At equal n: the same, divided by the tunnel with as many blocks in progress, so the gain of encrypting ahead itself.
-Steal, others: the most of the machine that the hypervisor took and that processes without a part in the measurement used.";
+At equal n: the same, divided by the tunnel with as many blocks in progress, so the gain of encrypting ahead itself.";
 
 /// The limits of a report and the round trips of a block in words, for a row and for a heading.
 fn limits(report: &BlockReport) -> [String; 3] {
@@ -83,6 +84,7 @@ pub fn document(reports: &[BlockReport]) -> Document<'_> {
     document.section("Under each limit");
     document.table(grid(reports));
     document.words(DEFINITIONS);
+    document.words(TAKEN);
     for (report, number) in reports.iter().zip(1..) {
         let [rate, cpu, trips] = limits(report);
         document.section(&format!(
@@ -110,13 +112,7 @@ fn curves(reports: &[BlockReport]) -> Vec<Picture> {
     let mut all = Vec::new();
     for (axis, other) in [(AXES[0], AXES[1]), (AXES[1], AXES[0])] {
         let what_else = |report: &BlockReport| ((other.2)(report), report.ready_first);
-        let mut fixed: Vec<(Option<f64>, bool)> = Vec::new();
-        for value in reports.iter().map(what_else) {
-            if !fixed.contains(&value) {
-                fixed.push(value);
-            }
-        }
-        for (value, number) in fixed.into_iter().zip(1..) {
+        for (value, number) in distinct(reports.iter().map(what_else)).into_iter().zip(1..) {
             let along: Vec<&BlockReport> =
                 reports.iter().filter(|report| what_else(report) == value).collect();
             let delays = along.first().map(|report| report.asked.0.clone()).unwrap_or_default();

@@ -3,6 +3,7 @@
 
 use crate::experiment::suite::{Row, SuiteCampaign};
 use crate::load::task::{Protocol, Task};
+use crate::stats::distinct;
 
 /// All of them.
 pub(super) fn all(campaign: &SuiteCampaign) -> Vec<String> {
@@ -36,22 +37,15 @@ struct Group<'a> {
     parts: Vec<&'a str>,
 }
 
-fn groups(campaign: &SuiteCampaign, of: impl Fn(&Row) -> Option<String>) -> Vec<Group<'_>> {
-    let mut parts: Vec<(&str, Vec<String>)> = Vec::new();
-    for row in &campaign.rows {
-        let Some(value) = of(row) else { continue };
-        let section = row.case.section.as_str();
-        match parts.iter_mut().find(|(name, _)| *name == section) {
-            Some((_, values)) if values.contains(&value) => {}
-            Some((_, values)) => values.push(value),
-            None => parts.push((section, vec![value])),
-        }
-    }
+fn groups(campaign: &SuiteCampaign, value: impl Fn(&Row) -> Option<String>) -> Vec<Group<'_>> {
     let mut groups: Vec<Group<'_>> = Vec::new();
-    for (part, mut values) in parts {
+    for part in distinct(campaign.rows.iter().map(|row| row.case.section.as_str())) {
+        let rows = campaign.rows.iter().filter(|row| row.case.section == part);
+        let mut values = distinct(rows.filter_map(&value));
         // Turns change their order from round to round.
         values.sort_by(|a, b| (a.len(), a).cmp(&(b.len(), b)));
         match groups.iter_mut().find(|group| group.values == values) {
+            _ if values.is_empty() => {}
             Some(group) => group.parts.push(part),
             None => groups.push(Group { values, parts: vec![part] }),
         }
@@ -59,13 +53,13 @@ fn groups(campaign: &SuiteCampaign, of: impl Fn(&Row) -> Option<String>) -> Vec<
     groups
 }
 
-/// Conditions that all have in common once, what differs with the parts that have it.
-fn words(of: &str, groups: &[Group<'_>]) -> String {
+/// A condition that all parts have in common once, one that differs with the parts that have it.
+fn words(condition: &str, groups: &[Group<'_>]) -> String {
     let group = |group: &Group<'_>| {
         let parts = if groups.len() > 1 { format!(" ({})", group.parts.join("; ")) } else { String::new() };
         format!("{}{parts}", group.values.join(", "))
     };
-    format!("{of}: {}.", groups.iter().map(group).collect::<Vec<_>>().join("; "))
+    format!("{condition}: {}.", groups.iter().map(group).collect::<Vec<_>>().join("; "))
 }
 
 #[cfg(test)]

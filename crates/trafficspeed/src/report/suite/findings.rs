@@ -1,6 +1,6 @@
-//! The findings of the IPsec and the cipher experiment beside ours: reproduced, the same direction
-//! but smaller or larger, turned round, no difference beyond A/A, each with the reason, or not to
-//! be reproduced here and why.
+//! The findings of the IPsec and the cipher experiment compared with ours: reproduced, the same
+//! direction but smaller or larger, reversed, no difference beyond A/A, each with the reason, or not
+//! to be reproduced here and why.
 
 use super::{Section, SectionRow};
 use crate::experiment::suite::Quantity;
@@ -31,11 +31,11 @@ struct Finding {
     quantity: Quantity,
     one: Place,
     /// The divisor; a percentage is divided by 100 instead.
-    by: Option<Place>,
+    divisor: Option<Place>,
     /// The original's two figures.
-    then: [f64; 2],
+    original: [f64; 2],
     /// Why it may be another today.
-    why: &'static str,
+    reason: &'static str,
 }
 
 impl Finding {
@@ -46,39 +46,39 @@ impl Finding {
         version: "IPv4",
         quantity: Quantity::Throughput,
         one: (AUTHENTICATION, KERNEL_BUFFERS),
-        by: Some((ENCRYPTION, KERNEL_BUFFERS)),
-        then: [23.10, 10.87],
-        why: "then encryption (3DES) was by far the dearest; today AES-GCM encrypts and authenticates in one pass with the \
+        divisor: Some((ENCRYPTION, KERNEL_BUFFERS)),
+        original: [23.10, 10.87],
+        reason: "then encryption (3DES) was by far the dearest; today AES-GCM encrypts and authenticates in one pass with the \
               processor's AES and carry-less multiplication, while authentication alone is a hash (HMAC-SHA-256) over every byte",
     };
     const DATAGRAM: Self = Self {
         section: UDP_SECTION,
         one: (AUTHENTICATION, LARGE),
-        by: Some((ENCRYPTION, LARGE)),
-        then: [30.73, 11.96],
+        divisor: Some((ENCRYPTION, LARGE)),
+        original: [30.73, 11.96],
         ..Self::STREAM
     };
     const TRANSACTION: Self = Self {
         section: "Request and response",
         quantity: Quantity::Transactions,
         one: (AUTHENTICATION, "TCP 1/1 bytes"),
-        by: Some((ENCRYPTION, "TCP 1/1 bytes")),
-        then: [1_404.26, 1_940.77],
-        why: "for a packet of one byte neither is much work today: a transaction costs system calls and wake-ups",
+        divisor: Some((ENCRYPTION, "TCP 1/1 bytes")),
+        original: [1_404.26, 1_940.77],
+        reason: "for a packet of one byte neither is much work today: a transaction costs system calls and wake-ups",
         ..Self::STREAM
     };
     const CIPHER: Self = Self {
         section: SECTION_NATIVE,
         version: "",
         one: (ENCRYPTION, SENDS),
-        by: Some((Cipher::ChaCha20Poly1305, SENDS)),
-        then: [377.0, 330.0],
-        why: "then a telephone and a Celeron on a wireless network, here both ends on one machine, whose ciphers take less of the time",
+        divisor: Some((Cipher::ChaCha20Poly1305, SENDS)),
+        original: [377.0, 330.0],
+        reason: "then a telephone and a Celeron on a wireless network, here both ends on one machine, whose ciphers take less of the time",
         ..Self::STREAM
     };
     const LOADED: Self = Self {
         section: "One TCP transfer over time",
-        why: "then the link was the limit without protection, and the processor with it; today the processor and its wake-ups are \
+        reason: "then the link was the limit without protection, and the processor with it; today the processor and its wake-ups are \
               the limit of all",
         ..Self::STREAM
     };
@@ -89,93 +89,93 @@ const RECEIVES: &str = "client receives";
 const KERNEL_BUFFERS: &str = "the kernel's buffers";
 const LARGE: &str = "datagrams of 4096 bytes";
 const IDLE: &str = "idle machine";
-const HOGS: &str = "beside CPU hogs";
+const HOGS: &str = "CPU hogs";
 /// A finding that only OpenVPN allows.
-const ALONE: &str = "Encryption alone by the same with authentication, one TCP stream, OpenVPN";
+const ALONE: &str = "Encryption alone / encryption with authentication, one TCP stream, OpenVPN";
 
 const FINDINGS: [Finding; 15] = [
-    Finding { about: "Authentication alone by encryption, one TCP stream", ..Finding::STREAM },
+    Finding { about: "Authentication alone / encryption, one TCP stream", ..Finding::STREAM },
     Finding {
-        about: "Authentication alone by encryption, one TCP stream over IPv6",
+        about: "Authentication alone / encryption, one TCP stream over IPv6",
         version: "IPv6",
-        then: [24.20, 10.88],
+        original: [24.20, 10.88],
         ..Finding::STREAM
     },
     Finding {
-        about: "Plain IP by encryption, one TCP stream",
+        about: "Plain IP / encryption, one TCP stream",
         one: (NOTHING, KERNEL_BUFFERS),
-        then: [60.86, 10.87],
-        why: "then the cipher filled the processor; today the kernel carries 64 KiB at once where nothing takes them apart",
+        original: [60.86, 10.87],
+        reason: "then the cipher filled the processor; today the kernel carries 64 KiB at once where nothing takes them apart",
         ..Finding::STREAM
     },
     Finding {
         about: ALONE,
         system: Kind::Openvpn,
         one: (Cipher::EncryptOnly, KERNEL_BUFFERS),
-        by: Some((Cipher::Aes256CbcHmacSha256, KERNEL_BUFFERS)),
-        then: [10.87, 7.74],
-        why: "then the cipher and the hash filled the processor; today a packet's system calls and copies cost OpenVPN more than either",
+        divisor: Some((Cipher::Aes256CbcHmacSha256, KERNEL_BUFFERS)),
+        original: [10.87, 7.74],
+        reason: "then the cipher and the hash filled the processor; today a packet's system calls and copies cost OpenVPN more than either",
         ..Finding::STREAM
     },
     Finding {
-        about: "Socket buffers of 57,344 bytes by those of 32,768, one encrypted TCP stream",
+        about: "Socket buffers of 57,344 / 32,768 bytes, one encrypted TCP stream",
         one: (ENCRYPTION, "57344"),
-        by: Some((ENCRYPTION, "32768")),
-        then: [10.87, 10.90],
-        why: "then the cipher was the limit; today the buffers are",
+        divisor: Some((ENCRYPTION, "32768")),
+        original: [10.87, 10.90],
+        reason: "then the cipher was the limit; today the buffers are",
         ..Finding::STREAM
     },
-    Finding { about: "Authentication alone by encryption, datagrams of 4,096 bytes", ..Finding::DATAGRAM },
+    Finding { about: "Authentication alone / encryption, datagrams of 4,096 bytes", ..Finding::DATAGRAM },
     Finding {
-        about: "Plain IP by encryption, datagrams of 4,096 bytes",
+        about: "Plain IP / encryption, datagrams of 4,096 bytes",
         one: (NOTHING, LARGE),
-        then: [93.98, 11.96],
-        why: "then the cipher filled the processor; today system calls and wake-ups do",
+        original: [93.98, 11.96],
+        reason: "then the cipher filled the processor; today system calls and wake-ups do",
         ..Finding::DATAGRAM
     },
     Finding {
-        about: "Datagrams of 4,096 bytes by those of 1,024, authenticated",
-        by: Some((AUTHENTICATION, "datagrams of 1024 bytes")),
-        then: [30.73, 23.83],
-        why: "then they were sent as fast as possible; here at the highest rate without loss, and one lost fragment loses the whole",
+        about: "Datagrams of 4,096 / 1,024 bytes, authenticated",
+        divisor: Some((AUTHENTICATION, "datagrams of 1024 bytes")),
+        original: [30.73, 23.83],
+        reason: "then they were sent as fast as possible; here at the highest rate without loss, and one lost fragment loses the whole",
         ..Finding::DATAGRAM
     },
-    Finding { about: "Authentication alone by encryption, TCP transactions", ..Finding::TRANSACTION },
+    Finding { about: "Authentication alone / encryption, TCP transactions", ..Finding::TRANSACTION },
     Finding {
-        about: "Plain IP by encryption, TCP transactions",
+        about: "Plain IP / encryption, TCP transactions",
         one: (NOTHING, "TCP 1/1 bytes"),
-        then: [3_454.84, 1_940.77],
-        why: "for a packet of one byte a cipher is little work today: a transaction costs system calls and wake-ups",
+        original: [3_454.84, 1_940.77],
+        reason: "for a packet of one byte a cipher is little work today: a transaction costs system calls and wake-ups",
         ..Finding::TRANSACTION
     },
     Finding {
-        about: "Beside CPU hogs by an idle machine, one TCP transfer, plain IP",
+        about: "With CPU hogs / on an idle machine, one TCP transfer, plain IP",
         one: (NOTHING, HOGS),
-        by: Some((NOTHING, IDLE)),
-        then: [66.12, 65.18],
+        divisor: Some((NOTHING, IDLE)),
+        original: [66.12, 65.18],
         ..Finding::LOADED
     },
     Finding {
-        about: "Beside CPU hogs by an idle machine, one TCP transfer, authentication alone",
+        about: "With CPU hogs / on an idle machine, one TCP transfer, authentication alone",
         one: (AUTHENTICATION, HOGS),
-        by: Some((AUTHENTICATION, IDLE)),
-        then: [13.67, 26.01],
+        divisor: Some((AUTHENTICATION, IDLE)),
+        original: [13.67, 26.01],
         ..Finding::LOADED
     },
     Finding {
-        about: "Beside CPU hogs by an idle machine, one TCP transfer, encryption",
+        about: "With CPU hogs / on an idle machine, one TCP transfer, encryption",
         one: (ENCRYPTION, HOGS),
-        by: Some((ENCRYPTION, IDLE)),
-        then: [5.70, 10.94],
+        divisor: Some((ENCRYPTION, IDLE)),
+        original: [5.70, 10.94],
         ..Finding::LOADED
     },
     Finding {
-        about: "Mean delay of one TCP transfer, encryption by plain IP",
+        about: "Mean delay of one TCP transfer, encryption / plain IP",
         quantity: Quantity::Delay,
         one: (ENCRYPTION, IDLE),
-        by: Some((NOTHING, IDLE)),
-        then: [0.003, 0.015],
-        why: "then the cipher took longer than the link, so less waited on the way",
+        divisor: Some((NOTHING, IDLE)),
+        original: [0.003, 0.015],
+        reason: "then the cipher took longer than the link, so less waited on the way",
         ..Finding::LOADED
     },
     Finding {
@@ -184,48 +184,48 @@ const FINDINGS: [Finding; 15] = [
         version: "",
         quantity: Quantity::Delivered,
         one: (ENCRYPTION, IDLE),
-        by: None,
-        then: [70.0, 100.0],
-        why: "then the cipher filled the processor at 13 Mbit/s; today that rate is a small part of what it can",
+        divisor: None,
+        original: [70.0, 100.0],
+        reason: "then the cipher filled the processor at 13 Mbit/s; today that rate is a small part of what it can",
         ..Finding::STREAM
     },
 ];
 
 /// Those of the cipher experiment: its newest client, an iPhone 12 Pro.
 const CIPHER_FINDINGS: [Finding; 6] = [
-    Finding { about: "AES-256-GCM by ChaCha20-Poly1305, client sends", ..Finding::CIPHER },
+    Finding { about: "AES-256-GCM / ChaCha20-Poly1305, client sends", ..Finding::CIPHER },
     Finding {
-        about: "AES-256-GCM by ChaCha20-Poly1305, client receives",
+        about: "AES-256-GCM / ChaCha20-Poly1305, client receives",
         one: (ENCRYPTION, RECEIVES),
-        by: Some((Cipher::ChaCha20Poly1305, RECEIVES)),
-        then: [292.0, 238.0],
+        divisor: Some((Cipher::ChaCha20Poly1305, RECEIVES)),
+        original: [292.0, 238.0],
         ..Finding::CIPHER
     },
     Finding {
-        about: "AES-256-GCM by AES-256-CBC with a hash, client sends",
-        by: Some((Cipher::Aes256CbcHmacSha256, SENDS)),
-        then: [377.0, 227.0],
+        about: "AES-256-GCM / AES-256-CBC with a hash, client sends",
+        divisor: Some((Cipher::Aes256CbcHmacSha256, SENDS)),
+        original: [377.0, 227.0],
         ..Finding::CIPHER
     },
     Finding {
-        about: "AES-256-GCM by AES-256-CBC with a hash, client receives",
+        about: "AES-256-GCM / AES-256-CBC with a hash, client receives",
         one: (ENCRYPTION, RECEIVES),
-        by: Some((Cipher::Aes256CbcHmacSha256, RECEIVES)),
-        then: [292.0, 202.0],
+        divisor: Some((Cipher::Aes256CbcHmacSha256, RECEIVES)),
+        original: [292.0, 202.0],
         ..Finding::CIPHER
     },
     Finding {
-        about: "Plain IP by AES-256-GCM, client sends",
+        about: "Plain IP / AES-256-GCM, client sends",
         one: (NOTHING, SENDS),
-        by: Some((ENCRYPTION, SENDS)),
-        then: [564.0, 377.0],
+        divisor: Some((ENCRYPTION, SENDS)),
+        original: [564.0, 377.0],
         ..Finding::CIPHER
     },
     Finding {
-        about: "Plain IP by AES-256-GCM, client receives",
+        about: "Plain IP / AES-256-GCM, client receives",
         one: (NOTHING, RECEIVES),
-        by: Some((ENCRYPTION, RECEIVES)),
-        then: [349.0, 292.0],
+        divisor: Some((ENCRYPTION, RECEIVES)),
+        original: [349.0, 292.0],
         ..Finding::CIPHER
     },
 ];
@@ -235,8 +235,8 @@ const ALONE_NOT_MEASURED: [&str; 3] = [
     ALONE,
     "1.40",
     "not measured: of the systems here OpenVPN alone encrypts without authenticating (--vpn openvpn --cipher \
-     encrypt-only,aes-256-cbc-hmac-sha-256), since whoever can change packets unseen can also learn what is in them. Encryption \
-     above is AES-256-GCM, which authenticates in the same pass, beside the original's 3DES without a hash",
+     encrypt-only,aes-256-cbc-hmac-sha-256), since an attacker who can change packets unnoticed can also read them. Encryption \
+     above is AES-256-GCM, which authenticates in the same pass; the original had 3DES without a hash",
 ];
 
 /// Findings that cannot be measured here, and why.
@@ -254,16 +254,16 @@ const SAME_SIZE: f64 = 1.5;
 
 /// Each finding: what it is about, then, and here. Those that these measurements say nothing about
 /// are left out.
-pub fn beside(sections: &[Section]) -> Vec<[String; 3]> {
+pub fn compared(sections: &[Section]) -> Vec<[String; 3]> {
     let row = |finding: &Finding| {
         let (ratio, control, is_limited, is_disturbed) = finding.measured(sections)?;
-        let then = finding.then[0] / finding.then[1];
-        let judge = if finding.by.is_some() { of_difference } else { of_loss };
+        let original = finding.original[0] / finding.original[1];
+        let judge = if finding.divisor.is_some() { judge_difference } else { judge_loss };
         let verdict = bounded(is_limited)
             .or_else(|| is_disturbed.then_some("not judged: the machine was disturbed"))
-            .map_or_else(|| verdict(then, ratio, control, finding.why, judge), str::to_owned);
+            .map_or_else(|| verdict(original, ratio, control, finding.reason, judge), str::to_owned);
         let measured = format!("{}: {verdict}", ratio.text(significant));
-        Some([finding.about.to_owned(), significant(then), measured])
+        Some([finding.about.to_owned(), significant(original), measured])
     };
     let mut rows: Vec<[String; 3]> = FINDINGS.iter().filter_map(row).collect();
     if rows.is_empty() {
@@ -282,10 +282,10 @@ impl Finding {
     fn measured(&self, sections: &[Section]) -> Option<(Spread, Option<Spread>, [bool; 2], bool)> {
         let section = sections.iter().find(|section| section.name == self.section)?;
         let (row, one) = self.find(section, self.one)?;
-        let Some(by) = self.by else {
+        let Some(divisor) = self.divisor else {
             return Some((row.spread(one)?.scaled(100.0), row.control, [false; 2], row.is_disturbed));
         };
-        let (other_row, other) = self.find(section, by)?;
+        let (other_row, other) = self.find(section, divisor)?;
         let controls = row.control.into_iter().zip(other_row.control);
         let control = controls.map(|(a, b)| if a.widest_ratio() > b.widest_ratio() { a } else { b }).next();
         let is_limited = [row.is_limited_by_sender(one), other_row.is_limited_by_sender(other)];
@@ -321,74 +321,73 @@ fn bounded(is_limited: [bool; 2]) -> Option<&'static str> {
     }
 }
 
-/// The finding in the light of what was measured; `judge` says of two differences whether they are
-/// the same.
+/// The finding compared with what was measured; `judge` says whether two differences are the same.
 fn verdict(
-    then: f64,
-    here: Spread,
+    original: f64,
+    ours: Spread,
     control: Option<Spread>,
-    why: &str,
+    reason: &str,
     judge: impl Fn(f64, f64) -> (String, bool),
 ) -> String {
     let Some(same) = control else {
         return "not judged: how far a system differs from itself was not measured".into();
     };
-    let Some(differs) = here.differs_beyond(same) else {
+    let Some(differs) = ours.differs_beyond(same) else {
         return format!(
             "not judged: fewer than {CLAIM_ROUNDS} rounds show neither a difference nor its absence"
         );
     };
-    let differed = (then - 1.0).abs() > SAME_THEN;
+    let differed = (original - 1.0).abs() > SAME_THEN;
     match (differed, differs) {
         (false, false) => "reproduced: no difference beyond A/A".into(),
-        (true, false) => format!("no difference beyond A/A; {why}"),
-        (false, true) => format!("a difference that was not there then; {why}"),
-        (true, true) => match judge(then, here.median) {
+        (true, false) => format!("no difference beyond A/A; {reason}"),
+        (false, true) => format!("a difference that was not there then; {reason}"),
+        (true, true) => match judge(original, ours.median) {
             (words, true) => words,
-            (words, false) => format!("{words}; {why}"),
+            (words, false) => format!("{words}; {reason}"),
         },
     }
 }
 
-/// By how many percent the larger of two figures exceeds the smaller, of their ratio: the same
-/// whichever is divided by which.
+/// The percentage by which the larger of two figures exceeds the smaller, from their ratio in either
+/// order.
 fn excess(ratio: f64) -> f64 {
     100.0 * (ratio.max(1.0 / ratio) - 1.0)
 }
 
-/// Says how a difference found here stands to that of the original, and whether it is reproduced.
-fn of_difference(then: f64, here: f64) -> (String, bool) {
-    if (then > 1.0) != (here > 1.0) {
-        return ("turned round".into(), false);
+/// How a difference found here compares with that of the original, and whether it is reproduced.
+fn judge_difference(original: f64, ours: f64) -> (String, bool) {
+    if (original > 1.0) != (ours > 1.0) {
+        return ("reversed".into(), false);
     }
-    let (then, here) = (excess(then), excess(here));
-    if is_same_size(then, here) {
+    let (original, ours) = (excess(original), excess(ours));
+    if is_same_size(original, ours) {
         return (
             format!("reproduced: the same direction, the difference within a factor of {SAME_SIZE}"),
             true,
         );
     }
-    let word = if here < then { "smaller" } else { "larger" };
-    let (then, here) = (significant(then), significant(here));
-    (format!("the same direction, {word}: one exceeds the other by {here} %, then by {then} %"), false)
+    let word = if ours < original { "smaller" } else { "larger" };
+    let (original, ours) = (significant(original), significant(ours));
+    (format!("the same direction, {word}: one exceeds the other by {ours} %, then by {original} %"), false)
 }
 
 /// The finding for the share that was delivered, which is judged by what was lost: it cannot be on
 /// the other side of 1.
-fn of_loss(then: f64, here: f64) -> (String, bool) {
-    let (then, here) = (100.0 * (1.0 - then), 100.0 * (1.0 - here));
-    let text = format!("{} % lost, then {} %", significant(here), significant(then));
-    if is_same_size(then, here) {
+fn judge_loss(original: f64, ours: f64) -> (String, bool) {
+    let (original, ours) = (100.0 * (1.0 - original), 100.0 * (1.0 - ours));
+    let text = format!("{} % lost, then {} %", significant(ours), significant(original));
+    if is_same_size(original, ours) {
         return (format!("reproduced: {text}, within a factor of {SAME_SIZE}"), true);
     }
-    if here > then {
+    if ours > original {
         return (format!("the same direction, larger: {text}"), false);
     }
-    (format!("turned round: less than {} % lost ({text})", significant(then / SAME_SIZE)), false)
+    (format!("reversed: less than {} % lost ({text})", significant(original / SAME_SIZE)), false)
 }
 
-fn is_same_size(then: f64, here: f64) -> bool {
-    then.max(here) <= SAME_SIZE * then.min(here)
+fn is_same_size(original: f64, ours: f64) -> bool {
+    original.max(ours) <= SAME_SIZE * original.min(ours)
 }
 
 #[cfg(test)]
@@ -417,28 +416,28 @@ mod tests {
         Section { name: "TCP stream".into(), columns, control: None, rows: vec![row] }
     }
 
-    fn here(authentication: [f64; 3], encryption: [f64; 3], control: Option<[f64; 3]>) -> String {
-        let rows = beside(&[section(authentication, encryption, control)]);
+    fn said(authentication: [f64; 3], encryption: [f64; 3], control: Option<[f64; 3]>) -> String {
+        let rows = compared(&[section(authentication, encryption, control)]);
         assert_eq!((rows.len(), rows[0][1].as_str()), (3, "2.13"), "and two that were not measured");
         assert!(rows[1][2].starts_with("not measured: ") && rows[2][2].starts_with("not reproducible: "));
         rows[0][2].clone()
     }
 
     #[test]
-    fn the_order_is_the_same_turned_round_or_within_what_a_system_differs_from_itself() {
+    fn a_finding_is_reproduced_reversed_or_within_a_a() {
         let same = Some([0.9, 1.0, 1.1]);
         assert_eq!(
-            here([20.0, 21.0, 22.0], [10.0; 3], same),
+            said([20.0, 21.0, 22.0], [10.0; 3], same),
             "2.10 (2.00–2.20): reproduced: the same direction, the difference within a factor of 1.5"
         );
-        let turned = here([5.0, 6.0, 5.0], [10.0; 3], same);
+        let turned = said([5.0, 6.0, 5.0], [10.0; 3], same);
         assert!(
-            turned.starts_with("0.500 (0.500–0.600): turned round; ") && turned.contains("in one pass"),
+            turned.starts_with("0.500 (0.500–0.600): reversed; ") && turned.contains("in one pass"),
             "{turned}"
         );
-        assert!(here([10.5; 3], [10.0; 3], same).contains("no difference beyond A/A"));
-        assert!(here([20.0; 3], [10.0; 3], None).contains("not judged"));
-        assert!(beside(&[]).is_empty());
+        assert!(said([10.5; 3], [10.0; 3], same).contains("no difference beyond A/A"));
+        assert!(said([20.0; 3], [10.0; 3], None).contains("not judged"));
+        assert!(compared(&[]).is_empty());
     }
 
     #[test]
@@ -446,7 +445,7 @@ mod tests {
         let said = |is_limited: [bool; 2]| {
             let mut section = section([20.0, 21.0, 22.0], [10.0; 3], Some([0.9, 1.0, 1.1]));
             section.rows[0].limited_by_sender = is_limited.to_vec();
-            beside(&[section])[0][2].clone()
+            compared(&[section])[0][2].clone()
         };
         assert!(said([false, false]).contains("reproduced"));
         assert!(said([true, false]).starts_with("2.10 (2.00–2.20): not judged: at least that, "));
@@ -456,9 +455,9 @@ mod tests {
 
     #[test]
     fn without_ipsec_it_is_plain_routing_and_no_tunnel_without_a_cipher() {
-        let about = "Plain IP by encryption, one TCP stream";
+        let about = "Plain IP / encryption, one TCP stream";
         assert!(found(plain("plain routing"), about).contains("reproduced"));
-        assert!(beside(&[plain("none")]).is_empty());
+        assert!(compared(&[plain("none")]).is_empty());
     }
 
     fn plain(label: &str) -> Section {
@@ -472,7 +471,7 @@ mod tests {
         let mut section = section([13.0, 14.0, 15.0], [10.0; 3], Some([0.9, 1.0, 1.1]));
         section.columns =
             ["OpenVPN, encrypt-only", "OpenVPN, aes-256-cbc-hmac-sha-256"].map(String::from).into();
-        let rows = beside(&[section]);
+        let rows = compared(&[section]);
         assert_eq!((rows.len(), rows[0][0].as_str(), rows[0][1].as_str()), (2, ALONE, "1.40"));
         assert!(rows[0][2].starts_with("1.40 (1.30–1.50): reproduced"), "{}", rows[0][2]);
     }
@@ -496,28 +495,28 @@ mod tests {
     }
 
     fn found(section: Section, about: &str) -> String {
-        let rows = beside(&[section]);
-        rows.into_iter().find(|row| row[0] == about).map(|[_, _, here]| here).expect("it is found")
+        let rows = compared(&[section]);
+        rows.into_iter().find(|row| row[0] == about).map(|[_, _, measured]| measured).expect("it is found")
     }
 
     #[test]
     fn a_case_is_held_against_another_case_and_a_share_against_the_whole() {
-        let beside_hogs = |values| {
+        let with_hogs = |values| {
             let idle = ("IPv4, x, idle machine", [100.0; 3]);
             let cases = cases(
                 "One TCP transfer over time",
                 Quantity::Throughput,
-                [idle, ("IPv4, x, beside CPU hogs", values)],
+                [idle, ("IPv4, x, with CPU hogs", values)],
             );
-            found(cases, "Beside CPU hogs by an idle machine, one TCP transfer, encryption")
+            found(cases, "With CPU hogs / on an idle machine, one TCP transfer, encryption")
         };
         assert_eq!(
-            beside_hogs([50.0, 52.0, 51.0]),
+            with_hogs([50.0, 52.0, 51.0]),
             "0.510 (0.500–0.520): reproduced: the same direction, the difference within a factor of 1.5"
         );
-        assert!(beside_hogs([99.0, 101.0, 100.0]).contains("no difference beyond A/A; then the link"));
+        assert!(with_hogs([99.0, 101.0, 100.0]).contains("no difference beyond A/A; then the link"));
         let video = |values| {
-            let cases = [("IPv6, video, idle machine", values), ("IPv6, video, beside CPU hogs", [1.0; 3])];
+            let cases = [("IPv6, video, idle machine", values), ("IPv6, video, with CPU hogs", [1.0; 3])];
             found(cases_of_video(cases), "Live video, delivered with encryption")
         };
         assert!(
@@ -531,28 +530,28 @@ mod tests {
     fn a_difference_of_another_size_is_not_reproduced() {
         // Then 2.13, so one exceeded the other by 113 %.
         let near = Some([0.99, 1.0, 1.01]);
-        let small = here([10.5, 10.5, 10.6], [10.0; 3], near);
+        let small = said([10.5, 10.5, 10.6], [10.0; 3], near);
         assert!(
             small.contains(
                 ": the same direction, smaller: one exceeds the other by 5.00 %, then by 113 %; then "
             ) && !small.contains("reproduced: "),
             "{small}"
         );
-        assert!(here([50.0; 3], [10.0; 3], near).contains(": the same direction, larger: "));
-        assert!(here([18.0; 3], [10.0; 3], near).contains(": reproduced: "), "80 % and 113 %");
-        assert!(here([17.0; 3], [10.0; 3], near).contains(" smaller: "), "70 % and 113 %");
-        assert_eq!(of_difference(0.5, 0.51).1, of_difference(2.0, 1.0 / 0.51).1);
-        assert!(of_difference(0.5, 0.51).1 && !of_difference(0.5, 0.9).1 && !of_difference(0.5, 2.0).1);
+        assert!(said([50.0; 3], [10.0; 3], near).contains(": the same direction, larger: "));
+        assert!(said([18.0; 3], [10.0; 3], near).contains(": reproduced: "), "80 % and 113 %");
+        assert!(said([17.0; 3], [10.0; 3], near).contains(" smaller: "), "70 % and 113 %");
+        assert_eq!(judge_difference(0.5, 0.51).1, judge_difference(2.0, 1.0 / 0.51).1);
+        assert!(judge_difference(0.5, 0.51).1 && !judge_difference(0.5, 0.9).1 && !judge_difference(0.5, 2.0).1);
     }
 
     #[test]
     fn a_delivered_share_is_judged_by_what_was_lost() {
         assert_eq!(
-            of_loss(0.7, 0.995),
-            ("turned round: less than 20.0 % lost (0.500 % lost, then 30.0 %)".into(), false)
+            judge_loss(0.7, 0.995),
+            ("reversed: less than 20.0 % lost (0.500 % lost, then 30.0 %)".into(), false)
         );
-        assert_eq!(of_loss(0.7, 0.4), ("the same direction, larger: 60.0 % lost, then 30.0 %".into(), false));
-        assert!(of_loss(0.7, 0.79).1 && of_loss(0.7, 0.56).1 && !of_loss(0.7, 0.81).1);
+        assert_eq!(judge_loss(0.7, 0.4), ("the same direction, larger: 60.0 % lost, then 30.0 %".into(), false));
+        assert!(judge_loss(0.7, 0.79).1 && judge_loss(0.7, 0.56).1 && !judge_loss(0.7, 0.81).1);
     }
 
     #[test]
@@ -562,7 +561,7 @@ mod tests {
         let mut section = section([20.0, 40.0, 80.0], [0.0; 3], Some([0.9, 1.0, 1.1]));
         section.rows[0].values[0] = (1..=6).map(|round| (round, 20.0 * f64::from(1 << round))).collect();
         section.rows[0].values[1] = (2..=6).map(|round| (round, 10.0 * f64::from(1 << round))).collect();
-        let rows = |section: Section| beside(&[section])[0][2].clone();
+        let rows = |section: Section| compared(&[section])[0][2].clone();
         assert!(rows(section).starts_with("2.00 (2.00–2.00): reproduced: "));
         let mut once = self::section([20.0; 3], [10.0; 3], Some([0.9, 1.0, 1.1]));
         once.rows[0].values[1].retain(|round, _| *round < 5);
@@ -575,7 +574,7 @@ mod tests {
         section.name = SECTION_NATIVE.into();
         section.rows[0].case = SENDS.into();
         section.columns = ["aes-256-gcm", "chacha20-poly1305"].map(String::from).into();
-        let rows = beside(&[section]);
+        let rows = compared(&[section]);
         assert_eq!(rows.len(), 1, "{rows:?}");
         assert_eq!((rows[0][0].as_str(), rows[0][1].as_str()), (CIPHER_FINDINGS[0].about, "1.14"));
         assert!(rows[0][2].starts_with("1.20 (1.20–1.20): reproduced"), "{}", rows[0][2]);
@@ -591,7 +590,7 @@ mod tests {
             let cases =
                 [("IPv4, buffers of 57344 bytes", large), ("IPv4, buffers of 32768 bytes", [10.0; 3])];
             let section = super::tests::cases("TCP stream", Quantity::Throughput, cases);
-            found(section, "Socket buffers of 57,344 bytes by those of 32,768, one encrypted TCP stream")
+            found(section, "Socket buffers of 57,344 / 32,768 bytes, one encrypted TCP stream")
         };
         assert!(buffers([10.1, 10.0, 9.9]).ends_with("reproduced: no difference beyond A/A"));
         assert!(buffers([20.0; 3]).contains("a difference that was not there then; "));

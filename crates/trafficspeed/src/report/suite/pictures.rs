@@ -7,6 +7,7 @@ use crate::experiment::suite::{Quantity, Row};
 use crate::report::chart::{BarChart, Measure, Point};
 use crate::report::curves::{Curve, over_time};
 use crate::report::page::Picture;
+use crate::stats::distinct;
 use crate::system::AGAIN;
 
 /// The pictures of a section, which is the one of that number.
@@ -27,12 +28,8 @@ pub(super) fn style(campaign: &SuiteCampaign, label: &str) -> usize {
     fn name(label: &str) -> &str {
         label.split(", without AES").next().unwrap_or(label)
     }
-    let mut names: Vec<&str> = Vec::new();
-    for row in campaign.rows.iter().filter(|row| !row.label.ends_with(AGAIN)) {
-        if !names.contains(&name(&row.label)) {
-            names.push(name(&row.label));
-        }
-    }
+    let systems = campaign.rows.iter().filter(|row| !row.label.ends_with(AGAIN));
+    let names = distinct(systems.map(|row| name(&row.label)));
     names.iter().position(|known| *known == name(label)).unwrap_or(0)
 }
 

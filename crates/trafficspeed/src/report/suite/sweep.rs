@@ -12,7 +12,7 @@ use crate::report::delivered;
 use crate::report::page::Picture;
 use crate::report::suite::Section;
 use crate::report::suite::pictures::{scaled, spread_words, style};
-use crate::stats::Spread;
+use crate::stats::{Spread, distinct};
 
 /// The section in which ciphers that differ in the length of the key stand side by side.
 const KEYS: &str = "TCP stream";
@@ -77,12 +77,7 @@ pub fn pictures(campaign: &SuiteCampaign, section: &Section, number: usize) -> V
     }
     let Some(axis) = Axis::of(&section.name) else { return Vec::new() };
     let rows: Vec<&Row> = campaign.rows.iter().filter(|row| row.case.section == section.name).collect();
-    let mut quantities: Vec<Quantity> = Vec::new();
-    for quantity in rows.iter().flat_map(|row| &row.case.quantities) {
-        if !quantities.contains(quantity) {
-            quantities.push(*quantity);
-        }
-    }
+    let quantities = distinct(rows.iter().flat_map(|row| row.case.quantities.iter().copied()));
     let picture = |(quantity, at): (Quantity, usize)| {
         let (name, _) = quantity.name();
         let title = format!("{}: {name}", section.name);
@@ -94,8 +89,7 @@ pub fn pictures(campaign: &SuiteCampaign, section: &Section, number: usize) -> V
 
 /// The delivered share over the offered rate, one picture for each case.
 fn shares_delivered(campaign: &SuiteCampaign, section: &Section, number: usize) -> Vec<Picture> {
-    let mut cases: Vec<&str> = section.rows.iter().map(|row| row.case.as_str()).collect();
-    cases.dedup();
+    let cases = distinct(section.rows.iter().map(|row| row.case.as_str()));
     let picture = |(case, at): (&str, usize)| {
         let systems = section.columns.iter().map(|label| {
             let is_mine =
