@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(outliers(&[61.0, 15.0, 60.0, 62.0]), [15.0]);
         assert!(outliers(&[100.0, 100.1, 110.0]).is_empty(), "a tenth is no event");
         assert!(outliers(&[10.0, 20.0, 40.0]).is_empty(), "all differ");
-        assert!(outliers(&[1.0, 900.0]).is_empty(), "nobody knows which of two is the odd one");
+        assert!(outliers(&[1.0, 900.0]).is_empty(), "of two values neither is the odd one");
     }
 
     #[test]

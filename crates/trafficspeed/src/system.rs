@@ -481,7 +481,7 @@ mod tests {
         let labels: Vec<_> = doubled.iter().map(|subject| subject.label()).collect();
         assert_eq!(labels, ["vpnd", "vpnd, no priority", "OpenVPN", "plain routing"]);
         let usual = Subject::usual_priorities;
-        assert_eq!(usual(&[Kind::Vpnd, Kind::None]), [Priority::Own], "nobody to compare with");
+        assert_eq!(usual(&[Kind::Vpnd, Kind::None]), [Priority::Own], "there is no other VPN");
         assert_eq!(usual(&[Kind::Vpnd, Kind::Openvpn]), [Priority::Own, Priority::Same]);
         let without = Subject::with_priorities(&subjects, &[Priority::Same]);
         assert_eq!(without.iter().filter(|subject| subject.priority == Priority::Same).count(), 1);

@@ -47,9 +47,9 @@ Checks and the rest:
 Thousands of sessions and hours of churn, vpnd alone: vpnd-endurance --help
 ";
 
-/// The answer to the options by which iperf3 begins.
+/// The answer to the first options of iperf3.
 const AS_IPERF: &str = "\
-trafficspeed has no server that measures for everybody. On one host: trafficspeed token FILE, and copy FILE to the other; there: \
+trafficspeed has no server that measures without a token. On one host: trafficspeed token FILE, and copy FILE to the other; there: \
 trafficspeed serve --token-file FILE; here: trafficspeed stream --pair localhost=HOST --token-file FILE, with `trafficspeed serve` on \
 this host, too. In a laboratory on this machine: trafficspeed stream";
 

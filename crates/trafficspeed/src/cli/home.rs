@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn four_systems_in_five_rounds_take_about_a_quarter_of_an_hour() {
         let plan = plan("--vpn vpnd,wireguard-go-tailscale,openvpn,none").unwrap();
-        assert_eq!(plan.subjects[1].label(), "vpnd, no priority", "beside others");
+        assert_eq!(plan.subjects[1].label(), "vpnd, no priority", "among other VPNs");
         assert!(plan.estimate().as_secs() < 18 * 60, "{:?}", plan.estimate());
     }
 }

@@ -186,7 +186,7 @@ impl PathArgs {
         }
         if self.clients > 1 && self.to == RemoteEnd::Client {
             return Err(format!(
-                "--clients {} takes --to gateway: each client measures with a partner of its own there; for clients that measure with \
+                "--clients {} takes --to gateway: each client measures with its own partner there; for clients that measure with \
                  each other: trafficspeed --clients {}",
                 self.clients,
                 self.clients.next_multiple_of(2),
@@ -278,7 +278,7 @@ impl FlowArgs {
     fn with_ping(&self, mut tasks: Vec<NamedTask>) -> Vec<NamedTask> {
         if self.ping {
             let task = exchange(Protocol::Udp, (64, 64), 1, Some(PING_EVERY_US));
-            tasks.push(NamedTask { name: "ping beside the load".into(), task });
+            tasks.push(NamedTask { name: "ping under the load".into(), task });
         }
         tasks
     }

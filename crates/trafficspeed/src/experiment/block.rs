@@ -50,12 +50,12 @@ pub use outcome::{BlockReport, Case, CpuPart, Route, Way};
 use pair::{BlockPair, milliseconds};
 use tally::Work;
 
-/// Round trips that a new connection gets to open its window, and what it gets beside.
+/// Round trips that a new connection gets to open its window, and the time it gets in addition.
 const WARMUP_ROUND_TRIPS: u32 = 12;
 const WARMUP: Duration = Duration::from_millis(300);
 /// Blocks in progress when the host is measured without waiting.
 pub const CALIBRATION_AHEAD: u32 = 10;
-/// The time that a lab with a system takes to come up and go, and a case beside its own; for the
+/// The time that a lab with a system takes to come up and go, and a case in addition to its own; for the
 /// estimate only.
 const LAB: Duration = Duration::from_secs(4);
 const CASE_SECONDS: f64 = 0.2;

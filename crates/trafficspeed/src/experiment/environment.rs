@@ -16,7 +16,7 @@ use crate::system::buffers;
 
 /// The sysctls that bear on every figure, as their paths below /proc/sys: those of sockets, and
 /// whether the CPU goes to sessions first and to the threads of each only then, as in sched(7),
-/// which makes threads wait long beside busy sessions.
+/// which makes threads wait long while other sessions are busy.
 const SYSCTLS: [&str; 12] = [
     "kernel/sched_autogroup_enabled",
     "net/ipv4/tcp_rmem",

@@ -1,4 +1,4 @@
-//! The emulated links alone: what was asked for beside what packets really meet, so that the
+//! The emulated links alone: what was asked for and what packets really meet, so that the
 //! emulator's own error is known before anything is measured through it.
 //!
 //! Between one client and the gateway small datagrams carry their number and the instant at which

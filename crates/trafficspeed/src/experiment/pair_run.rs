@@ -74,7 +74,7 @@ pub trait Observer {
     fn pairs_left(&mut self, _count: usize) {}
 }
 
-/// Nobody follows it.
+/// Follows nothing.
 impl Observer for () {}
 
 /// The reports of both ends: the near one, then the far one.

@@ -89,7 +89,7 @@ pub struct SuitePlan {
     pub stages: Vec<Stage>,
     /// How often each case is measured.
     pub repeats: u32,
-    /// Measure beside CPU hogs only once the load average shows them, which takes minutes.
+    /// Measure with CPU hogs only once the load average shows them, which takes minutes.
     pub await_load: bool,
     pub programs: Programs,
 }
@@ -145,7 +145,7 @@ pub struct Row {
     /// The search that led to the rate of these figures.
     pub search: Option<SearchOutcome>,
     pub cpu: Option<CpuUse>,
-    /// The machine's load average of the last minute as a measurement beside CPU hogs began.
+    /// The machine's load average of the last minute as a measurement with CPU hogs began.
     pub load_average: Option<f64>,
     /// Why nothing came out, or what was wrong with it.
     pub error: Option<String>,

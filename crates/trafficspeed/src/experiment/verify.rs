@@ -95,7 +95,7 @@ pub enum Agreement {
 }
 
 impl Verification {
-    /// This program's own figure by that of generator `at`, of the rounds that have both.
+    /// This program's own figure / that of generator `at`, of the rounds that have both.
     pub fn ratio(&self, at: usize) -> Option<Spread> {
         let (own, other) = (self.generators.first()?, self.generators.get(at)?);
         let rounds = |generated: &Generated| -> ByRound {
@@ -105,7 +105,7 @@ impl Verification {
         ratio(&rounds(own), &rounds(other))
     }
 
-    /// This program's generator against itself.
+    /// This program's generator relative to itself.
     pub fn same(&self) -> Option<Spread> {
         self.ratio(self.generators.len().checked_sub(1)?)
     }
@@ -320,7 +320,7 @@ pub(crate) mod tests {
         assert_eq!(noisy.agreement(2), Agreement::NotMeasured);
         assert!(noisy.agrees(), "the one that could be had agrees");
         noisy.generators[1].bits_per_second.clear();
-        assert!(!noisy.agrees(), "nobody said so");
+        assert!(!noisy.agrees(), "no other generator was measured");
         let mut few = found.clone();
         few.generators.iter_mut().for_each(|generated| generated.bits_per_second.truncate(4));
         assert_eq!((few.agreement(1), few.agreement(2)), (Agreement::NotJudged, Agreement::NotJudged));

@@ -1,5 +1,5 @@
-//! The block experiment: the ratio table in the original's form with the original's figures beside
-//! ours, peaks, CPU, and the model compared with the measurement.
+//! The block experiment: the ratio table in the original's form with its figures in brackets, peaks,
+//! CPU, and the model compared with the measurement.
 //!
 //! INVARIANT: every figure that was measured stands as a median with the spread of its rounds and
 //! their number, and no ratio counts as a difference within that of the tunnel to itself.
@@ -29,8 +29,8 @@ pub fn comparisons(report: &BlockReport) -> Vec<Comparison> {
 
 /// The report of what was measured under one limit.
 pub fn document(report: &BlockReport) -> Document<'_> {
-    let lead = "Block writes over long delays: encrypted above TCP with several blocks in progress, against waiting for each \
-                answer through the tunnel.";
+    let lead = "Block writes over long delays: encrypted above TCP with several blocks in progress, compared with waiting for \
+                each answer through the tunnel.";
     let mut document = begin(lead, std::slice::from_ref(report));
     document.pictures(pictures(report));
     fill(&mut document, report);
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn the_original_stands_beside_ours() {
+    fn the_tables_show_the_originals_figures() {
         let text = text(&sample());
         for expected in [
             "2.00 [1.90]",

@@ -100,11 +100,11 @@ impl<'a> Document<'a> {
     }
 
     /// Adds earlier publications: where, next to what was found here, and their tables.
-    pub fn published(&mut self, source: &str, beside: Vec<[String; 3]>, figures: &[Figures]) {
+    pub fn published(&mut self, source: &str, findings: Vec<[String; 3]>, figures: &[Figures]) {
         self.section("What was published before");
         self.lines(vec![format!("{source}. Text for comparison, not results of this run.")]);
         let mut grid = Grid::new(1, ["finding", "then", "here"]);
-        grid.rows.extend(beside.into_iter().map(Vec::from));
+        grid.rows.extend(findings.into_iter().map(Vec::from));
         self.texts(grid);
         for figures in figures {
             self.lines(vec![figures.caption.to_owned()]);

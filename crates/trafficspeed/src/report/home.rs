@@ -16,7 +16,7 @@ use crate::unit::{Unit, significant};
 /// Stands below the tables.
 const DEFINITIONS: &str = "\
 Received: payload that arrived; share of the link: of its rate in that direction, which headers and the other flows need too.
-Voice, video: each packet is due at a fixed instant and leaves then, whatever became of those before; its one-way delay counts \
+Voice, video: each packet is due at a fixed instant and leaves then, even if earlier ones are late; its one-way delay counts \
 from that instant. Lost: never came, of those that were due. Missed: lost, or later than 150 ms (ITU-T G.114), so of no use to a \
 listener. Left late: how long after it was due 99 % of the packets left, at most; the generator's own part of the delay.
 Variation: the difference of every two neighbouring packets' delays (RFC 3393); packets of one picture follow each other closely.
@@ -63,9 +63,9 @@ fn sections(table: &Observations) -> Vec<Section> {
     ])
 }
 
-/// Each of `flows` beside all others, and alone.
+/// Each of `flows` together with all others, and alone.
 fn cases(flows: &[Flow]) -> Vec<String> {
-    flows.iter().flat_map(|flow| [flow.beside(Case::AtOnce), flow.beside(flow.alone())]).collect()
+    flows.iter().flat_map(|flow| [flow.in_case(Case::AtOnce), flow.in_case(flow.alone())]).collect()
 }
 
 /// The report of a campaign.
@@ -94,7 +94,7 @@ fn remarks(table: &Observations) -> Vec<String> {
 
 /// The work in words.
 fn lead(settings: &HomeSettings) -> String {
-    let datagrams = |name: &str, Datagrams { at_once, per_second, bytes, .. }: Datagrams| {
+    let datagrams = |name: &str, Datagrams { at_once, per_second, bytes }: Datagrams| {
         let together = if at_once > 1 { format!(", {at_once} at once") } else { String::new() };
         format!("{name} of {per_second} packets/s with {bytes} bytes of payload each way{together}")
     };
@@ -174,7 +174,7 @@ fn system_lines(campaign: &HomeCampaign, table: &Observations) -> Vec<String> {
         let facts = &run.facts;
         let mtu = facts.mtu.map_or_else(String::new, |mtu| format!(", MTU {mtu} when it came up"));
         let segments = |flow: Flow| {
-            let segment = table.spread(&run.label, &flow.beside(Case::AtOnce), q::SEGMENT)?;
+            let segment = table.spread(&run.label, &flow.in_case(Case::AtOnce), q::SEGMENT)?;
             let least =
                 if segment.low < segment.high { format!("{} to ", segment.low) } else { String::new() };
             Some(format!("; TCP segments of the {}: {least}{} bytes", flow.name(), segment.high))

@@ -68,7 +68,7 @@ mod tests {
             assert!(text.contains("The sums are off by -16 to +5 %."), "{text}");
         }
         model.sums.iter_mut().for_each(|one| one.real = None);
-        assert!(text(&model).contains("Nothing was measured beside the sums"));
+        assert!(text(&model).contains("their errors are unknown"));
     }
 
     #[test]

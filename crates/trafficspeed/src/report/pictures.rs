@@ -87,7 +87,7 @@ impl View<'_> {
             run.and_then(|run| run.subject).is_some_and(is_bare)
         };
         let figure = |name: &str, title: &str, wanted: bool| {
-            // Plain routing stands beside both.
+            // Plain routing is in both.
             let is_shown = |label: &str| self.is_plain(label) || is_bare(label) == wanted;
             if !self.order.iter().any(|label| is_bare(label) == wanted && !self.is_plain(label)) {
                 return None;

@@ -1,5 +1,5 @@
-//! The findings of the experiment's authors, as text beside our own results. Nothing here is ever a
-//! result.
+//! The findings of the experiment's authors, as text to compare our own results with. Nothing here
+//! is ever a result.
 
 pub mod aead;
 pub mod board;
@@ -39,7 +39,7 @@ pub const FINDINGS: [&str; 5] = [
 
 /// Each finding that can be compared: what it is about, then, and here. Findings that these
 /// measurements say nothing about are left out; on an emulated processor that is all of them.
-pub fn beside(campaign: &Campaign) -> Vec<[String; 3]> {
+pub fn compared(campaign: &Campaign) -> Vec<[String; 3]> {
     if campaign.environment.is_emulated() {
         return Vec::new();
     }
@@ -152,7 +152,7 @@ mod tests {
     use crate::system::{Kind, Priority};
 
     #[test]
-    fn our_curves_stand_beside_the_findings_they_answer() {
+    fn published_findings_are_compared_with_our_curves() {
         let mut campaign = samples::campaign();
         for clients in [2, 4] {
             let mut bare = samples::run(Kind::Vpnd, clients, 1, 1_530_000_000);
@@ -160,7 +160,7 @@ mod tests {
             bare.label = "vpnd, no encryption".into();
             campaign.runs.push(bare);
         }
-        let rows = beside(&campaign);
+        let rows = compared(&campaign);
         let measured: Vec<&str> = rows.iter().map(|row| row[2].as_str()).collect();
         assert_eq!(
             measured,
@@ -209,7 +209,7 @@ mod tests {
             let run = samples::run(subject.kind, 8, 1, bytes);
             campaign.runs.push(Run { subject: Some(subject), label: subject.label(), ..run });
         }
-        let rows = beside(&campaign);
+        let rows = compared(&campaign);
         let extremes = rows.iter().find(|row| row[0].starts_with("Fastest and slowest")).expect("a row");
         assert_eq!(extremes[2], "vpnd, aes-256-gcm; OpenVPN");
     }
@@ -218,6 +218,6 @@ mod tests {
     fn nothing_measured_answers_nothing() {
         let mut campaign = samples::campaign();
         campaign.runs.retain(|run| run.label == "plain routing");
-        assert_eq!(beside(&campaign), [[""; 3]; 0]);
+        assert_eq!(compared(&campaign), [[""; 3]; 0]);
     }
 }

@@ -233,7 +233,7 @@ mod tests {
         for row in &mut suite.rows {
             row.label = format!("{}, aes-256-cbc-hmac-sha-256, without AES instructions", row.label);
             row.case.name = format!(
-                "{}, messages of 8192 bytes, socket buffers of 32768, beside CPU hogs",
+                "{}, messages of 8192 bytes, socket buffers of 32768, with CPU hogs",
                 row.case.name
             );
             if let Some(figures) = &mut row.figures {

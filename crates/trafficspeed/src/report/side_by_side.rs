@@ -21,7 +21,7 @@ pub fn together(all: Vec<(String, Campaign)>) -> Option<Campaign> {
         let rename = move |label: &String| format!("{label} ({name})");
         let systems: Vec<String> = campaign.labels().iter().map(&rename).collect();
         let mut runs = campaign.runs;
-        // A control stands beside its own result only.
+        // A control belongs to its own result only.
         runs.retain(|run| run.subject.is_none_or(|subject| !subject.again));
         for run in &mut runs {
             run.label = rename(&run.label);

@@ -1,5 +1,5 @@
-//! The report of a suite: one table for each of its parts, with a column for each system, beside
-//! what was published.
+//! The report of a suite: one table for each of its parts, with a row for each system, and what was
+//! published.
 
 mod conditions;
 pub mod findings;
@@ -24,7 +24,7 @@ pub use section::{Section, SectionRow, sections};
 /// Stands below the tables.
 const DEFINITIONS: &str = "\
 Medians of n runs, the lowest and the highest in parentheses.
-A/A: a system that is measured a second time in each round, divided by its first measurement: what a comparison shows \
+A/A: a system that is measured a second time in each round / its first measurement: what a comparison shows \
 where there is no difference. ≈: no difference from the first system beyond A/A, or not in all rounds.
 ≥: the sender could not send more in at least one of the runs, so the path carries at least that: UDP that left at less than \
 the rate asked for or as fast as possible without more loss than allowed, TCP whose sender used 95 % of its threads' CPU time (in the lab only).

@@ -55,7 +55,7 @@ pub(super) const FIGURES: [Quantity; 14] = [
 ];
 
 /// The report of a campaign, throughput in `unit`. The order is that of a paper: result, pictures,
-/// figures, systems, what was published before beside ours.
+/// figures, systems, and what was published before.
 pub fn document(campaign: &Campaign, unit: Unit) -> Document<'_> {
     let table = campaign.observations();
     let title = format!("TrafficSpeed: {}", campaign.labels().join("; "));
@@ -91,7 +91,7 @@ pub fn document(campaign: &Campaign, unit: Unit) -> Document<'_> {
     document.lines(systems::common_buffers(campaign).into_iter().collect());
     document.section("Pairs of the first run at the largest number of clients");
     document.beyond(systems::pairs(campaign));
-    document.published(published::SOURCE, published::beside(campaign), &[]);
+    document.published(published::SOURCE, published::compared(campaign), &[]);
     document.words(&published::FINDINGS.join("\n"));
     let s = &campaign.settings;
     let payload = if s.verify { "every received byte checked" } else { "discarded unread by the receiver" };

@@ -16,7 +16,7 @@ use crate::unit::{rate, significant};
 pub fn table(found: &Verification) -> String {
     let mut grid = Grid::new(
         1,
-        ["generator", "version", "n", "received", "trafficspeed by it", "within 5 %", "steal", "others"],
+        ["generator", "version", "n", "received", "trafficspeed / it", "within 5 %", "steal", "others"],
     );
     let mut remarks = Vec::new();
     for (at, generator) in found.generators.iter().enumerate() {

@@ -101,13 +101,13 @@ impl Scripts {
         };
         if let Some(name) = twice(ups).or_else(|| twice(downs)) {
             return Err(format!(
-                "two scripts of one kind are called `{name}`; give each NAME=SCRIPT a name of its own"
+                "two scripts of one kind are called `{name}`; give each NAME=SCRIPT another name"
             ));
         }
         let known = Kind::value_variants().iter().filter(|kind| **kind != Kind::Command);
         let known: Vec<&str> = known.map(|kind| kind.profile().label).collect();
         if let Some((name, _)) = ups.iter().find(|(name, _)| known.contains(&name.as_str())) {
-            return Err(format!("`{name}` is the name of another system; give yours a name of its own"));
+            return Err(format!("`{name}` is the name of another system; give yours another name"));
         }
         if let Some((name, _)) = downs.iter().find(|(name, _)| ups.iter().all(|(up, _)| up != name)) {
             return Err(format!("--command-down names `{name}`, but no --command-up does"));

@@ -1,6 +1,6 @@
 //! The original measurements: IP-SAN middleware that encrypts above TCP, against IPsec (Ochanomizu
 //! University and others, about 2006; Linux 2.4, Gigabit Ethernet, Dummynet, 3DES, TCP window 8
-//! MB). Shown beside ours, never used as a result.
+//! MB). Shown next to ours, never used as a result.
 
 /// Columns of [`RATIOS`] and [`CPU`].
 pub const AHEAD: [u32; 5] = [2, 4, 6, 8, 10];

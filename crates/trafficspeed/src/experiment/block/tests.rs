@@ -226,7 +226,7 @@ fn a_case_that_fails_has_its_reason_and_too_many_end_the_delay() {
     }
     let problem = failures.look_at(&failed, None).expect("too many");
     assert!(problem.contains("10 cases") && problem.ends_with("no answer in 20 s"), "{problem}");
-    let problem = Failures::default().look_at(&sound, Some("the target")).expect("nobody answers any more");
+    let problem = Failures::default().look_at(&sound, Some("the target")).expect("a host is lost");
     assert!(problem.starts_with("the target dropped out"), "{problem}");
     let mut broken = report;
     broken.cases[0] = failed;

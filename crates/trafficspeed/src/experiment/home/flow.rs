@@ -129,7 +129,7 @@ impl Flow {
     }
 
     /// Its name among the other flows of a case, or alone.
-    pub fn beside(self, case: Case) -> String {
+    pub fn in_case(self, case: Case) -> String {
         let others = if case == Case::AtOnce { case.name() } else { "alone" };
         format!("{}, {others}", self.name())
     }

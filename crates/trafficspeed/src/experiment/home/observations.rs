@@ -1,4 +1,4 @@
-//! The table of real paths: for each flow beside all others and alone what it observed, for each
+//! The table of real paths: for each flow with all others and alone what it observed, for each
 //! case what it cost.
 
 use super::flow::{Case, Flow};
@@ -27,7 +27,7 @@ pub fn compared() -> Vec<(String, Quantity)> {
         (Flow::Pages, &[PAGE_50]),
     ];
     let wanted = all.into_iter().flat_map(|(flow, quantities)| {
-        quantities.iter().map(move |quantity| (flow.beside(Case::AtOnce), *quantity))
+        quantities.iter().map(move |quantity| (flow.in_case(Case::AtOnce), *quantity))
     });
     wanted.collect()
 }
@@ -71,7 +71,7 @@ impl HomeCampaign {
             };
             let share = rate.map(|rate| 100.0 * figures.received_bits_per_second / rate as f64);
             let values = of_load(figures).into_iter().chain([(LINK_SHARE, share)]);
-            table.add(&Measured { case: &flow.beside(found.case), ..key }, values);
+            table.add(&Measured { case: &flow.in_case(found.case), ..key }, values);
         }
         let sum = |drops: &[u64; 2]| drops.iter().sum();
         let of_link = |of: fn(LinkCounts) -> Option<f64>| found.link.map(of);

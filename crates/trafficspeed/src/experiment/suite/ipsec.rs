@@ -55,9 +55,9 @@ pub enum SuitePart {
     Datagram,
     /// Requests and responses.
     Transaction,
-    /// One TCP transfer over time, idle and beside CPU hogs.
+    /// One TCP transfer over time, on an idle machine and with CPU hogs.
     Time,
-    /// Live video, idle and beside CPU hogs.
+    /// Live video, on an idle machine and with CPU hogs.
     Video,
 }
 
@@ -194,7 +194,7 @@ fn idle_and_loaded(options: &Options, idle: Case) -> Vec<Case> {
     let interval = Duration::from_secs_f64(seconds.clamp(0.02, 1.0));
     let times = Times { interval, ..idle.times };
     let named = |words: &str| format!("{}, {words}", idle.name);
-    let loaded = Case { name: named("beside CPU hogs"), hogs: options.hogs, times, ..idle.clone() };
+    let loaded = Case { name: named("with CPU hogs"), hogs: options.hogs, times, ..idle.clone() };
     vec![Case { name: named("idle machine"), times, ..idle }, loaded]
 }
 

@@ -5,7 +5,7 @@ use crate::experiment::outcome::Taken;
 use crate::experiment::quantities::of_cpu;
 use crate::observation::{Measured, Observations, Quantity};
 
-/// The load average of the last minute as a measurement beside CPU hogs began.
+/// The load average of the last minute as a measurement with CPU hogs began.
 const LOAD_AVERAGE: Quantity = Quantity::new("load average", "").decimals(2);
 /// 1 where the sender was the limit of a rate, which then is at least that.
 const LIMITED_BY_SENDER: Quantity = Quantity::count("rates that the sender limited");

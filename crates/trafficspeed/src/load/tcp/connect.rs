@@ -23,7 +23,7 @@ fn advice(arrived: usize) -> &'static str {
     if arrived > 0 {
         return "";
     }
-    "; the other host cannot reach this one: if it is behind NAT or a firewall, such as a client of a gateway that lets nobody connect \
+    "; the other host cannot reach this one: if it is behind NAT or a firewall, such as a client of a gateway that admits no connections \
      to clients, name the hosts of --pair the other way round, since the first one listens and the second one connects"
 }
 

@@ -13,8 +13,8 @@ pub(super) const SPREAD: &str = "Median of n rounds, the lowest and the highest 
 
 /// Stands in the caption of every table of ratios.
 pub(super) const RATIOS: &str = "\
-Ratios are formed within each round. A/A: the tunnel's second measurement in each round by its first. ≈: no difference beyond \
-A/A; ?: fewer than five rounds, no A/A or a disturbed machine show neither.";
+Ratios are formed within each round. A/A: the tunnel's second measurement in each round / its first. ≈: no difference beyond \
+A/A; ?: not judged, for fewer than five rounds, no A/A or a disturbed machine.";
 
 pub(super) fn figure(ours: Option<Spread>) -> String {
     ours.map_or("–".into(), |ours| ours.text(significant))
@@ -26,12 +26,12 @@ pub(super) fn mb(ours: Option<Spread>) -> String {
 }
 
 /// With the original's figure in brackets.
-pub(super) fn beside(ours: Option<Spread>, original: Option<f64>) -> String {
+pub(super) fn with_original(ours: Option<Spread>, original: Option<f64>) -> String {
     let original = original.map_or(String::new(), |value| format!(" [{}]", significant(value)));
     format!("{}{original}", figure(ours))
 }
 
-/// Follows a ratio that is not shown to be a difference, beside that of the tunnel to itself.
+/// Follows a ratio that is not shown to be a difference, compared with that of the tunnel to itself.
 pub(super) fn judged(ratio: Option<Spread>, same: Option<Spread>) -> &'static str {
     if ratio.is_none() { "" } else { mark(differs(ratio, same)) }
 }
@@ -64,9 +64,9 @@ mod tests {
 
     #[test]
     fn a_figure_has_its_spread_and_the_originals_in_brackets() {
-        assert_eq!(beside(spread(&[2.0, 1.5, 3.0]), Some(2.5)), "2.00 (1.50–3.00) [2.50]");
-        assert_eq!(beside(spread(&[2.0]), None), "2.00");
-        assert_eq!(beside(None, Some(1.0)), "– [1.00]");
+        assert_eq!(with_original(spread(&[2.0, 1.5, 3.0]), Some(2.5)), "2.00 (1.50–3.00) [2.50]");
+        assert_eq!(with_original(spread(&[2.0]), None), "2.00");
+        assert_eq!(with_original(None, Some(1.0)), "– [1.00]");
         assert_eq!(mb(spread(&[2e6, 4e6])), "3.00 (2.00–4.00)");
     }
 

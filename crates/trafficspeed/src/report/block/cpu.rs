@@ -1,7 +1,7 @@
 //! The CPU time that blocks take: in use at the target, and for each GB at both ends and in the VPN
 //! between them.
 
-use super::cell::{RATIOS, SPREAD, beside, figure, judged, rounds};
+use super::cell::{RATIOS, SPREAD, figure, judged, rounds, with_original};
 use crate::experiment::block::{BlockReport, CpuPart, Route, Way, original};
 use crate::report::grid::Grid;
 use crate::report::observed::Section;
@@ -14,14 +14,14 @@ pub(super) fn cpu(report: &BlockReport) -> Section {
         [Way::TUNNEL].into_iter().chain(ahead.iter().map(|&n| Way::sealed(n))).chain(again).collect();
     let rows = delays.iter().map(|&delay| {
         let used: Vec<_> = ways.iter().map(|&way| report.cpu(delay, way)).collect();
-        let cells = ways.iter().zip(&used).map(|(&way, &ours)| beside(ours, original_cpu(delay, way)));
+        let cells = ways.iter().zip(&used).map(|(&way, &ours)| with_original(ours, original_cpu(delay, way)));
         [format!("{delay} ms"), rounds(used.iter().copied())].into_iter().chain(cells).collect()
     });
     let where_from = if report.hosts.is_empty() {
         "the target's process and, with the tunnel, the VPN's process on its side; the kernel's interrupt time belongs to no \
          process and is not in it. In brackets the original, which was that of the whole machine."
     } else {
-        "the target's process alone. What a VPN's processes and the kernel take beside it is not in it."
+        "the target's process alone, without the CPU time of a VPN's processes and of the kernel."
     };
     Section {
         name: "CPU use at the target, % of one core".into(),
@@ -73,12 +73,12 @@ pub(super) fn cost(report: &BlockReport) -> Section {
         .collect();
     let row = |delay: f64, way: Way| {
         let costs = PARTS.map(|(part, _)| report.cost(delay, way, part));
-        let ratio = |by: Way| report.cost_ratio(delay, (way, by), CpuPart::All);
-        // The tunnel that is measured again is held against its first measurement, with as many in
+        // The tunnel that is measured again is compared with its first measurement, with as many in
         // progress.
         let baseline = if way.again { Way { again: false, ..way } } else { Way::TUNNEL };
         let same = report.same_cost(delay, (way, baseline), CpuPart::All);
-        let ratio = if way == baseline { None } else { ratio(baseline) };
+        let pair = Some((way, baseline)).filter(|_| way != baseline);
+        let ratio = pair.and_then(|pair| report.cost_ratio(delay, pair, CpuPart::All));
         let mark = if way.again { "" } else { judged(ratio, same) };
         let mut row = vec![format!("{delay} ms"), way.name(), rounds(costs.into_iter().chain([ratio]))];
         row.extend(costs.map(figure));
@@ -89,15 +89,15 @@ pub(super) fn cost(report: &BlockReport) -> Section {
     Section {
         name: "CPU seconds for each GB written".into(),
         caption: format!(
-            "{SPREAD} CPU time of processes for each GB of acknowledged blocks, median over block sizes, each column by itself. \
+            "{SPREAD} CPU time of processes for each GB of acknowledged blocks, median over block sizes, each column separately. \
              Target's side: the target and the VPN at the gateway, as in the original's figures 13 and 14. The kernel's interrupt time is in \
-             none of them, and the VPN's is counted in ticks of the kernel, coarse where few bytes were written. By tunnel: all of \
-             it as a multiple of the tunnel's with no overlap; of a tunnel that is measured again, of its first measurement (A/A). \
+             none of them, and the VPN's is counted in ticks of the kernel, coarse where few bytes were written. All / tunnel: \
+             relative to the tunnel with no overlap; for a tunnel that is measured again, relative to its first measurement (A/A). \
              {RATIOS}"
         ),
         grid: Grid {
             keys: 3,
-            head: names.chain(["by tunnel"]).map(str::to_owned).collect(),
+            head: names.chain(["all / tunnel"]).map(str::to_owned).collect(),
             rows: delays
                 .iter()
                 .flat_map(|&delay| ways.iter().map(move |&way| (delay, way)))
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gigabyte_costs_both_ends_and_the_gateway_and_is_held_against_the_tunnel_beside_a_a() {
+    fn the_cost_of_a_gigabyte_counts_both_ends_and_the_gateway_and_is_relative_to_the_tunnel() {
         let mut report = repeated(sample(), 5);
         report.asked.1 = vec![2 << 20];
         report.cases.retain(|case| case.block_bytes == 2 << 20);

@@ -1,7 +1,7 @@
 //! The gains of several blocks in progress: over the tunnel that waits, over as many without
 //! sealing above TCP, and the best that each way carries.
 
-use super::cell::{RATIOS, SPREAD, beside, figure, judged, mb, rounds, taken};
+use super::cell::{RATIOS, SPREAD, figure, judged, mb, rounds, taken, with_original};
 use crate::experiment::block::observations::THROUGHPUT;
 use crate::experiment::block::{BlockReport, Route, Way, original};
 use crate::observation::{Comparison, differs};
@@ -67,7 +67,7 @@ pub(super) fn ratios(report: &BlockReport) -> Section {
             if delay >= 1.0 {
                 reached.add(ratio, then, same);
             }
-            cells.push(beside(ratio, then) + judged(ratio, same));
+            cells.push(with_original(ratio, then) + judged(ratio, same));
             figures.push(ratio);
         }
         for &control in &controls {
@@ -83,7 +83,7 @@ pub(super) fn ratios(report: &BlockReport) -> Section {
     let mut caption = format!(
         "{SPREAD} Mean over block sizes. OP-n: n blocks in progress, sealed above TCP; plain: no VPN, no encryption, no \
          overlap. {RATIOS} Where one block in progress is compared with several, the wider A/A of both counts. {TAKEN} In \
-         brackets the original against IPsec (3DES, 2006)."
+         brackets the original, relative to IPsec (3DES, 2006)."
     );
     if let Some(sentence) = reached.sentence() {
         caption = format!("{caption} {sentence}");
@@ -176,7 +176,7 @@ pub(super) fn peaks(report: &BlockReport) -> Section {
         let best = sealed.and_then(|way| report.peak(delay, way));
         let then = original::PEAKS.iter().find(|(ms, _)| f64::from(*ms) == delay).map(|(_, row)| *row);
         let cell = |ours: Option<Spread>, at: usize| {
-            beside(ours.map(|ours| ours.scaled(1e6)), then.map(|row| row[at]))
+            with_original(ours.map(|ours| ours.scaled(1e6)), then.map(|row| row[at]))
         };
         let [plain, tunnel] = [Way::PLAIN, Way::TUNNEL].map(|way| report.peak(delay, way));
         let others: Vec<_> = again.iter().map(|&way| report.peak(delay, way)).collect();
@@ -192,7 +192,7 @@ pub(super) fn peaks(report: &BlockReport) -> Section {
         name: "Best throughput of any block size, MB/s".into(),
         caption: format!(
             "Bytes of acknowledged blocks per second, of the block size and the n with the highest median. {SPREAD} The tunnel \
-             that is measured again shows what the same differs from itself. In brackets the original: plain, IPsec, theirs."
+             that is measured again shows what the same differs from itself. In brackets the original: plain, IPsec, its own method."
         ),
         grid: Grid {
             keys: 2,

@@ -54,9 +54,9 @@ pub(super) fn notes(report: &BlockReport) -> Vec<String> {
 fn sealed(report: &BlockReport) -> String {
     let reason = match report.tunnel_asked {
         Some(asked) if sealing_as(asked) == Some(report.sealing) => "the tunnel's cipher".to_owned(),
-        Some(Cipher::Auto) => "whatever cipher the tunnel chose by itself".to_owned(),
+        Some(Cipher::Auto) => "the tunnel chose its cipher itself".to_owned(),
         Some(asked) => format!("not the tunnel's {}: blocks are sealed with AEADs alone", asked.name()),
-        None => "whatever the tunnel's cipher is".to_owned(),
+        None => "the tunnel's cipher is not known".to_owned(),
     };
     format!("OP-n: {} ({reason}) in records of 32 KiB above TCP, without a VPN.", report.sealing.name())
 }
@@ -94,10 +94,10 @@ mod tests {
             (
                 Sealing::Aes256Gcm,
                 Some(Cipher::Auto),
-                "aes-256-gcm (whatever cipher the tunnel chose by itself)",
+                "aes-256-gcm (the tunnel chose its cipher itself)",
             ),
             (Sealing::Aes256Gcm, Some(Cipher::AuthOnly), "aes-256-gcm (not the tunnel's auth-only"),
-            (Sealing::Aes256Gcm, None, "aes-256-gcm (whatever the tunnel's cipher is)"),
+            (Sealing::Aes256Gcm, None, "aes-256-gcm (the tunnel's cipher is not known)"),
         ] {
             (report.sealing, report.tunnel_asked) = (sealing, asked);
             let said = notes(&report).join("\n");

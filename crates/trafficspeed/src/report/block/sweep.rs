@@ -19,8 +19,8 @@ const DEFINITIONS: &str = "\
 Round trips: 2 where the target asks for each block before its data are sent (R2T), as the original's iSCSI did.
 Best throughput of any block size, MB/s of acknowledged blocks: median of n rounds, the lowest and the highest in parentheses.
 Gain: the best OP-n divided by the tunnel with no overlap, mean over block sizes within each round.
-≈: no difference beyond A/A, the tunnel against itself, with one block in progress or with the most; ?: fewer than five rounds, \
-no A/A or a disturbed machine show neither.
+≈: no difference beyond A/A, the tunnel relative to itself, with one block in progress or with the most; ?: not judged, for fewer than \
+five rounds, no A/A or a disturbed machine.
 At equal n: the same, divided by the tunnel with as many blocks in progress, so the gain of encrypting ahead itself.";
 
 /// The limits of a report and the round trips of a block in words, for a row and for a heading.

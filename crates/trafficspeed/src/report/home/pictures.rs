@@ -18,7 +18,7 @@ pub fn pictures(campaign: &HomeCampaign, table: &Observations) -> Vec<Picture> {
     rates.into_iter().chain(delays).chain([pages(campaign, &systems)]).flatten().collect()
 }
 
-/// The figures of a flow of a system beside all others.
+/// The figures of a flow of a system together with all others.
 fn rounds<'a>(campaign: &'a HomeCampaign, label: &'a str, flow: Flow) -> impl Iterator<Item = &'a Figures> {
     let selected = campaign.runs.iter().filter(move |run| run.label == label);
     selected.filter_map(move |run| run.figures(Case::AtOnce, flow))
@@ -26,7 +26,7 @@ fn rounds<'a>(campaign: &'a HomeCampaign, label: &'a str, flow: Flow) -> impl It
 
 fn rate(table: &Observations, systems: &[(usize, &str)], flow: Flow) -> Option<Picture> {
     let bar = |&(style, label): &(usize, &str)| {
-        let rate = table.spread(label, &flow.beside(Case::AtOnce), RECEIVED)?.scaled(1e6);
+        let rate = table.spread(label, &flow.in_case(Case::AtOnce), RECEIVED)?.scaled(1e6);
         Some((label.to_owned(), style, Point::of(0.0, rate)))
     };
     let name = flow.name();

@@ -21,7 +21,7 @@ pub fn title(campaign: &LoadCampaign) -> Option<String> {
         Some(Topology::Routers) => "on the host behind the gateway",
         Some(Topology::Direct) | None => "at the gateway",
     };
-    (clients > 1).then(|| format!("{clients} clients at once, each with a partner of its own {place}"))
+    (clients > 1).then(|| format!("{clients} clients at once, each with its own partner {place}"))
 }
 
 /// For each load what the clients of a run had, in words; nothing of one client.
@@ -87,7 +87,7 @@ mod tests {
         let mut campaign = campaign();
         let text = document(&campaign, None).text(true, true);
         assert!(
-            text.contains("IPv4. 2 clients at once, each with a partner of its own at the gateway.\n"),
+            text.contains("IPv4. 2 clients at once, each with its own partner at the gateway.\n"),
             "{text}"
         );
         let share = "UDP from the client: each client had 1.00 Gbit/s to 3.00 Gbit/s (Jain's index 0.800); 99 % of its delays were \

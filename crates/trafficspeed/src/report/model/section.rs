@@ -45,7 +45,7 @@ pub fn percent(error: Option<f64>) -> String {
 
 /// The error, marked if it is no larger than what the same cipher with the same load was off from
 /// itself.
-fn beside_control(error: Option<f64>, same: Option<Spread>) -> String {
+fn marked(error: Option<f64>, same: Option<Spread>) -> String {
     let is_within = |(error, same): (f64, Spread)| {
         let ratio = 1.0 + error;
         ratio > 0.0 && same.n >= CLAIM_ROUNDS && ratio.max(1.0 / ratio) <= same.widest_ratio()
@@ -68,7 +68,7 @@ fn sums(model: &Model) -> Section {
                 let middle = significant(real.vpn_seconds_per_gbit());
                 format!("{middle} ({}-{})", significant(low), significant(high))
             }),
-            beside_control(one.off(), cpu),
+            marked(one.off(), cpu),
             real.map_or_else(none, |real| {
                 Spread::of(&real.each).map_or_else(|| gbit(real.bits_per_second), |each| each.text(gbit))
             }),
@@ -122,7 +122,7 @@ fn control(model: &Model) -> Option<Section> {
     };
     Some(Section::new(
         format!(
-            "A/A: {name} against itself, its second measurement in each turn by its first; median (lowest-highest)"
+            "A/A: {name}, its second measurement in each turn / its first; median (lowest-highest)"
         ),
         Grid::of(1, ["load", "CPU s/Gbit", "Gbit/s", "n"], model.control.iter().map(row).collect()),
     ))
@@ -132,7 +132,7 @@ fn parts(one: &Compared) -> Option<Section> {
     let (sum, beside) = (one.sum.as_ref()?, one.real.as_ref().map(|real| real.beside));
     let vpn = sum.seconds_per_gbit();
     let whole = vpn + beside.map_or(0.0, |beside| beside.generators + beside.kernel);
-    let share = |part: f64, of: f64| format!("{:.0} %", 100.0 * part / of.max(f64::MIN_POSITIVE));
+    let share = |part: f64, sum: f64| format!("{:.0} %", 100.0 * part / sum.max(f64::MIN_POSITIVE));
     let row = |part: &Part| {
         vec![
             part.stage.clone(),
@@ -169,7 +169,7 @@ fn parts(one: &Compared) -> Option<Section> {
             "Where the time goes with {} ({}), packets of {} bytes, streams: {}",
             one.suite, one.backend, one.case.packet, one.case.streams
         ),
-        Grid::of(1, ["stage", "end", "whose", "CPU ms/Gbit", "of the VPN's", "saved without it"], rows),
+        Grid::of(1, ["stage", "end", "kind", "CPU ms/Gbit", "of the VPN's", "saved without it"], rows),
     ))
 }
 

@@ -16,7 +16,7 @@ use crate::unit::{gbit, significant};
 pub fn off(model: &Model) -> String {
     let errors: Vec<f64> = model.sums.iter().filter_map(Compared::off).collect();
     range(&errors).map_or_else(
-        || "Nothing was measured beside the sums, so nothing is known of their errors.".into(),
+        || "No run was measured to compare the sums with, so their errors are unknown.".into(),
         |(low, high)| format!("The sums are off by {:+.0} to {:+.0} %.", 100.0 * low, 100.0 * high),
     )
 }
@@ -64,7 +64,7 @@ fn clocks(disturbance: &Disturbance) -> String {
     )
 }
 
-/// How far a cipher was from itself, beside which an error says little if it is no larger.
+/// How far a cipher differed from itself; an error that is no larger says little.
 fn widest(model: &Model) -> Option<String> {
     let all = model.control.iter().flat_map(|again| against_itself(model, again)).flatten();
     let widest = all.map(|spread| spread.widest_ratio()).reduce(f64::max)?;
@@ -97,7 +97,7 @@ fn passed(one: &Compared) -> Option<String> {
     let real = one.real.as_ref()?;
     let kib = |count: f64| significant(real.counts.bytes / count.max(1.0) / 1024.0);
     Some(format!(
-        "client {} and gateway {} CPU s/Gbit, generators {}, kernel beside them {}; KiB for each read {}, run of datagrams {}, write \
+        "client {} and gateway {} CPU s/Gbit, generators {}, the rest of the kernel {}; KiB for each read {}, run of datagrams {}, write \
          {}, acknowledgement {}, wake-up {} and {}; {:.0} % of the cores to be had in use, soft interrupts {:.0} % of that",
         significant(real.client_seconds_per_gbit),
         significant(real.gateway_seconds_per_gbit),
@@ -146,23 +146,24 @@ fn by_turns(one: &Row, other: &Row) -> Option<Spread> {
     ratio(&in_rounds(&one.each), &in_rounds(&other.each))
 }
 
-/// At each rate: throughput without any algorithm against that without a tunnel, and the system
-/// that was measured twice against itself.
+/// At each rate: throughput without any algorithm relative to that without a tunnel, and the system
+/// that was measured twice compared with itself.
 fn as_measured_then(rows: &[Row]) -> Vec<String> {
-    let beside = |row: &Row, system: &str| {
+    let relative_to = |row: &Row, system: &str| {
         let mut same = rows.iter().filter(|other| other.link_bits_per_second == row.link_bits_per_second);
         by_turns(row, same.find(|other| other.system == system)?)
     };
     let line = |row: &Row| {
         let links = format!("links of {} Mbit/s", significant(row.link_bits_per_second as f64 / 1e6));
         if row.system.ends_with("no encryption") {
-            let ratio = beside(row, "plain routing")?.text(significant);
+            let ratio = relative_to(row, "plain routing")?.text(significant);
             return Some(format!(
                 "{links}: without an algorithm {ratio} of no tunnel (original: 0.971 at 100 Mbit/s)"
             ));
         }
         let system = row.system.strip_suffix(AGAIN)?;
-        Some(format!("{links}: A/A: {system} by itself {}", beside(row, system)?.text(significant)))
+        let ratio = relative_to(row, system)?.text(significant);
+        Some(format!("{links}: A/A: {system} relative to itself {ratio}"))
     };
     rows.iter().filter_map(line).collect()
 }
@@ -181,7 +182,7 @@ fn verdict(suite: &str, figures: &[&HandOver]) -> Option<String> {
         "neither wins (the ranges overlap)"
     };
     Some(format!(
-        "{suite}: {winner} at {} threads: {} Gbit/s with workers, {} inline; one flow gets {} from a worker of its own, at {} \
+        "{suite}: {winner} at {} threads: {} Gbit/s with workers, {} inline; one flow gets {} from a separate worker, at {} \
          CPU for each byte",
         handed.threads,
         gbit(handed.bits_per_second),
@@ -245,7 +246,7 @@ mod tests {
             [figure(1, 0, 10.0, 1.0), figure(1, 1, 12.0, 1.5), figure(2, 0, 19.0, 1.1)];
         let said = verdict("none", &[&alone, &handed, &both]).unwrap();
         assert!(said.contains("inline wins at 2 threads"), "{said}");
-        assert!(said.contains("one flow gets +20 % from a worker of its own, at +50 % CPU"), "{said}");
+        assert!(said.contains("one flow gets +20 % from a separate worker, at +50 % CPU"), "{said}");
         let fast = figure(1, 1, 25.0, 1.5);
         assert!(verdict("none", &[&alone, &fast, &both]).unwrap().contains("workers win"));
         let alike = figure(1, 1, 18.0, 1.5);
@@ -292,6 +293,6 @@ mod tests {
             said[0].contains("100 Mbit/s: without an algorithm 0.900 (0.800–0.950) of no tunnel"),
             "{said:?}"
         );
-        assert!(said[1].contains("A/A: vpnd, aes-256-gcm by itself 1.00 (0.900–1.10)"), "{said:?}");
+        assert!(said[1].contains("A/A: vpnd, aes-256-gcm relative to itself 1.00 (0.900–1.10)"), "{said:?}");
     }
 }

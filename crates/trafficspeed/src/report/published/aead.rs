@@ -1,4 +1,4 @@
-//! The publications on experiment 5, as text beside our own results. Nothing here is ever a result.
+//! The publications on experiment 5, as text to compare our own results with; never a result.
 
 use super::Figures;
 

@@ -1,4 +1,4 @@
-//! The publications on experiment 2, as text beside our own results. Nothing here is ever a result.
+//! The publications on experiment 2, as text to compare our own results with; never a result.
 
 use super::Figures;
 
@@ -39,7 +39,7 @@ pub const FIGURES: [Figures; 5] = [
         head: &["", "none", "AH", "ESP"],
         rows: &[
             &["Mbit/s, idle machine", "65.18", "26.01", "10.94"],
-            &["Mbit/s, beside a CPU hog (load average 1.00)", "66.12", "13.67", "5.70"],
+            &["Mbit/s, with a CPU hog (load average 1.00)", "66.12", "13.67", "5.70"],
             &["mean delay, s", "0.015", "0.007", "0.003"],
         ],
     },
