@@ -236,7 +236,7 @@ mod tests {
         assert_eq!(missing.install.as_deref(), Some("trafficspeed doctor --install gotatun"));
         // Nothing installs a part of the kernel, whatever programs are missing as well.
         let in_kernel = |finding: &&Finding| {
-            finding.problem.as_ref().is_some_and(|why| why.contains("is a part of the kernel"))
+            finding.problem.as_ref().is_some_and(|reason| reason.contains("is a part of the kernel"))
         };
         assert!(findings.iter().filter(in_kernel).all(|finding| finding.install.is_none()), "{findings:?}");
         let text = table(&findings);

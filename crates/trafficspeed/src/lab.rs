@@ -63,8 +63,8 @@ pub enum LabError {
     #[error("{0}")]
     Missing(String),
     /// A tool said no.
-    #[error("`{command}` failed: {why}")]
-    Tool { command: String, why: String },
+    #[error("`{command}` failed: {reason}")]
+    Tool { command: String, reason: String },
     /// The system said no.
     #[error("{what}: {source}")]
     System { what: String, source: std::io::Error },
@@ -309,7 +309,7 @@ pub fn run_tool(command: &mut Command) -> Result<String, LabError> {
         .map(|word| word.to_string_lossy().into_owned())
         .collect::<Vec<_>>()
         .join(" ");
-    let failed = |why: String| LabError::Tool { command: text.clone(), why };
+    let failed = |reason: String| LabError::Tool { command: text.clone(), reason };
     let output = command.output().map_err(|error| failed(error.to_string()))?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());

@@ -248,7 +248,7 @@ fn compare(args: CompareArgs, has_work: bool) -> anyhow::Result<ExitCode> {
     let mut args = if resumes && !has_work { saved_args(&directory, &args)? } else { args };
     args.lab.output.out = Some(directory.clone());
     let output = &args.lab.output;
-    let plan = args.plan(HostInfo::read().cpus).map_err(|why| anyhow!(why))?;
+    let plan = args.plan(HostInfo::read().cpus).map_err(|reason| anyhow!(reason))?;
     traffic::check(&plan.traffic)?;
     let environment = Environment::read(Some(plan.traffic.links));
     let identity = Identity::of(&plan, &environment);

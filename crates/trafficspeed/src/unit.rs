@@ -119,7 +119,7 @@ mod tests {
             let unit = Unit::of_letter(letter).unwrap();
             assert_eq!((unit.name(), unit.figure(8_388_608_000.0).as_str()), (name, figure));
         }
-        assert!(Unit::of_letter("x").is_err_and(|why| why.contains("K, M, G or T")));
+        assert!(Unit::of_letter("x").is_err_and(|reason| reason.contains("K, M, G or T")));
         assert_eq!(Unit::default().name(), "Gbit/s");
     }
 

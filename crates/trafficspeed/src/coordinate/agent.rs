@@ -99,8 +99,8 @@ impl Agent {
     }
 }
 
-fn failed(why: String) -> Report {
-    Report::Failed { why }
+fn failed(reason: String) -> Report {
+    Report::Failed { why: reason }
 }
 
 #[cfg(test)]
@@ -219,8 +219,8 @@ mod tests {
         let tasks = vec![Task::Bulk(Job { streams: 0, ..job() })];
         agent.send(Command::Prepare { tasks, bind: Ipv4Addr::LOCALHOST.into(), timeout_ms: 10_000 });
         for expected in ["before the tasks were connected", "use the same release", "streams asked for"] {
-            let Report::Failed { why } = agent.receive() else { panic!("not refused") };
-            assert!(why.contains(expected), "{why}");
+            let Report::Failed { why: reason } = agent.receive() else { panic!("not refused") };
+            assert!(reason.contains(expected), "{reason}");
         }
     }
 }

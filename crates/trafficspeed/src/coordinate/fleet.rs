@@ -37,8 +37,8 @@ pub enum FleetError {
     #[error("{name}: {source}")]
     Token { name: String, source: TokenError },
     /// The agent is of no use.
-    #[error("{name}: {why}")]
-    Agent { name: String, why: String },
+    #[error("{name}: {reason}")]
+    Agent { name: String, reason: String },
 }
 
 /// Something an agent said, or that it is gone.
@@ -139,14 +139,14 @@ impl Fleet {
         });
         match self.ask(number, &Command::Hello { version: VERSION })? {
             Report::Hello { host, .. } => self.members[number].host = host,
-            Report::Failed { why } => return Err(self.useless(number, why)),
+            Report::Failed { why: reason } => return Err(self.useless(number, reason)),
             other => return Err(self.useless(number, format!("unexpected answer {other:?}"))),
         }
         Ok(number)
     }
 
-    fn useless(&self, number: usize, why: String) -> FleetError {
-        FleetError::Agent { name: self.members[number].name.clone(), why }
+    fn useless(&self, number: usize, reason: String) -> FleetError {
+        FleetError::Agent { name: self.members[number].name.clone(), reason }
     }
 
     /// Asks one agent and waits for its answer; only while no other agent has anything to say.
@@ -156,7 +156,7 @@ impl Fleet {
         loop {
             match self.next(deadline.saturating_duration_since(Instant::now())) {
                 Some((from, Event::Report(report))) if from == number => return Ok(report),
-                Some((from, Event::Lost(why))) if from == number => return Err(self.useless(number, why)),
+                Some((from, Event::Lost(reason))) if from == number => return Err(self.useless(number, reason)),
                 Some(_) => {}
                 None => return Err(self.useless(number, "no answer".into())),
             }
@@ -189,7 +189,7 @@ impl Fleet {
         loop {
             match self.next(deadline.saturating_duration_since(Instant::now())) {
                 Some((from, Event::Report(Report::Clock { now_ns }))) if from == number => return Ok(now_ns),
-                Some((from, Event::Lost(why))) if from == number => return Err(self.useless(number, why)),
+                Some((from, Event::Lost(reason))) if from == number => return Err(self.useless(number, reason)),
                 Some(_) => {}
                 None => return Err(self.useless(number, "does not tell its clock".into())),
             }
@@ -214,12 +214,12 @@ impl Fleet {
                 Ok(event) => event,
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return None,
             };
-            if let Event::Lost(why) = &event {
+            if let Event::Lost(reason) = &event {
                 // A loss is reported once, whichever of reader and writer saw it first.
                 if self.members[number].lost.is_some() {
                     continue;
                 }
-                self.members[number].lost = Some(why.clone());
+                self.members[number].lost = Some(reason.clone());
             }
             return Some((number, event));
         }

@@ -31,8 +31,8 @@ const MAX_HANDSHAKE_LINE: usize = 128;
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
     /// The token file cannot be used.
-    #[error("token file {}: {why}", path.display())]
-    File { path: PathBuf, why: String },
+    #[error("token file {}: {reason}", path.display())]
+    File { path: PathBuf, reason: String },
     #[error("{0}")]
     Line(#[from] LineError),
     /// The other side speaks something else.
@@ -58,7 +58,7 @@ impl Token {
     /// # Errors
     /// [`TokenError::File`].
     pub fn read(path: &Path) -> Result<Self, TokenError> {
-        let refuse = |why: String| TokenError::File { path: path.to_owned(), why };
+        let refuse = |reason: String| TokenError::File { path: path.to_owned(), reason };
         let meta = fs::metadata(path).map_err(|error| refuse(error.to_string()))?;
         if meta.mode() & 0o077 != 0 {
             return Err(refuse(format!("others can read it; run `chmod 600 {}`", path.display())));
@@ -87,7 +87,7 @@ impl Token {
             file.write_all(text.as_bytes())?;
             file.write_all(b"\n")
         };
-        write().map_err(|error: io::Error| TokenError::File { path: path.to_owned(), why: error.to_string() })
+        write().map_err(|error: io::Error| TokenError::File { path: path.to_owned(), reason: error.to_string() })
     }
 
     /// A key for another purpose than this connection's lines; no other purpose has the same.

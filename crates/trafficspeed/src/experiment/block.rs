@@ -347,8 +347,8 @@ impl Bench<'_> {
             let end = failures.look_at(&case, self.ends().lost());
             let end = end.or_else(|| is_over.then(|| "nothing more was measured".to_owned()));
             report.cases.push(case);
-            if let Some(why) = end {
-                report.problems.push(format!("delay {delay}: {why}"));
+            if let Some(reason) = end {
+                report.problems.push(format!("delay {delay}: {reason}"));
                 return Ok(());
             }
         }

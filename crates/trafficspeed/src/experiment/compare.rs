@@ -72,8 +72,8 @@ pub fn run(
             let known = schedule::time_left(&left[at..], &plan.traffic.settings, runs);
             progress.part(at + 1, left.len(), known)
         };
-        if let Err(why) = fill(plan, slot, journal, &mut runs, of_slot, interrupt) {
-            error = Some(why);
+        if let Err(reason) = fill(plan, slot, journal, &mut runs, of_slot, interrupt) {
+            error = Some(reason);
             break;
         }
         if interrupt.is_set() {

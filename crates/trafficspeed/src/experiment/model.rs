@@ -263,7 +263,7 @@ fn compare(
 ) -> Compared {
     let (real, error) = match real.map(|real| of_library(suite, real)).transpose() {
         Ok(real) => (real, None),
-        Err(why) => (None, Some(why)),
+        Err(reason) => (None, Some(reason)),
     };
     let known = reference.and_then(|reference| reference.real.as_ref());
     Compared {

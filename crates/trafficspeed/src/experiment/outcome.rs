@@ -290,8 +290,8 @@ impl Pair {
         let mut faults = Vec::new();
         for (l, c) in listener.streams.iter().zip(&connector.streams) {
             let (sender, receiver) = if l.sends { (l, c) } else { (c, l) };
-            if let Some(why) = receiver.fault.as_ref().or(sender.fault.as_ref()) {
-                faults.push(format!("stream {}: {why}", l.index));
+            if let Some(reason) = receiver.fault.as_ref().or(sender.fault.as_ref()) {
+                faults.push(format!("stream {}: {reason}", l.index));
             } else if sender.total_bytes != receiver.total_bytes || !receiver.complete {
                 faults.push(format!(
                     "stream {}: {} bytes sent, {} received",
@@ -470,8 +470,8 @@ impl Run {
         let mut problems: Vec<String> = self.error.iter().cloned().chain(self.bypass()).collect();
         for (pair, number) in self.pairs.iter().zip(1..) {
             let name = format!("pair {number} ({} = {})", pair.ends[0].name, pair.ends[1].name);
-            problems.extend(pair.problem().map(|why| format!("{name}: {why}")));
-            problems.extend(pair.faults().into_iter().map(|why| format!("{name}: {why}")));
+            problems.extend(pair.problem().map(|reason| format!("{name}: {reason}")));
+            problems.extend(pair.faults().into_iter().map(|reason| format!("{name}: {reason}")));
         }
         if self.pairs.iter().flat_map(Pair::outcomes).any(|outcome| outcome.stopped_early) {
             problems.push(format!("ended early, after {:.1} s", self.seconds()));

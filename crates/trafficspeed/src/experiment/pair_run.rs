@@ -97,8 +97,8 @@ pub struct IntervalSamples {
 #[derive(Debug, thiserror::Error)]
 pub enum PairError {
     /// An end could not do it.
-    #[error("{end}: {why}")]
-    End { end: String, why: String },
+    #[error("{end}: {reason}")]
+    End { end: String, reason: String },
     /// Something took too long.
     #[error("{0} in time")]
     Late(&'static str),
@@ -151,7 +151,7 @@ impl<'a> PairState<'a> {
         let lost = [pair.near, pair.far].into_iter().find(|&agent| fleet.is_lost(agent));
         let error = lost.map(|agent| PairError::End {
             end: fleet.name(agent).to_owned(),
-            why: "it was lost earlier".to_owned(),
+            reason: "it was lost earlier".to_owned(),
         });
         Self {
             pair,
@@ -193,7 +193,7 @@ impl Drive<'_, '_> {
             at,
             side,
             match event {
-                Event::Report(Report::Failed { why }) | Event::Lost(why) => Err(why),
+                Event::Report(Report::Failed { why: reason }) | Event::Lost(reason) => Err(reason),
                 Event::Report(report) => Ok(report),
             },
         ))
@@ -207,9 +207,9 @@ impl Drive<'_, '_> {
         }
     }
 
-    fn fail_end(&mut self, at: usize, side: usize, why: String) {
+    fn fail_end(&mut self, at: usize, side: usize, reason: String) {
         let end = self.fleet.name(self.states[at].agents()[side]).to_owned();
-        self.fail(at, PairError::End { end, why });
+        self.fail(at, PairError::End { end, reason });
     }
 
     /// Takes out every pair that `still` holds for.
@@ -245,7 +245,7 @@ impl Drive<'_, '_> {
                 Ok(Report::Connected) => self.states[at].connected[side] = true,
                 // Late words of an earlier measurement that was ended.
                 Ok(_) => {}
-                Err(why) => self.fail_end(at, side, why),
+                Err(reason) => self.fail_end(at, side, reason),
             }
         }
     }
@@ -329,9 +329,9 @@ impl Drive<'_, '_> {
                 state.done[side] = true;
             }
             Ok(_) => {}
-            Err(why) => {
+            Err(reason) => {
                 state.done[side] = true;
-                self.fail_end(at, side, why);
+                self.fail_end(at, side, reason);
             }
         }
     }

@@ -219,8 +219,8 @@ impl Testbed {
             }
             reports.push(result.reports);
         }
-        if let Some(why) = tunnel::bypass(&measured.carried) {
-            return Err(TestbedError::Bypassed(why));
+        if let Some(reason) = tunnel::bypass(&measured.carried) {
+            return Err(TestbedError::Bypassed(reason));
         }
         Ok((reports, measured.cpu.unwrap_or_default()))
     }

@@ -273,8 +273,8 @@ fn others(
     }
     let payload = Payload { sent: received.bytes, received: 0 };
     let carried = testbed.parts().0.carried_since(&before, payload)?;
-    if let Some(why) = tunnel::bypass(&carried) {
-        return Err(TestbedError::Bypassed(why));
+    if let Some(reason) = tunnel::bypass(&carried) {
+        return Err(TestbedError::Bypassed(reason));
     }
     Ok((received.bits_per_second, meter.used().unwrap_or_default()))
 }

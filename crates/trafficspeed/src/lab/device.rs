@@ -124,7 +124,7 @@ impl Device {
         let text = run_tool(Command::new("ip").args(["-n", namespace.name(), "-json", "addr", "show"]))?;
         let shown: Vec<Shown> = serde_json::from_str(&text).map_err(|error| LabError::Tool {
             command: "ip -json addr show".into(),
-            why: error.to_string(),
+            reason: error.to_string(),
         })?;
         Ok(shown.into_iter().map(Shown::into_device).collect())
     }
@@ -182,7 +182,7 @@ impl ShownLink {
         command.args(["-n", namespace.name(), "-json", "-details", "link", "show"]);
         serde_json::from_str(&run_tool(&mut command)?).map_err(|error| LabError::Tool {
             command: "ip -json -details link show".into(),
-            why: error.to_string(),
+            reason: error.to_string(),
         })
     }
 }
@@ -229,7 +229,7 @@ pub fn towards(namespace: &Namespace, address: IpAddr) -> Result<String, LabErro
     let mut command = Command::new("ip");
     command.args(["-n", namespace.name(), "-json", "route", "get", &address.to_string()]);
     let text = run_tool(&mut command)?;
-    let unreadable = |why: String| LabError::Tool { command: format!("ip -json route get {address}"), why };
+    let unreadable = |reason: String| LabError::Tool { command: format!("ip -json route get {address}"), reason };
     let routes: Vec<Route> = serde_json::from_str(&text).map_err(|error| unreadable(error.to_string()))?;
     routes.into_iter().next().map(|route| route.dev).ok_or_else(|| unreadable("it showed no route".into()))
 }

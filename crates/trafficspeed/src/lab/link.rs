@@ -128,7 +128,7 @@ pub(super) fn offload_off(namespace: &Namespace, device: &str) -> Result<(), Lab
 /// Runs lines of `ip` commands in one process.
 pub(super) fn batch(namespace: &Namespace, script: &str) -> Result<(), LabError> {
     let text = format!("ip -n {} -batch -", namespace.name());
-    let failed = |why: String| LabError::Tool { command: text.clone(), why };
+    let failed = |reason: String| LabError::Tool { command: text.clone(), reason };
     let mut child = Command::new("ip")
         .args(["-n", namespace.name(), "-batch", "-"])
         .stdin(Stdio::piped())

@@ -130,7 +130,7 @@ impl Record {
     }
 
     fn read(path: &Path) -> Result<Self, String> {
-        let unusable = |why: String| format!("{}: {why}", path.display());
+        let unusable = |reason: String| format!("{}: {reason}", path.display());
         let meta = fs::symlink_metadata(path).map_err(|error| unusable(error.to_string()))?;
         if !meta.is_file() || meta.len() > MAX_RECORD_BYTES {
             return Err(unusable("not a record of trafficspeed".into()));

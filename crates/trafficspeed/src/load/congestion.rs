@@ -66,7 +66,7 @@ impl CongestionControl {
     pub fn of<'s>(socket: impl Into<SockRef<'s>>) -> io::Result<Self> {
         let padded = socket.into().tcp_congestion()?;
         let name = String::from_utf8_lossy(&padded);
-        name.trim_end_matches('\0').parse().map_err(|why: String| io::Error::other(why))
+        name.trim_end_matches('\0').parse().map_err(|reason: String| io::Error::other(reason))
     }
 }
 

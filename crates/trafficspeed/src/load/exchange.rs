@@ -125,7 +125,7 @@ impl Silence {
         match self {
             Self::Over | Self::Lost => None,
             Self::Closed => Some("the other end closed".into()),
-            Self::Broken(why) => Some(why),
+            Self::Broken(reason) => Some(reason),
         }
     }
 }
@@ -289,8 +289,8 @@ pub(super) fn answer_udp(work: Exchange, socket: UdpSocket) -> Work {
                     response[..number_bytes].copy_from_slice(&buffer[..number_bytes]);
                     stage.meter.received(1, u64::from(work.request));
                     heard = Instant::now();
-                    if let Err(Silence::Broken(why)) = send(&socket, &response) {
-                        share.fault = Some(why);
+                    if let Err(Silence::Broken(reason)) = send(&socket, &response) {
+                        share.fault = Some(reason);
                         return share;
                     }
                 }

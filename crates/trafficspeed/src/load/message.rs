@@ -253,8 +253,8 @@ fn send(
         let first = batch.next[usize::from(counted)];
         match put(batch.stamp(count, counted, now), first) {
             Ok(taken) => stage.meter.sent(taken, batch.took(taken, counted)),
-            Err(why) => {
-                share.fault = Some(why);
+            Err(reason) => {
+                share.fault = Some(reason);
                 break;
             }
         }

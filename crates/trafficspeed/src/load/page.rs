@@ -205,8 +205,8 @@ fn answer_on(work: Pages, payload: Arc<Payload>, mut socket: TcpStream) -> Work 
             match answered {
                 Ok(()) => {}
                 // The other end closes once it has all its pages, or gives up those that are left.
-                Err(Silence::Broken(why)) if stage.runs() => {
-                    share.fault = Some(why);
+                Err(Silence::Broken(reason)) if stage.runs() => {
+                    share.fault = Some(reason);
                     return share;
                 }
                 Err(_) => return share,

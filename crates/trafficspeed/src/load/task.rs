@@ -429,7 +429,7 @@ impl Findings {
             found.timeouts += share.timeouts;
             found.late += share.late;
             found.pages_ms.extend(share.pages_ms);
-            found.faults.extend(share.fault.map(|why| format!("stream {at}: {why}")));
+            found.faults.extend(share.fault.map(|reason| format!("stream {at}: {reason}")));
             if let Some(account) = share.account {
                 found.add(&account);
                 delays.add(&account.delays);

@@ -26,8 +26,8 @@ pub enum FilesError {
     #[error("{}: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
     /// The measurements are not what was written.
-    #[error("{}: {why}", path.display())]
-    Damaged { path: PathBuf, why: String },
+    #[error("{}: {reason}", path.display())]
+    Damaged { path: PathBuf, reason: String },
     /// There are no measurements.
     #[error("{} holds no measurements: none of {}, {CAMPAIGN} and {MEASUREMENTS} is there", directory.display(), journal::FILE)]
     Absent { directory: PathBuf },
@@ -124,10 +124,10 @@ fn read_file<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, FilesError> 
         return Err(FilesError::Io { path, source });
     }
     if bytes.len() as u64 > MOST_BYTES {
-        return Err(FilesError::Damaged { path, why: "too large to be measurements".into() });
+        return Err(FilesError::Damaged { path, reason: "too large to be measurements".into() });
     }
     let read = serde_json::from_slice(&bytes);
-    read.map(Some).map_err(|error| FilesError::Damaged { path, why: error.to_string() })
+    read.map(Some).map_err(|error| FilesError::Damaged { path, reason: error.to_string() })
 }
 
 /// Writes a file so that no reader sees it half-written.

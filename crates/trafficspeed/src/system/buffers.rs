@@ -90,10 +90,10 @@ fn enlarge_sockets(lab: &Lab) -> Result<Option<String>, LabError> {
     Ok(exception(left.len(), found, failure.as_ref()))
 }
 
-fn exception(left: usize, found: usize, why: Option<&io::Error>) -> Option<String> {
-    let why = why.map_or_else(|| "no program holds them".to_owned(), ToString::to_string);
+fn exception(left: usize, found: usize, reason: Option<&io::Error>) -> Option<String> {
+    let reason = reason.map_or_else(|| "no program holds them".to_owned(), ToString::to_string);
     (left > 0).then(|| {
-        format!("{left} of its {found} UDP sockets have other buffers than those of all systems: {why}")
+        format!("{left} of its {found} UDP sockets have other buffers than those of all systems: {reason}")
     })
 }
 

@@ -109,12 +109,12 @@ mod tests {
             .filter(|kind| kind.profile().ciphers.contains(&Cipher::EncryptOnly))
             .collect();
         assert_eq!(with, [&Kind::Openvpn, &Kind::OpenvpnMtu9000, &Kind::Ipsec, &Kind::Command]);
-        for (kind, why) in [(Kind::Vpnd, "without authenticating"), (Kind::Strongswan, "RFC 8221")] {
+        for (kind, reason) in [(Kind::Vpnd, "without authenticating"), (Kind::Strongswan, "RFC 8221")] {
             let subject = Subject::new(kind, Cipher::EncryptOnly);
             let refused = subject.check(&Programs::default()).unwrap_err().to_string();
             let (_, left_out) = Subject::with_their_ciphers(&[subject]);
             for said in [&refused, &left_out[0]] {
-                assert!(said.contains(" has no encrypt-only (") && said.contains(why), "{said}");
+                assert!(said.contains(" has no encrypt-only (") && said.contains(reason), "{said}");
             }
         }
         assert_eq!(Subject::new(Kind::Openvpn, Cipher::EncryptOnly).label(), "OpenVPN, encrypt-only");

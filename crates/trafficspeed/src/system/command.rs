@@ -190,7 +190,7 @@ impl System for Scripted {
         let mut script = self.start("command-up", &scripts.up)?;
         script.wait_for_success(UP_TIMEOUT, interrupt)?;
         let text = self.read_answer(&path)?;
-        let wrong = |why: String| script.failed(&format!("answered wrongly: {why}"));
+        let wrong = |reason: String| script.failed(&format!("answered wrongly: {reason}"));
         self.answer =
             ScriptAnswer::parse(&text, lab.clients().len()).map_err(|error| wrong(error.to_string()))?;
         let all = self.answer.gateway.iter().chain(&self.answer.clients);

@@ -56,7 +56,7 @@ impl Agent {
     pub(super) fn block_place(&self) -> Report {
         match self.place() {
             Ok((_, place)) => Report::BlockPlace { description: place.describe(), bytes: place.bytes() },
-            Err(why) => failed(why),
+            Err(reason) => failed(reason),
         }
     }
 
@@ -68,7 +68,7 @@ impl Agent {
         });
         let (blocks, (disk, listener, port)) = match opened {
             Ok(opened) => opened,
-            Err(why) => return self.send(failed(why)),
+            Err(reason) => return self.send(failed(reason)),
         };
         self.send(Report::Listening { port })?;
         let took = serve(&listener, &blocks, &disk, &mut || self.stopped());
@@ -140,8 +140,8 @@ mod tests {
 
     impl Host {
         fn refusal(&self) -> String {
-            let Report::Failed { why } = self.receive() else { panic!("not refused") };
-            why
+            let Report::Failed { why: reason } = self.receive() else { panic!("not refused") };
+            reason
         }
     }
 
@@ -241,7 +241,7 @@ mod tests {
         std::thread::sleep(Duration::from_millis(100));
         writer.send(Command::Stop);
         let Report::WroteBlocks(wrote) = writer.receive() else { panic!("it says nothing of what it wrote") };
-        assert!(wrote.fault.is_some_and(|why| why.contains("ended by the coordinator")));
+        assert!(wrote.fault.is_some_and(|reason| reason.contains("ended by the coordinator")));
         assert!(matches!(target.receive(), Report::TookBlocks(_)));
     }
 }

@@ -56,12 +56,12 @@ impl Agent {
     /// Opens a door for each task, tells the ports and waits for the other host.
     pub(super) fn prepare(&mut self, tasks: Vec<Task>, bind: IpAddr, timeout: Duration) -> Result<(), Gone> {
         let opened = match problem(&tasks) {
-            Some(why) => Err(why),
+            Some(reason) => Err(reason),
             None => open(&tasks, bind),
         };
         let (doors, ports) = match opened {
             Ok(opened) => opened,
-            Err(why) => return self.send(failed(why)),
+            Err(reason) => return self.send(failed(reason)),
         };
         let mut stopped = || self.stopped();
         if let Err(error) = fragments::await_few(&mut stopped) {
@@ -76,8 +76,8 @@ impl Agent {
 
     /// Reaches the doors of the other host.
     pub(super) fn reach(&mut self, tasks: Vec<Task>, peer: IpAddr, ports: &[Vec<u16>]) -> Report {
-        if let Some(why) = problem(&tasks) {
-            return failed(why);
+        if let Some(reason) = problem(&tasks) {
+            return failed(reason);
         }
         if ports.len() != tasks.len() {
             return failed(format!("told the ports of {} tasks for {}", ports.len(), tasks.len()));
@@ -97,7 +97,7 @@ impl Agent {
                 self.tasks = tasks;
                 Report::Connected
             }
-            Err(why) => failed(why),
+            Err(reason) => failed(reason),
         }
     }
 
@@ -107,8 +107,8 @@ impl Agent {
         if tasks.is_empty() {
             return Ok(failed("told to begin before the tasks were connected".into()));
         }
-        if let Some(why) = times.problem() {
-            return Ok(failed(why));
+        if let Some(reason) = times.problem() {
+            return Ok(failed(reason));
         }
         let schedule = times.schedule();
         let running: Result<Vec<Running>, _> = tasks.into_iter().map(|task| task.begin(schedule)).collect();

@@ -141,7 +141,7 @@ pub enum CpuPart {
 
 impl Case {
     /// A case that could not be measured, and why.
-    pub fn failed(delay_ms: f64, (block_bytes, way, repeat): (u32, Way, u32), why: String) -> Self {
+    pub fn failed(delay_ms: f64, (block_bytes, way, repeat): (u32, Way, u32), reason: String) -> Self {
         Self {
             delay_ms,
             block_bytes,
@@ -154,7 +154,7 @@ impl Case {
             blocks_per_sync: 0.0,
             ends_cpu_seconds: None,
             cpu: None,
-            problem: Some(why),
+            problem: Some(reason),
         }
     }
 

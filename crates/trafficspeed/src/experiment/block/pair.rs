@@ -61,7 +61,7 @@ impl BlockPair<'_> {
             Ok(Err(reason)) => reason,
             Err(Interrupted) => "interrupted".into(),
         };
-        Err(FleetError::Agent { name: self.fleet.name(self.far).to_owned(), why: reason })
+        Err(FleetError::Agent { name: self.fleet.name(self.far).to_owned(), reason })
     }
 
     /// The network's rate without encryption and without waiting in bytes per second, and its
@@ -85,8 +85,8 @@ impl BlockPair<'_> {
                 Ok(Some((rate(&blocks, &wrote).unwrap_or(0.0), delay)))
             }
             (_, fault) => {
-                let (name, why) = (self.fleet.name(self.far).to_owned(), fault.unwrap_or_default());
-                Err(FleetError::Agent { name, why: format!("no blocks could be written there: {why}") })
+                let (name, reason) = (self.fleet.name(self.far).to_owned(), fault.unwrap_or_default());
+                Err(FleetError::Agent { name, reason: format!("no blocks could be written there: {reason}") })
             }
         }
     }
@@ -113,7 +113,7 @@ impl BlockPair<'_> {
         };
         match self.verify(blocks, acknowledged, sent)? {
             Ok(verified) => connected.verified = verified,
-            Err(why) => connected.faults.push(why),
+            Err(reason) => connected.faults.push(reason),
         }
         connected.wrote.get_or_insert(Wrote { sent, acknowledged, ..Wrote::default() });
         Ok(connected)
@@ -142,11 +142,11 @@ impl BlockPair<'_> {
     ) -> Result<Connected, Interrupted> {
         let Writes { sync, seed, .. } = *self.writes;
         self.fleet.send(self.far, &Command::TakeBlocks { blocks: blocks.clone(), sync, bind: address });
-        let refused = |why| Ok(Connected { faults: vec![why], ..Connected::default() });
+        let refused = |reason| Ok(Connected { faults: vec![reason], ..Connected::default() });
         let port = match self.answer(self.far, ANSWER_TIMEOUT)? {
             Ok(Report::Listening { port }) => port,
             Ok(other) => return refused(format!("unexpected answer {other:?}")),
-            Err(why) => return refused(why),
+            Err(reason) => return refused(reason),
         };
         self.fleet.send(
             self.near,
@@ -178,8 +178,8 @@ impl BlockPair<'_> {
             match event {
                 Event::Report(Report::WroteBlocks(wrote)) => connected.wrote = Some(wrote),
                 Event::Report(Report::TookBlocks(received)) => connected.received = Some(received),
-                Event::Report(Report::Failed { why }) | Event::Lost(why) => {
-                    connected.faults.push(format!("{}: {why}", self.fleet.name(host)));
+                Event::Report(Report::Failed { why: reason }) | Event::Lost(reason) => {
+                    connected.faults.push(format!("{}: {reason}", self.fleet.name(host)));
                     // The other end may wait for a connection that never comes.
                     waiting.iter().filter(|&&other| other != host).for_each(|&other| {
                         self.fleet.send(other, &Command::Stop);
@@ -207,7 +207,7 @@ impl BlockPair<'_> {
         Ok(match self.answer(self.far, END_TIMEOUT)? {
             Ok(Report::VerifiedBlocks(verified)) => Ok(verified),
             Ok(other) => Err(format!("unexpected answer {other:?}")),
-            Err(why) => Err(why),
+            Err(reason) => Err(reason),
         })
     }
 
@@ -216,8 +216,8 @@ impl BlockPair<'_> {
         let deadline = Instant::now() + timeout;
         loop {
             match self.event(deadline)? {
-                Some((from, Event::Report(Report::Failed { why }) | Event::Lost(why))) if from == host => {
-                    return Ok(Err(why));
+                Some((from, Event::Report(Report::Failed { why: reason }) | Event::Lost(reason))) if from == host => {
+                    return Ok(Err(reason));
                 }
                 Some((from, Event::Report(report))) if from == host => return Ok(Ok(report)),
                 Some(_) => {}

@@ -43,12 +43,12 @@ pub enum JournalError {
         path: PathBuf,
     },
     /// It is not what was written.
-    #[error("{}, line {line}: {why}; move the file away to start again", path.display())]
+    #[error("{}, line {line}: {reason}; move the file away to start again", path.display())]
     Damaged {
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        why: String,
+        reason: String,
     },
     /// Another process is writing it.
     #[error("{} is in use by another trafficspeed", path.display())]
@@ -209,7 +209,7 @@ fn line(value: &impl Serialize) -> Vec<u8> {
 
 fn contents(path: &Path, file: &File) -> Result<Contents, JournalError> {
     let damaged =
-        |line, why: &str| JournalError::Damaged { path: path.to_owned(), line, why: why.to_owned() };
+        |line, reason: &str| JournalError::Damaged { path: path.to_owned(), line, reason: reason.to_owned() };
     let mut bytes = Vec::new();
     let read = file.take(MOST_BYTES + 1).read_to_end(&mut bytes);
     read.map_err(|source| JournalError::Io { path: path.to_owned(), source })?;

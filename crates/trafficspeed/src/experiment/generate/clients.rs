@@ -112,7 +112,7 @@ pub(super) fn figures(tasks: &[Task], clients: &[EndReports]) -> Vec<Vec<Figures
 pub(super) fn faults(clients: &[EndReports]) -> Vec<String> {
     let mut faults = Vec::new();
     for (reports, number) in clients.iter().zip(1..) {
-        faults.extend(reports.faults().into_iter().map(|why| format!("client {number}: {why}")));
+        faults.extend(reports.faults().into_iter().map(|reason| format!("client {number}: {reason}")));
     }
     faults
 }

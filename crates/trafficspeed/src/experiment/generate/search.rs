@@ -392,8 +392,8 @@ mod tests {
         assert!(unsteady.goes_lower(&lost(0.2), &settings));
         assert!((unsteady.asked_bits_per_second.unwrap() / first - 0.95).abs() < 1e-9);
         while unsteady.goes_lower(&lost(40.0), &settings) {}
-        assert!(unsteady.problem().is_some_and(|why| why.contains("5 times")), "{unsteady:?}");
+        assert!(unsteady.problem().is_some_and(|reason| reason.contains("5 times")), "{unsteady:?}");
         let (none, _) = search(1.0, 1e9);
-        assert!(none.problem().is_some_and(|why| why.contains("no rate was found")), "{none:?}");
+        assert!(none.problem().is_some_and(|reason| reason.contains("no rate was found")), "{none:?}");
     }
 }

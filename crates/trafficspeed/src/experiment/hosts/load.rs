@@ -87,6 +87,6 @@ fn take(run: &mut LoadRun, tasks: &[Task], result: Result<PairResult, String>) {
             run.take(tasks, &reports);
             run.error = error.map(|error| error.to_string());
         }
-        Err(why) => run.error = Some(why),
+        Err(reason) => run.error = Some(reason),
     }
 }

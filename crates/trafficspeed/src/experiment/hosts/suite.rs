@@ -77,7 +77,7 @@ fn measure(host_pairs: &mut HostPairs, case: &Case, repeat: u32, interrupt: &Int
             (None, _) => Figures::default(),
             (_, Some(Ok(PairResult { reports, error: None }))) => figures(&task, 0, reports),
             (_, Some(Ok(PairResult { error: Some(error), .. }))) => return Err(error.to_string()),
-            (_, Some(Err(why))) => return Err(why.clone()),
+            (_, Some(Err(reason))) => return Err(reason.clone()),
             (_, None) => return Err("there is no pair".to_owned()),
         };
         Ok((figures, (task, results)))
@@ -92,7 +92,7 @@ fn measure(host_pairs: &mut HostPairs, case: &Case, repeat: u32, interrupt: &Int
     let missed = search.as_ref().and_then(SearchOutcome::problem);
     let row = |(label, result): (String, Result<PairResult, String>)| {
         let (figures, error) = match result {
-            Err(why) => (None, Some(why)),
+            Err(reason) => (None, Some(reason)),
             Ok(PairResult { reports, error }) => {
                 let all: Vec<String> = error
                     .iter()

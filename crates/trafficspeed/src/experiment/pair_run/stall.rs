@@ -116,7 +116,7 @@ mod tests {
         tenths[3] = 0;
         assert_eq!(bulk(&tenths, 0.1), None, "a tenth of a second is no stall");
         tenths[20..40].fill(0);
-        assert!(bulk(&tenths, 0.1).is_some_and(|why| why.contains("from second 3 on")));
+        assert!(bulk(&tenths, 0.1).is_some_and(|reason| reason.contains("from second 3 on")));
     }
 
     #[test]

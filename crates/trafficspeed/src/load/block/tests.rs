@@ -175,7 +175,7 @@ fn unexpected_readiness_and_unrequested_data_end_the_connection() {
             io::Write::write_all(&mut stream, &target::encode_header(&blocks, 0, frame)).unwrap();
             let received = target.join().unwrap();
             assert!(
-                received.fault.is_some_and(|why| why.contains("not the next one")) && received.written == 0
+                received.fault.is_some_and(|reason| reason.contains("not the next one")) && received.written == 0
             );
         });
     }
@@ -228,7 +228,7 @@ fn after_a_failed_sync_nothing_more_is_answered_and_both_ends_say_so() {
     disk.syncs_left.store(3, Ordering::SeqCst);
     let (received, wrote) = run(&blocks, 1, 64, &disk);
     assert_eq!((received.acknowledged, wrote.acknowledged), (3, 3));
-    assert!(received.fault.is_some_and(|why| why.contains("cannot sync: worn out")));
+    assert!(received.fault.is_some_and(|reason| reason.contains("cannot sync: worn out")));
     assert!(wrote.fault.is_some());
 }
 

@@ -135,9 +135,9 @@ impl Worker {
         }
     }
 
-    fn fail_all(&mut self, why: &str) {
+    fn fail_all(&mut self, reason: &str) {
         for lane in self.lanes.iter_mut().filter(|lane| !lane.done) {
-            lane.end(&self.epoll, &self.shared, Some(why.to_owned()));
+            lane.end(&self.epoll, &self.shared, Some(reason.to_owned()));
         }
     }
 }

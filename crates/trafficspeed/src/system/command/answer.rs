@@ -23,12 +23,12 @@ pub struct ScriptAnswer {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScriptAnswerError {
     /// A line cannot be read.
-    #[error("line {line}: `{text}`: {why}")]
+    #[error("line {line}: `{text}`: {reason}")]
     Line {
         /// Its number, from 1.
         line: usize,
         text: String,
-        why: String,
+        reason: String,
     },
     /// A client is not mentioned.
     #[error("no line for client {0}")]
@@ -48,10 +48,10 @@ impl ScriptAnswer {
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
-            let wrong = |why: String| ScriptAnswerError::Line {
+            let wrong = |reason: String| ScriptAnswerError::Line {
                 line: at + 1,
                 text: line.chars().take(200).collect(),
-                why,
+                reason,
             };
             let (kind, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
             let rest = rest.trim();
