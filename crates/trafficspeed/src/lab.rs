@@ -66,8 +66,8 @@ pub enum LabError {
     #[error("`{command}` failed: {reason}")]
     Tool { command: String, reason: String },
     /// The system said no.
-    #[error("{what}: {source}")]
-    System { what: String, source: std::io::Error },
+    #[error("{action}: {source}")]
+    System { action: String, source: std::io::Error },
 }
 
 /// How the links of a lab are.
@@ -123,7 +123,7 @@ impl Lab {
     /// # Errors
     /// [`LabError::Missing`], with what to do about it.
     pub fn check(settings: LinkSettings) -> Result<(), LabError> {
-        let missing = |what: &str| Err(LabError::Missing(what.to_owned()));
+        let missing = |text: &str| Err(LabError::Missing(text.to_owned()));
         if !rustix::process::geteuid().is_root() {
             return missing("network namespaces need root; run it again with `sudo`");
         }

@@ -34,9 +34,9 @@ impl Spread {
         Some(Self { median: median(values)?, low, high, n: values.len() })
     }
 
-    /// Each value divided by `by`.
-    pub fn scaled(self, by: f64) -> Self {
-        Self { median: self.median / by, low: self.low / by, high: self.high / by, n: self.n }
+    /// Each value divided by `unit`.
+    pub fn scaled(self, unit: f64) -> Self {
+        Self { median: self.median / unit, low: self.low / unit, high: self.high / unit, n: self.n }
     }
 
     /// Text: the median, and the lowest and highest in parentheses if there are several values.

@@ -231,9 +231,9 @@ mod tests {
             refusal.contains("`vpnd, aes-256-gcm`, `vpnd, aes-256-gcm, no priority`, `plain routing`"),
             "{refusal}"
         );
-        let (both, _) =
+        let (ambiguous, _) =
             read("trafficspeed compare --cipher aes-256-gcm --no-encryption --baseline vpnd").unwrap();
-        assert!(both.plan(2).is_err(), "two systems have this name");
+        assert!(ambiguous.plan(2).is_err(), "two systems have this name");
     }
 
     #[test]

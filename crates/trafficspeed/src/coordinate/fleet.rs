@@ -244,12 +244,12 @@ impl Fleet {
     }
 
     /// Tells every agent to end what it does, and reports true, once the user interrupts.
-    pub fn stop_if(&mut self, interrupt: &Interrupt, told: &mut bool) -> bool {
-        if interrupt.is_set() && !*told {
-            *told = true;
+    pub fn stop_if(&mut self, interrupt: &Interrupt, has_stopped: &mut bool) -> bool {
+        if interrupt.is_set() && !*has_stopped {
+            *has_stopped = true;
             self.stop_all();
         }
-        *told
+        *has_stopped
     }
 
     /// Tells every agent to end what it does.

@@ -97,7 +97,7 @@ pub fn figures(task: &Task, at: usize, reports: &EndReports) -> Figures {
     let to = receiver(task);
     let end = |side: usize| reports.ends[side].tasks.get(at);
     let ends = end(1 - to).zip(end(to));
-    let (here, there) = (end(1 - to).cloned().unwrap_or_default(), end(to).cloned().unwrap_or_default());
+    let (sending_end, receiving_end) = (end(1 - to).cloned().unwrap_or_default(), end(to).cloned().unwrap_or_default());
     let per_second = |count: u64, side: usize| {
         let end = &reports.ends[side];
         // Messages end with the schedule, and so does the time that they are divided by, however
@@ -107,9 +107,9 @@ pub fn figures(task: &Task, at: usize, reports: &EndReports) -> Figures {
         per(count as f64, sending.filter(|seconds| is_message && *seconds > 0.0).unwrap_or(end.seconds))
     };
     let mut figures = Figures {
-        received_bits_per_second: 8.0 * per_second(there.window.received_bytes, to),
-        sent_bits_per_second: 8.0 * per_second(here.window.sent_bytes, 1 - to),
-        mss: here.found.mss,
+        received_bits_per_second: 8.0 * per_second(receiving_end.window.received_bytes, to),
+        sent_bits_per_second: 8.0 * per_second(sending_end.window.sent_bytes, 1 - to),
+        mss: sending_end.found.mss,
         series: series(reports, at, to),
         ..Figures::default()
     };
@@ -118,22 +118,22 @@ pub fn figures(task: &Task, at: usize, reports: &EndReports) -> Figures {
         Task::Messages(work) => {
             figures.received_per_second = end(to).map(|end| per_second(end.window.received_messages, to));
             figures.sent_per_second = end(1 - to).map(|end| per_second(end.window.sent_messages, 1 - to));
-            figures.jitter_us = there.found.jitter_us;
-            figures.delay.clone_from(&there.found.delay);
-            figures.variation.clone_from(&there.found.variation);
-            ends.iter().for_each(|(here, there)| figures.lose(here, there));
+            figures.jitter_us = receiving_end.found.jitter_us;
+            figures.delay.clone_from(&receiving_end.found.delay);
+            figures.variation.clone_from(&receiving_end.found.variation);
+            ends.iter().for_each(|(sending_end, receiving_end)| figures.lose(sending_end, receiving_end));
             if work.open_loop.is_some() {
-                ends.iter().for_each(|(here, there)| figures.be_late(here, there));
+                ends.iter().for_each(|(sending_end, receiving_end)| figures.be_late(sending_end, receiving_end));
             }
-            let delivered = |(here, there)| delivered_percent(work, &reports.ends[1 - to], here, there);
+            let delivered = |(sending_end, receiving_end)| delivered_percent(work, &reports.ends[1 - to], sending_end, receiving_end);
             figures.delivered_percent = ends.and_then(delivered);
         }
         Task::Exchange(_) | Task::Pages(_) => {
-            figures.pages_ms.clone_from(&there.found.pages_ms);
-            figures.sent_bits_per_second = 8.0 * per_second(there.window.sent_bytes, to);
+            figures.pages_ms.clone_from(&receiving_end.found.pages_ms);
+            figures.sent_bits_per_second = 8.0 * per_second(receiving_end.window.sent_bytes, to);
             figures.transactions_per_second = end(to).map(|end| per_second(end.window.received_messages, to));
             figures.timeouts = end(to).map(|end| end.found.timeouts);
-            figures.round_trip.clone_from(&there.found.round_trip);
+            figures.round_trip.clone_from(&receiving_end.found.round_trip);
             if matches!(task, Task::Exchange(work) if work.every_us.is_some()) {
                 end(to).into_iter().for_each(|end| figures.go_unanswered(end));
             }
@@ -178,15 +178,15 @@ impl Figures {
 }
 
 /// Share of the messages that the rate asked for while they counted which arrived, percent.
-fn delivered_percent(work: &Messages, sender: &Measurement, here: &TaskEnd, there: &TaskEnd) -> Option<f64> {
+fn delivered_percent(work: &Messages, sender: &Measurement, sending_end: &TaskEnd, receiving_end: &TaskEnd) -> Option<f64> {
     // Messages count from the agreed instant to the agreed end, however late the agent's readings
     // were.
     let asked = work.messages_per_second()? * sender.sending_seconds;
     // A sender that was held up at the end of the warm-up makes up for it while messages count.
     // Those were asked for, too: without them more than all would arrive.
-    let asked = asked.max(here.found.messages_sent as f64);
+    let asked = asked.max(sending_end.found.messages_sent as f64);
     // A duplicate that comes very late is no longer known as one.
-    (asked > 0.0).then(|| (100.0 * there.found.messages_received as f64 / asked).min(100.0))
+    (asked > 0.0).then(|| (100.0 * receiving_end.found.messages_received as f64 / asked).min(100.0))
 }
 
 fn series(reports: &EndReports, at: usize, to: usize) -> Vec<Point> {

@@ -40,7 +40,7 @@ impl Hogs {
                 .stdin(Stdio::null())
                 .stdout(Stdio::null())
                 .spawn();
-            let failed = |source| LabError::System { what: "starting a CPU hog".into(), source };
+            let failed = |source| LabError::System { action: "starting a CPU hog".into(), source };
             hogs.0.push(child.map_err(failed)?);
         }
         Ok(hogs)

@@ -168,8 +168,8 @@ pub fn run(plan: &LinkCheckPlan) -> Result<LinkChecked, LabError> {
 /// From which namespace to which, and where the second is reached.
 type Path<'a> = (&'a Namespace, &'a Namespace, IpAddr);
 
-fn failed(what: &str) -> impl Fn(io::Error) -> LabError {
-    move |source| LabError::System { what: what.to_owned(), source }
+fn failed(action: &str) -> impl Fn(io::Error) -> LabError {
+    move |source| LabError::System { action: action.to_owned(), source }
 }
 
 /// The longest that a packet may be under way.

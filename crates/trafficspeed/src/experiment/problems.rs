@@ -8,15 +8,15 @@ pub type Problem = (String, String, String);
 pub fn said_once(all: impl IntoIterator<Item = Problem>) -> Vec<String> {
     let mut lines: Vec<(Problem, usize)> = Vec::new();
     for problem in all {
-        match lines.iter_mut().find(|((system, _, what), _)| (system, what) == (&problem.0, &problem.2)) {
+        match lines.iter_mut().find(|((system, _, text), _)| (system, text) == (&problem.0, &problem.2)) {
             Some((_, again)) => *again += 1,
             None => lines.push((problem, 0)),
         }
     }
-    let line = |((system, place, what), again): (Problem, usize)| {
+    let line = |((system, place, text), again): (Problem, usize)| {
         let place = if place.is_empty() { system } else { format!("{system}, {place}") };
         let more = if again > 0 { format!(" and {again} more") } else { String::new() };
-        format!("{place}{more}: {what}")
+        format!("{place}{more}: {text}")
     };
     lines.into_iter().map(line).collect()
 }
@@ -27,7 +27,7 @@ mod tests {
 
     #[test]
     fn a_problem_is_listed_once_with_its_first_place_and_count() {
-        let problem = |system: &str, place: &str, what: &str| (system.into(), place.into(), what.into());
+        let problem = |system: &str, place: &str, text: &str| (system.into(), place.into(), text.into());
         let all = [
             problem("vpnd", "run 1", "it died"),
             problem("OpenVPN", "", "is not installed"),

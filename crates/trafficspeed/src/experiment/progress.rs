@@ -41,50 +41,50 @@ impl Progress {
     }
 
     /// Says something that is neither a result nor a problem.
-    pub fn note(&self, what: &str) {
+    pub fn note(&self, text: &str) {
         if !self.quiet {
             let clear = if self.live { "\r\x1b[K" } else { "" };
-            terminal::say(format_args!("{clear}{}{what}", self.part));
+            terminal::say(format_args!("{clear}{}{text}", self.part));
         }
     }
 
-    pub fn starting(&self, what: &str) {
+    pub fn starting(&self, title: &str) {
         if self.live {
-            self.live(what);
+            self.live(title);
         } else {
-            self.note(&format!("{what} …"));
+            self.note(&format!("{title} …"));
         }
     }
 
     /// Shows the present activity to a person at a terminal.
-    pub fn live(&self, what: &str) {
+    pub fn live(&self, title: &str) {
         if self.live {
-            terminal::show(format_args!("\r\x1b[K{}{what} …", self.part));
+            terminal::show(format_args!("\r\x1b[K{}{title} …", self.part));
         }
     }
 
     /// `passed` of its `seconds` are over.
-    pub fn second(&self, what: &str, passed: usize, seconds: usize, interval: Interval) {
+    pub fn second(&self, title: &str, passed: usize, seconds: usize, interval: Interval) {
         let communication = rate(interval.received + interval.sent, 1.0);
         let figures = self.figures(communication, rate(interval.received, 1.0));
         if self.live {
-            terminal::show(format_args!("\r\x1b[K{}{what}  {passed:>3}/{seconds} s  {figures}", self.part));
+            terminal::show(format_args!("\r\x1b[K{}{title}  {passed:>3}/{seconds} s  {figures}", self.part));
         } else if passed.is_multiple_of(LINE_EVERY) && passed < seconds {
-            self.note(&format!("{what}  {passed:>3}/{seconds} s  {figures}"));
+            self.note(&format!("{title}  {passed:>3}/{seconds} s  {figures}"));
         }
     }
 
     /// A run is over.
-    pub fn finished(&self, what: &str, run: &Run) {
+    pub fn finished(&self, title: &str, run: &Run) {
         let clear = if self.live { "\r\x1b[K" } else { "" };
         if !self.quiet && run.goodput() > 0.0 && run.bypass().is_none() {
             let figures = self.figures(run.communication(), run.goodput());
-            terminal::say(format_args!("{clear}{}{what}  {figures}", self.part));
+            terminal::say(format_args!("{clear}{}{title}  {figures}", self.part));
         } else if self.live {
             terminal::show(format_args!("{clear}"));
         }
         for problem in run.failures() {
-            terminal::say(format_args!("trafficspeed: {what}: {problem}"));
+            terminal::say(format_args!("trafficspeed: {title}: {problem}"));
         }
     }
 

@@ -113,9 +113,9 @@ impl Passage<'_> {
     }
 }
 
-fn passages(carried: &[Carried], of: fn(&Carried) -> &Counters) -> Vec<Passage<'_>> {
+fn passages(carried: &[Carried], counters: fn(&Carried) -> &Counters) -> Vec<Passage<'_>> {
     let directions = |client| {
-        let Counters { received, sent } = of(client);
+        let Counters { received, sent } = counters(client);
         let passage =
             |verb, payload, traffic: &Traffic| Passage { client, verb, payload, carried: traffic.bytes };
         [passage("sent", client.payload_sent, sent), passage("received", client.payload_received, received)]

@@ -92,8 +92,8 @@ impl Controller {
     }
 
     fn set(&self, group: &Path, limit: Option<CpuLimit>) -> io::Result<()> {
-        let text = |unlimited: &str, of: fn(CpuLimit) -> u64| {
-            limit.map_or_else(|| unlimited.to_owned(), |limit| of(limit).to_string())
+        let text = |unlimited: &str, microseconds: fn(CpuLimit) -> u64| {
+            limit.map_or_else(|| unlimited.to_owned(), |limit| microseconds(limit).to_string())
         };
         let period = text("100000", |limit| limit.period_us);
         match self {
@@ -145,7 +145,7 @@ impl CpuLimit {
 }
 
 fn limiting(group: &Path, source: io::Error) -> LabError {
-    LabError::System { what: format!("limiting CPU time by {}", group.display()), source }
+    LabError::System { action: format!("limiting CPU time by {}", group.display()), source }
 }
 
 /// Gives a namespace with a limit another one, or none for a while.
@@ -164,9 +164,9 @@ pub fn change(namespace: &str, limit: Option<CpuLimit>) -> Result<(), LabError> 
 /// [`LabError::System`].
 pub fn join(namespace: &str) -> Result<(), LabError> {
     let Some(group) = group_of(namespace) else { return Ok(()) };
-    let what = format!("entering {}", group.display());
+    let action = format!("entering {}", group.display());
     fs::write(group.join("cgroup.procs"), std::process::id().to_string())
-        .map_err(|source| LabError::System { what, source })
+        .map_err(|source| LabError::System { action, source })
 }
 
 /// Takes the limit of a namespace away, and ends what its programs have left behind: one that has

@@ -74,12 +74,12 @@ impl Counters {
     /// # Errors
     /// [`LabError::System`].
     pub fn read(namespace: &Namespace) -> Result<HashMap<String, Self>, LabError> {
-        let what = format!("reading the devices of namespace {}", namespace.name());
+        let action = format!("reading the devices of namespace {}", namespace.name());
         // The thread's own view: /proc/net would be that of the program's first thread, which is
         // outside.
         let text = namespace.within(|| {
             fs::read_to_string("/proc/thread-self/net/dev")
-                .map_err(|source| LabError::System { what, source })
+                .map_err(|source| LabError::System { action, source })
         })?;
         Ok(text.lines().filter_map(Self::parse).collect())
     }

@@ -327,8 +327,8 @@ impl Drop for Emulator {
     }
 }
 
-fn failed(what: &str, source: std::io::Error) -> LabError {
-    LabError::System { what: what.to_owned(), source }
+fn failed(action: &str, source: std::io::Error) -> LabError {
+    LabError::System { action: action.to_owned(), source }
 }
 
 /// Seeds of neighbouring links differ in every bit's chance (the finaliser of SplitMix64).

@@ -19,7 +19,7 @@ use super::{LabError, cpu_limit};
 /// [`LabError::System`]; [`LabError::Missing`] if the parent has ended already.
 pub fn end_with_parent(parent: u32) -> Result<(), LabError> {
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| LabError::System {
-        what: "asking to end with the parent".into(),
+        action: "asking to end with the parent".into(),
         source: error.into(),
     })?;
     // The parent may have ended before the kernel was asked.
@@ -48,7 +48,7 @@ pub fn exec_inside(parent: u32, namespace: &str, private: &[PathBuf], words: &[O
     // for the coordinator alone, which ends the others in order, and where the kernel shares the
     // CPU among sessions (`autogroup` in sched(7)) no VPN has to share the generators' part.
     if let Err(error) = rustix::process::setsid() {
-        return LabError::System { what: "beginning a session".into(), source: error.into() };
+        return LabError::System { action: "beginning a session".into(), source: error.into() };
     }
     let mut command = Command::new("ip");
     command.args(["netns", "exec", namespace]);
@@ -59,5 +59,5 @@ pub fn exec_inside(parent: u32, namespace: &str, private: &[PathBuf], words: &[O
         command.args(["sh", "-c", MOUNT_AND_EXEC, "sh"]).arg((private.len() / 2).to_string()).args(private);
     }
     let source = command.args(words).exec();
-    LabError::System { what: format!("starting a program in namespace {namespace}"), source }
+    LabError::System { action: format!("starting a program in namespace {namespace}"), source }
 }

@@ -103,7 +103,7 @@ impl Namespace {
             Ok(())
         };
         enter()
-            .map_err(|source| LabError::System { what: format!("entering namespace {}", self.name), source })
+            .map_err(|source| LabError::System { action: format!("entering namespace {}", self.name), source })
     }
 
     /// Runs `work` on a thread inside it.
@@ -125,10 +125,10 @@ impl Namespace {
     /// # Errors
     /// [`LabError::System`].
     pub fn sysctl(&self, path: &str, value: &str) -> Result<(), LabError> {
-        let what = format!("setting {path} to {value} in namespace {}", self.name);
+        let action = format!("setting {path} to {value} in namespace {}", self.name);
         self.within(|| {
             fs::write(PathBuf::from("/proc/sys").join(path), value)
-                .map_err(|source| LabError::System { what, source })
+                .map_err(|source| LabError::System { action, source })
         })
     }
 

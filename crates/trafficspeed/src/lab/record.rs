@@ -74,7 +74,7 @@ impl Record {
             record.write()
         };
         make().map_err(|source| LabError::System {
-            what: format!("writing {}", record.path.display()),
+            action: format!("writing {}", record.path.display()),
             source,
         })?;
         Ok(record)
@@ -99,7 +99,7 @@ impl Record {
             entry.identity = Namespace::unmade(&entry.name).identity();
         }
         self.write()
-            .map_err(|source| LabError::System { what: format!("writing {}", self.path.display()), source })
+            .map_err(|source| LabError::System { action: format!("writing {}", self.path.display()), source })
     }
 
     fn write(&self) -> io::Result<()> {

@@ -201,17 +201,17 @@ impl Blocks {
 #[derive(Debug, thiserror::Error)]
 pub enum BlockError {
     /// The connection broke, or nothing came for [`IDLE_TIMEOUT`].
-    #[error("{what}: {source}")]
+    #[error("{action}: {source}")]
     Connection {
         /// The call that failed.
-        what: &'static str,
+        action: &'static str,
         source: std::io::Error,
     },
     /// The file or device failed; what was not answered may be lost.
-    #[error("the target cannot {what}: {source}")]
+    #[error("the target cannot {action}: {source}")]
     Disk {
         /// The call that failed.
-        what: &'static str,
+        action: &'static str,
         source: std::io::Error,
     },
     /// The other end does not hold the secret, or data were changed on the way.
@@ -229,8 +229,8 @@ pub enum BlockError {
 }
 
 impl BlockError {
-    fn connection(what: &'static str) -> impl Fn(std::io::Error) -> Self {
-        move |source| Self::Connection { what, source }
+    fn connection(action: &'static str) -> impl Fn(std::io::Error) -> Self {
+        move |source| Self::Connection { action, source }
     }
 }
 

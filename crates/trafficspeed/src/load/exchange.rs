@@ -403,16 +403,16 @@ mod tests {
     use super::*;
     use crate::load::worker_pool::{Schedule, WorkerPool};
 
-    /// The findings where `answered` questions take `each` and the next is not answered until the
-    /// time is over.
-    fn stalled(protocol: Protocol, answered: u64, each: Duration) -> WorkerResult {
+    /// The findings where `answered` questions take `delay` each and the next is not answered until
+    /// the time is over.
+    fn stalled(protocol: Protocol, answered: u64, delay: Duration) -> WorkerResult {
         let work = Exchange { protocol, ..Exchange::default() };
         let is_asked = Arc::new(AtomicBool::new(false));
         let last = Arc::clone(&is_asked);
         let hand: Work = Box::new(move |stage| {
             ask(stage, &work, |number| {
                 if number <= answered {
-                    std::thread::sleep(each);
+                    std::thread::sleep(delay);
                     return Ok(());
                 }
                 last.store(true, Ordering::Relaxed);

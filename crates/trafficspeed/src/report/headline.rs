@@ -87,7 +87,8 @@ fn with_rivals(campaign: &Campaign, table: &Observations, known: &[Comparison]) 
     };
     let all = all_of_interest(campaign).into_iter().flat_map(|own| {
         let mut found = table.compared_with(&own, &wanted);
-        found.retain(|one| campaign.subject(&one.system).is_some_and(|of| is_rival(campaign, &own, of)));
+        let is_rival = |system: Subject| is_rival(campaign, &own, system);
+        found.retain(|one| campaign.subject(&one.system).is_some_and(is_rival));
         found
     });
     all.filter(|one| !is_known(one)).collect()
@@ -103,7 +104,9 @@ fn all_of_interest(campaign: &Campaign) -> Vec<String> {
 fn of_one(campaign: &Campaign, table: &Observations, claim: &Claim, own: &str) -> Vec<String> {
     let congestion = campaign.settings.congestion.to_string();
     let labels = campaign.labels();
-    let is_rival = |label: &&String| campaign.subject(label).is_some_and(|of| is_rival(campaign, own, of));
+    let is_rival = |label: &&String| {
+        campaign.subject(label).is_some_and(|system| is_rival(campaign, own, system))
+    };
     let rivals: Vec<&String> = labels.iter().filter(is_rival).collect();
     let sentence = |case: String| {
         let median = |label: &&&String| Some(table.spread(label, &case, claim.quantity)?.median);
@@ -149,23 +152,24 @@ fn of_interest(campaign: &Campaign) -> Option<String> {
     let vpns: Vec<&String> =
         labels.iter().filter(|label| campaign.subject(label).is_some_and(is_vpn)).collect();
     let baseline = vpns.iter().find(|label| campaign.baseline.as_ref() == Some(label));
-    let own = vpns.iter().find(|label| campaign.subject(label).is_some_and(|of| of.kind == Kind::Vpnd));
+    let is_vpnd = |label: &str| campaign.subject(label).is_some_and(|system| system.kind == Kind::Vpnd);
+    let own = vpns.iter().find(|label| is_vpnd(label));
     baseline.or(own).or(vpns.first()).map(|label| (*label).clone())
 }
 
 /// The labels of the same system with another priority or another share of the CPU.
 fn other_shares(campaign: &Campaign, own: &str) -> Vec<String> {
-    let Some(mine) = campaign.subject(own) else { return Vec::new() };
+    let Some(system) = campaign.subject(own) else { return Vec::new() };
     let is_it = |label: &String| {
-        label != own && campaign.subject(label).is_some_and(|other| other.is_but_for_shares(mine))
+        label != own && campaign.subject(label).is_some_and(|other| other.is_but_for_shares(system))
     };
     campaign.labels().into_iter().filter(is_it).collect()
 }
 
 /// Whether a system is a VPN and no control, which plain routing, a second measurement, and one
 /// that does not both encrypt and authenticate are.
-fn is_vpn(of: Subject) -> bool {
-    of.kind != Kind::None && !of.again && of.cipher.protects()
+fn is_vpn(system: Subject) -> bool {
+    system.kind != Kind::None && !system.again && system.cipher.protects()
 }
 
 /// Another VPN with the same share of the CPU; the same program with another cipher or priority is

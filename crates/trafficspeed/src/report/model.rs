@@ -34,7 +34,7 @@ fn pictures(model: &Model) -> Vec<Picture> {
     let bars = model.sums.iter().flat_map(|one| {
         let style = style_of(&one.suite);
         let name = format!("{}, {} bytes, streams: {}", one.suite, one.case.packet, one.case.streams);
-        let bar = |what: &str, y, range| (format!("{name}, {what}"), style, Point { x: 0.0, y, range });
+        let bar = |kind: &str, y, range| (format!("{name}, {kind}"), style, Point { x: 0.0, y, range });
         let sum = one.sum.as_ref().map(|sum| bar("sum of stages", sum.seconds_per_gbit(), None));
         let measured = one.real.as_ref();
         let measured =

@@ -8,19 +8,25 @@ pub const TAKEN: &str = "\
 Steal, others: the most of the machine that the hypervisor took and that processes without a part in the measurement \
 used.";
 
-/// Points at the measurements of `of` that are far from the others; `None` without any.
-pub fn far(of: &str, values: &[f64], show: impl Fn(f64) -> String) -> Option<String> {
-    far_beyond(of, 1.0, values, show)
+/// Points at the measurements of `subject` that are far from the others; `None` without any.
+pub fn far(subject: &str, values: &[f64], show: impl Fn(f64) -> String) -> Option<String> {
+    far_beyond(subject, 1.0, values, show)
 }
 
-/// Those values that are more than `same` times the median, or less than its `same`th part:
-/// as far apart as measurements of one system are, none stands out.
-pub fn far_beyond(of: &str, same: f64, values: &[f64], show: impl Fn(f64) -> String) -> Option<String> {
+/// Points at the values that are more than `same` times the median, or less than its `same`th part.
+/// Measurements of one system are as far apart as that.
+pub fn far_beyond(
+    subject: &str,
+    same: f64,
+    values: &[f64],
+    show: impl Fn(f64) -> String,
+) -> Option<String> {
     let middle = median(values)?;
     let is_beyond = |value: &f64| value.max(middle) > same * value.min(middle);
     let far: Vec<String> = outliers(values).into_iter().filter(is_beyond).map(&show).collect();
     let middle = show(middle);
-    (!far.is_empty()).then(|| format!("Look at {of}: {} is far from the median of {middle}", far.join(", ")))
+    let far = (!far.is_empty()).then(|| far.join(", "))?;
+    Some(format!("Look at {subject}: {far} is far from the median of {middle}"))
 }
 
 /// A share of the machine.

@@ -48,9 +48,9 @@ pub fn compared(campaign: &Campaign) -> Vec<[String; 3]> {
     let is_system = |label: &String| !label.contains(AGAIN) && !is_plain(campaign, label);
     let vpns: Vec<String> = campaign.labels().into_iter().filter(is_system).collect();
     let mut rows = Vec::new();
-    let mut row = |about: &str, then: &str, here: Vec<String>| {
-        if !here.is_empty() {
-            rows.push([about.to_owned(), then.to_owned(), here.join("; ")]);
+    let mut row = |about: &str, original: &str, found: Vec<String>| {
+        if !found.is_empty() {
+            rows.push([about.to_owned(), original.to_owned(), found.join("; ")]);
         }
     };
     let curves: Vec<Curve<'_>> = vpns.iter().filter_map(|label| Curve::of(label, campaign, &table)).collect();

@@ -114,12 +114,12 @@ fn processes(lab: &Lab) -> Vec<u32> {
 fn udp_sockets(lab: &Lab) -> Result<HashSet<u64>, LabError> {
     let mut found = HashSet::new();
     for namespace in namespaces(lab) {
-        let what = format!("reading the UDP sockets of namespace {}", namespace.name());
+        let action = format!("reading the UDP sockets of namespace {}", namespace.name());
         // The thread's own view: /proc/net would be that of the program's first thread, which is
         // outside.
         let read = |name: &str| fs::read_to_string(format!("/proc/thread-self/net/{name}"));
         let text = namespace.within(|| {
-            let v4 = read("udp").map_err(|source| LabError::System { what, source })?;
+            let v4 = read("udp").map_err(|source| LabError::System { action, source })?;
             // A kernel without IPv6 has no such file.
             Ok(v4 + &read("udp6").unwrap_or_default())
         })?;

@@ -147,13 +147,13 @@ impl Scripted {
     }
 
     /// Starts a script; its environment goes through `env`, whose place the script then takes.
-    fn start(&self, what: &str, script: &Path) -> Result<Daemon, SystemError> {
+    fn start(&self, name: &str, script: &Path) -> Result<Daemon, SystemError> {
         let (gateway, folder) = self.up_in.as_ref().expect("scripts are run in a lab");
-        let io = |source| SystemError::Io { what: format!("finding {}", script.display()), source };
+        let io = |source| SystemError::Io { action: format!("finding {}", script.display()), source };
         let script = fs::canonicalize(script).map_err(io)?;
         let env = tool("env", "coreutils")?;
         let arguments = self.environment.iter().cloned().chain([script.into_os_string()]);
-        Daemon::start(what, gateway, &env, arguments, &folder.path(&format!("{what}.log")))
+        Daemon::start(name, gateway, &env, arguments, &folder.path(&format!("{name}.log")))
     }
 
     fn read_answer(&self, path: &Path) -> Result<String, SystemError> {
@@ -163,7 +163,7 @@ impl Scripted {
             Ok(text)
         };
         read().map_err(|source: io::Error| SystemError::Io {
-            what: format!("reading the answer of --command-up from {}", path.display()),
+            action: format!("reading the answer of --command-up from {}", path.display()),
             source,
         })
     }

@@ -88,7 +88,7 @@ impl Daemon {
                 .stderr(output)
                 .spawn()
         };
-        let child = spawn().map_err(|source| SystemError::Io { what: format!("starting {name}"), source })?;
+        let child = spawn().map_err(|source| SystemError::Io { action: format!("starting {name}"), source })?;
         Ok(Self { name: name.to_owned(), child, log: log.to_owned() })
     }
 
@@ -99,8 +99,8 @@ impl Daemon {
     }
 
     /// An error that says what this process did not do, with the end of its log.
-    pub fn failed(&self, what: &str) -> SystemError {
-        SystemError::Start { what: format!("{} {what}", self.name), log: tail(&self.log) }
+    pub fn failed(&self, failure: &str) -> SystemError {
+        SystemError::Start { failure: format!("{} {failure}", self.name), log: tail(&self.log) }
     }
 
     /// Fails if the process has ended.
@@ -111,7 +111,7 @@ impl Daemon {
         match self.child.try_wait() {
             Ok(None) => Ok(()),
             Ok(Some(status)) => Err(self.failed(&format!("ended ({status})"))),
-            Err(source) => Err(SystemError::Io { what: format!("waiting for {}", self.name), source }),
+            Err(source) => Err(SystemError::Io { action: format!("waiting for {}", self.name), source }),
         }
     }
 
@@ -120,14 +120,14 @@ impl Daemon {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
-    /// Asks `ready` again and again while the process runs; `what` says what it did not do in time.
+    /// Asks `ready` again and again while the process runs; `failure` says what it did not do in time.
     ///
     /// # Errors
     /// [`SystemError::Start`] if it ends or takes too long, [`SystemError::Interrupted`], and those
     /// of `ready`.
     pub fn wait_until<T>(
         &mut self,
-        what: &str,
+        failure: &str,
         timeout: Duration,
         interrupt: &Interrupt,
         mut ready: impl FnMut(&Self) -> Result<Option<T>, SystemError>,
@@ -139,7 +139,7 @@ impl Daemon {
             }
             self.must_run()?;
             if Instant::now() > deadline {
-                return Err(self.failed(what));
+                return Err(self.failed(failure));
             }
             pause(interrupt)?;
         }
@@ -167,7 +167,7 @@ impl Daemon {
                 }
                 Ok(None) => pause(interrupt)?,
                 Err(source) => {
-                    return Err(SystemError::Io { what: format!("waiting for {}", self.name), source });
+                    return Err(SystemError::Io { action: format!("waiting for {}", self.name), source });
                 }
             }
         }

@@ -12,10 +12,10 @@ pub enum SystemError {
     #[error("{0}")]
     NoModule(String),
     /// It did not come up.
-    #[error("{what}{}", quoted(log))]
+    #[error("{failure}{}", quoted(log))]
     Start {
         /// The event that did not happen.
-        what: String,
+        failure: String,
         /// The last lines of its log.
         log: String,
     },
@@ -26,10 +26,10 @@ pub enum SystemError {
     #[error("{0}")]
     Lab(#[from] LabError),
     /// The system said no.
-    #[error("{what}: {source}")]
+    #[error("{action}: {source}")]
     Io {
         /// The call that failed.
-        what: String,
+        action: String,
         /// Why it failed.
         source: std::io::Error,
     },
@@ -49,8 +49,8 @@ mod tests {
 
     #[test]
     fn a_failed_start_shows_the_end_of_the_log() {
-        let error = SystemError::Start { what: "vpnd did not come up".into(), log: "one\ntwo\n".into() };
+        let error = SystemError::Start { failure: "vpnd did not come up".into(), log: "one\ntwo\n".into() };
         assert_eq!(error.to_string(), "vpnd did not come up; its log ends:\n    | one\n    | two");
-        assert_eq!(SystemError::Start { what: "x".into(), log: " ".into() }.to_string(), "x");
+        assert_eq!(SystemError::Start { failure: "x".into(), log: " ".into() }.to_string(), "x");
     }
 }

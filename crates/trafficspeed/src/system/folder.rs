@@ -33,7 +33,7 @@ impl Folder {
             .recursive(true)
             .mode(0o700)
             .create(&path)
-            .map_err(|source| SystemError::Io { what: format!("making {}", path.display()), source })?;
+            .map_err(|source| SystemError::Io { action: format!("making {}", path.display()), source })?;
         Ok(Self(path))
     }
 
@@ -56,7 +56,7 @@ impl Folder {
             let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
             file.write_all(text.as_bytes())
         };
-        write().map_err(|source| SystemError::Io { what: format!("writing {}", path.display()), source })?;
+        write().map_err(|source| SystemError::Io { action: format!("writing {}", path.display()), source })?;
         Ok(path)
     }
 }

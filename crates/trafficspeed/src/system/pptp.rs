@@ -157,7 +157,7 @@ impl Pptp {
 /// Whether something listens at PPTP's port in the thread's namespace.
 fn listens() -> Result<bool, LabError> {
     let path = "/proc/thread-self/net/tcp";
-    let failed = |source| LabError::System { what: format!("reading {path}"), source };
+    let failed = |source| LabError::System { action: format!("reading {path}"), source };
     Ok(fs::read_to_string(path).map_err(failed)?.contains(":06BB 00000000:0000 0A"))
 }
 
@@ -167,7 +167,7 @@ fn private_directories(folder: &Folder, secrets: &str) -> Result<[PrivateDirecto
     settings.write("chap-secrets", secrets)?;
     settings.write("options", "")?;
     fs::create_dir_all(SOCKETS)
-        .map_err(|source| SystemError::Io { what: format!("making {SOCKETS}"), source })?;
+        .map_err(|source| SystemError::Io { action: format!("making {SOCKETS}"), source })?;
     let directory = |own: &Folder, seen_as: &str| PrivateDirectory {
         own: own.directory().to_owned(),
         seen_as: PathBuf::from(seen_as),

@@ -200,7 +200,7 @@ impl Host {
 fn remove_old(path: &Path) -> Result<(), SystemError> {
     match std::fs::remove_file(path) {
         Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
-            Err(SystemError::Io { what: format!("removing {}", path.display()), source })
+            Err(SystemError::Io { action: format!("removing {}", path.display()), source })
         }
         _ => Ok(()),
     }

@@ -176,7 +176,7 @@ impl Vpnd {
     /// [`SystemError::Io`].
     pub fn ca_pem(&self) -> Result<String, SystemError> {
         let path = self.files().directory.join("ca.pem");
-        let failed = |source| SystemError::Io { what: format!("reading {}", path.display()), source };
+        let failed = |source| SystemError::Io { action: format!("reading {}", path.display()), source };
         fs::read_to_string(&path).map_err(failed)
     }
 
@@ -280,9 +280,9 @@ impl Vpnd {
         let (starter, first) = self.starter(program)?;
         let arguments = first.iter().map(OsString::as_os_str).chain(arguments).chain(insecure);
         let mut gateway = Daemon::start("vpnd server", lab.gateway(), &starter, arguments, &log)?;
-        let what = "does not answer `vpnd status`";
+        let failure = "does not answer `vpnd status`";
         let status =
-            gateway.wait_until(what, SERVER_TIMEOUT, interrupt, |_| Ok(files.status(program)))?;
+            gateway.wait_until(failure, SERVER_TIMEOUT, interrupt, |_| Ok(files.status(program)))?;
         self.gateway = Some(gateway);
         self.choose_suite(status);
         Ok(())

@@ -170,7 +170,7 @@ impl Host {
         let own = lab.directory().join("wireguard").join(namespace.name());
         let seen_as = socket_directory()?;
         fs::create_dir_all(&own)
-            .map_err(|source| SystemError::Io { what: format!("making {}", own.display()), source })?;
+            .map_err(|source| SystemError::Io { action: format!("making {}", own.display()), source })?;
         let name = format!("{} in {}", implementation.program.name, namespace.name());
         let socket = own.join(format!("{DEVICE}.sock"));
         let log = lab.directory().join("wireguard").join(format!("{}.log", namespace.name()));
@@ -189,8 +189,8 @@ impl Host {
     }
 
     pub(super) fn wait_for_socket(&mut self, interrupt: &Interrupt) -> Result<(), SystemError> {
-        let what = "does not answer at its configuration socket";
-        self.wait_for_answer(what, START_TIMEOUT, interrupt, |_| true)
+        let failure = "does not answer at its configuration socket";
+        self.wait_for_answer(failure, START_TIMEOUT, interrupt, |_| true)
     }
 
     /// Gives it its key, peers and addresses. `number` is the client's, 0 the gateway's.
@@ -214,20 +214,20 @@ impl Host {
     }
 
     pub(super) fn wait_for_handshake(&mut self, interrupt: &Interrupt) -> Result<(), SystemError> {
-        let what = "made no handshake with the gateway";
-        self.wait_for_answer(what, HANDSHAKE_TIMEOUT, interrupt, |answer| uapi::all_shook_hands(answer, 1))
+        let failure = "made no handshake with the gateway";
+        self.wait_for_answer(failure, HANDSHAKE_TIMEOUT, interrupt, |answer| uapi::all_shook_hands(answer, 1))
     }
 
     /// Asks for its state until the answer is as wanted.
     fn wait_for_answer(
         &mut self,
-        what: &str,
+        failure: &str,
         timeout: Duration,
         interrupt: &Interrupt,
         is_wanted: impl Fn(&str) -> bool,
     ) -> Result<(), SystemError> {
         let Self { daemon, socket } = self;
-        daemon.wait_until(what, timeout, interrupt, |_| {
+        daemon.wait_until(failure, timeout, interrupt, |_| {
             let answer = uapi::ask(socket, "get=1\n\n");
             Ok(answer.is_ok_and(|answer| is_wanted(&answer)).then_some(()))
         })
@@ -249,7 +249,7 @@ fn socket_directory() -> Result<PathBuf, SystemError> {
         fs::create_dir_all(&directory)?;
         Ok(directory)
     };
-    make().map_err(|source| SystemError::Io { what: format!("making {parent}/{name}"), source })
+    make().map_err(|source| SystemError::Io { action: format!("making {parent}/{name}"), source })
 }
 
 /// The MTU that fits into a link of the lab beside WireGuard's own headers.

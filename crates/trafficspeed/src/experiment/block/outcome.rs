@@ -299,15 +299,15 @@ impl BlockReport {
         })
     }
 
-    /// Throughput of one way by that of another: the mean over block sizes within each round.
-    pub fn ratio(&self, delay_ms: f64, way: Way, by: Way) -> Option<Spread> {
+    /// Throughput of one way / that of another: the mean over block sizes within each round.
+    pub fn ratio(&self, delay_ms: f64, way: Way, base: Way) -> Option<Spread> {
         let rates = |way| self.rounds(delay_ms, way, |case| case.bytes_per_second);
-        rates(way).by(&rates(by)).means(&self.asked.1)
+        rates(way).divided_by(&rates(base)).means(&self.asked.1)
     }
 
     /// A/A, as the control of [`Self::ratio`]: the tunnel against itself.
-    pub fn same(&self, delay_ms: f64, way: Way, by: Way) -> Option<Spread> {
-        self.control_of(delay_ms, [way, by], |control| self.ratio(delay_ms, control.again(), control))
+    pub fn same(&self, delay_ms: f64, way: Way, base: Way) -> Option<Spread> {
+        self.control_of(delay_ms, [way, base], |control| self.ratio(delay_ms, control.again(), control))
     }
 
     /// The control of a ratio of two ways: what the tunnel differs from itself with one block in
@@ -386,15 +386,15 @@ impl BlockReport {
     }
 
     /// Cost of one way relative to that of another, for each block size and round.
-    pub fn cost_ratio(&self, delay_ms: f64, (way, by): (Way, Way), part: CpuPart) -> Option<Spread> {
+    pub fn cost_ratio(&self, delay_ms: f64, (way, base): (Way, Way), part: CpuPart) -> Option<Spread> {
         let costs = |way| self.rounds(delay_ms, way, |case| case.seconds_per_gb(part));
-        costs(way).by(&costs(by)).medians(&self.asked.1)
+        costs(way).divided_by(&costs(base)).medians(&self.asked.1)
     }
 
     /// A/A, as the control of [`Self::cost_ratio`].
-    pub fn same_cost(&self, delay_ms: f64, (way, by): (Way, Way), part: CpuPart) -> Option<Spread> {
+    pub fn same_cost(&self, delay_ms: f64, (way, base): (Way, Way), part: CpuPart) -> Option<Spread> {
         let itself = |control: Way| self.cost_ratio(delay_ms, (control.again(), control), part);
-        self.control_of(delay_ms, [way, by], itself)
+        self.control_of(delay_ms, [way, base], itself)
     }
 
     /// Whether everything that was asked for was measured and is right.

@@ -25,7 +25,7 @@ impl Rounds {
     /// Each divided by that of `other` in the same round and at the same block size, where that is
     /// above zero.
     #[must_use]
-    pub fn by(&self, other: &Self) -> Self {
+    pub fn divided_by(&self, other: &Self) -> Self {
         Self(divided(&self.0, &other.0))
     }
 

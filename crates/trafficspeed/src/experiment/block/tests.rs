@@ -79,9 +79,9 @@ pub(crate) fn repeated(mut report: BlockReport, repeats: u32) -> BlockReport {
 }
 
 /// Changes the throughput of some cases.
-pub(crate) fn scale(report: &mut BlockReport, by: f64, which: impl Fn(&Case) -> bool) {
+pub(crate) fn scale(report: &mut BlockReport, factor: f64, which: impl Fn(&Case) -> bool) {
     let cases = report.cases.iter_mut().filter(|case| which(case));
-    cases.for_each(|case| case.bytes_per_second = case.bytes_per_second.map(|rate| rate * by));
+    cases.for_each(|case| case.bytes_per_second = case.bytes_per_second.map(|rate| rate * factor));
 }
 
 fn middle(spread: Option<Spread>) -> Option<f64> {
@@ -177,7 +177,7 @@ fn a_ratio_is_judged_by_the_controls_with_as_many_blocks_in_progress_as_its_ways
     let mut report = sample();
     let deep = Way::of(Route::Tunnel, 10);
     scale(&mut report, 1.5, |case| case.way == deep.again());
-    let same = |report: &BlockReport, way: Way, by: Way| middle(report.same(0.0, way, by));
+    let same = |report: &BlockReport, way: Way, base: Way| middle(report.same(0.0, way, base));
     assert_eq!(same(&report, Way::PLAIN, Way::TUNNEL), Some(1.0));
     assert_eq!(same(&report, Way::sealed(10), deep), Some(1.5));
     assert_eq!(same(&report, Way::sealed(2), Way::of(Route::Plain, 2)), Some(1.5));

@@ -22,9 +22,9 @@ pub struct Limits {
 impl Limits {
     /// Says what was too much; `None` if the measurement was quiet or nothing is known.
     pub fn disturbance(&self, run: &Run) -> Option<String> {
-        let too_much = |percent: Option<f64>, limit: f64, what: &str| {
+        let too_much = |percent: Option<f64>, limit: f64, subject: &str| {
             let percent = percent.filter(|percent| *percent > limit)?;
-            Some(format!("{what} {percent:.1} % of the machine ({limit} % are allowed)"))
+            Some(format!("{subject} {percent:.1} % of the machine ({limit} % are allowed)"))
         };
         let steal = too_much(run.steal_percent(), self.steal_percent, "the hypervisor took");
         let foreign = too_much(run.foreign_percent(), self.foreign_percent, "other processes used");

@@ -30,10 +30,10 @@ pub struct Identity {
 /// Results of now would not belong to those of before.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{what} is not what it was when the comparison began: {before} then, {now} now; start another comparison"
+    "{aspect} is not what it was when the comparison began: {before} then, {now} now; start another comparison"
 )]
 pub struct Changed {
-    pub what: String,
+    pub aspect: String,
     pub before: String,
     pub now: String,
 }
@@ -92,7 +92,7 @@ impl Identity {
             let (before, now) = (value(self, name), value(now, name));
             if before != now {
                 let text = |value: Option<String>| value.unwrap_or_else(|| "nothing".into());
-                return Err(Changed { what: name.clone(), before: text(before), now: text(now) });
+                return Err(Changed { aspect: name.clone(), before: text(before), now: text(now) });
             }
         }
         Ok(())
@@ -107,7 +107,8 @@ fn scripts(programs: &Programs) -> String {
             Err(error) => error.to_string(),
         }
     };
-    let scripts = programs.all_scripts().iter().flat_map(|of| std::iter::once(&of.up).chain(&of.down));
+    let systems = programs.all_scripts().iter();
+    let scripts = systems.flat_map(|system| std::iter::once(&system.up).chain(&system.down));
     let lines: Vec<String> = scripts.map(|path| format!("{} {}", path.display(), digest(path))).collect();
     lines.join(", ")
 }
@@ -117,11 +118,11 @@ fn scripts(programs: &Programs) -> String {
 pub fn check_system(earlier: &[Run], run: &Run) -> Result<(), Changed> {
     let before = earlier.iter().rev().find(|other| other.label == run.label && other.is_complete());
     let Some(before) = before.filter(|_| run.is_complete()) else { return Ok(()) };
-    let differ = |what: &str, before: String, now: String| {
+    let differ = |aspect: &str, before: String, now: String| {
         if before == now {
             return Ok(());
         }
-        Err(Changed { what: format!("the {what} of {}", run.label), before, now })
+        Err(Changed { aspect: format!("the {aspect} of {}", run.label), before, now })
     };
     let digests = |run: &Run| {
         let digests = run.programs.iter().map(|program| format!("{} {}", program.role, program.sha256));
@@ -180,7 +181,7 @@ pub(super) mod tests {
             change(&mut environment);
             Identity::of(&plan(), &environment)
         };
-        for (now, what) in [
+        for (now, aspect) in [
             (with(|plan| plan.traffic.clients = vec![2, 8]), "clients (--clients)"),
             (with(|plan| plan.traffic.subjects.truncate(1)), "systems (--vpn, --cipher)"),
             (with(|plan| plan.traffic.links.mtu = 1400), "links"),
@@ -203,7 +204,7 @@ pub(super) mod tests {
             ),
         ] {
             let changed = identity().check(&now).unwrap_err();
-            assert_eq!(changed.what, what);
+            assert_eq!(changed.aspect, aspect);
             assert_ne!(changed.before, changed.now);
         }
         let changed = identity().check(&with(|plan| plan.traffic.clients = vec![2, 8])).unwrap_err();
@@ -226,7 +227,7 @@ pub(super) mod tests {
         for script in [&up, &down] {
             let before = now();
             fs::write(script.path(), "exit 0\n").unwrap();
-            assert_eq!(before.check(&now()).unwrap_err().what, "scripts (SHA-256)");
+            assert_eq!(before.check(&now()).unwrap_err().aspect, "scripts (SHA-256)");
         }
     }
 
@@ -242,11 +243,11 @@ pub(super) mod tests {
         let changed = check_system(&[first.clone()], &next).unwrap_err();
         assert!(changed.to_string().starts_with("the executable (SHA-256) of vpnd, aes-256-gcm is not what"));
         next.facts.version = "vpnd 2".into();
-        assert!(check_system(&[first.clone()], &next).unwrap_err().what.starts_with("the version of vpnd"));
+        assert!(check_system(&[first.clone()], &next).unwrap_err().aspect.starts_with("the version of vpnd"));
         assert_eq!(check_system(&[], &next), Ok(()));
         let mut other = first.clone();
         other.facts.cipher = "aes-256-gcm (ring)".into();
-        assert!(check_system(&[first.clone()], &other).unwrap_err().what.starts_with("the cipher of vpnd"));
+        assert!(check_system(&[first.clone()], &other).unwrap_err().aspect.starts_with("the cipher of vpnd"));
         next.error = Some("did not start".into());
         assert_eq!(check_system(&[first], &next), Ok(()), "who did not start said nothing of itself");
     }

@@ -159,12 +159,12 @@ fn bulk(settings: &HomeSettings, way: Way) -> Task {
     })
 }
 
-fn datagrams(of: Datagrams, backward: bool) -> Task {
+fn datagrams(Datagrams { bytes, at_once, per_second }: Datagrams, backward: bool) -> Task {
     Task::Messages(Messages {
         backward,
-        length: of.bytes,
-        bits_per_second: Some(u64::from(of.bytes) * 8 * u64::from(of.per_second)),
-        open_loop: Some(OpenLoop { burst: of.at_once, late_after_us: LATE_AFTER_MS * 1_000 }),
+        length: bytes,
+        bits_per_second: Some(u64::from(bytes) * 8 * u64::from(per_second)),
+        open_loop: Some(OpenLoop { burst: at_once, late_after_us: LATE_AFTER_MS * 1_000 }),
         ..Messages::default()
     })
 }

@@ -221,7 +221,7 @@ impl Plan {
                 // A busy shard hardly ever waits: a large share of that little is still little.
                 let whole = if self.kind == Kind::Waiting { end.cpu_ns * bytes_each } else { ns };
                 Point {
-                    of: self.units.iter().map(|unit| counts.of(*unit)).collect(),
+                    units: self.units.iter().map(|unit| counts.of(*unit)).collect(),
                     ns: (ns - known(&counts, &end)).max(0.0),
                     whole,
                 }
@@ -256,7 +256,7 @@ impl Plan {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Point {
     /// How often each unit of the stage came.
-    pub of: Vec<f64>,
+    pub units: Vec<f64>,
     /// The time to explain.
     pub ns: f64,
     /// The time that it is a part of; errors count as shares of this.
@@ -265,7 +265,7 @@ pub struct Point {
 
 impl Point {
     fn off(&self, coefficients: &[f64]) -> f64 {
-        let fitted: f64 = self.of.iter().zip(coefficients).map(|(of, ns)| of * ns).sum();
+        let fitted: f64 = self.units.iter().zip(coefficients).map(|(count, ns)| count * ns).sum();
         if self.whole > 0.0 { (fitted - self.ns).abs() / self.whole } else { 0.0 }
     }
 }
@@ -274,7 +274,7 @@ impl Point {
 /// of units that cost something, the best one whose costs are positive. There are three units at
 /// most, so all choices are tried.
 pub fn fit(points: &[Point]) -> Vec<f64> {
-    let units = points.first().map_or(0, |point| point.of.len());
+    let units = points.first().map_or(0, |point| point.units.len());
     let mut best = (f64::INFINITY, vec![0.0; units]);
     for choice in 1_u32..1 << units {
         let chosen: Vec<usize> = (0..units).filter(|unit| choice & (1 << unit) != 0).collect();
@@ -302,12 +302,12 @@ fn solve(points: &[Point], chosen: &[usize]) -> Option<Vec<f64>> {
     // Each unit in its own scale, or calls and bytes would differ by a million.
     let scale: Vec<f64> = chosen
         .iter()
-        .map(|&unit| points.iter().map(|point| point.of[unit]).fold(0.0, f64::max).max(f64::MIN_POSITIVE))
+        .map(|&unit| points.iter().map(|point| point.units[unit]).fold(0.0, f64::max).max(f64::MIN_POSITIVE))
         .collect();
     let mut rows = vec![vec![0.0; n + 1]; n];
     for point in points {
         let weight = 1.0 / point.whole.max(1e-9).powi(2);
-        let x: Vec<f64> = chosen.iter().zip(&scale).map(|(&unit, scale)| point.of[unit] / scale).collect();
+        let x: Vec<f64> = chosen.iter().zip(&scale).map(|(&unit, scale)| point.units[unit] / scale).collect();
         for (row, xi) in rows.iter_mut().zip(&x) {
             for (cell, xj) in row.iter_mut().zip(&x) {
                 *cell += weight * xi * xj;
@@ -324,7 +324,7 @@ fn solve(points: &[Point], chosen: &[usize]) -> Option<Vec<f64>> {
         for (j, row) in rows.iter_mut().enumerate() {
             if j != i {
                 let factor = row[i] / pivot[i];
-                row.iter_mut().zip(&pivot).for_each(|(cell, of)| *cell -= factor * of);
+                row.iter_mut().zip(&pivot).for_each(|(cell, pivot)| *cell -= factor * pivot);
             }
         }
     }
@@ -335,9 +335,9 @@ fn solve(points: &[Point], chosen: &[usize]) -> Option<Vec<f64>> {
 mod tests {
     use super::*;
 
-    fn point(of: &[f64], costs: &[f64]) -> Point {
-        let ns = of.iter().zip(costs).map(|(of, ns)| of * ns).sum();
-        Point { of: of.to_vec(), ns, whole: ns }
+    fn point(units: &[f64], costs: &[f64]) -> Point {
+        let ns = units.iter().zip(costs).map(|(count, ns)| count * ns).sum();
+        Point { units: units.to_vec(), ns, whole: ns }
     }
 
     fn near(found: &[f64], expected: &[f64]) {
@@ -350,7 +350,7 @@ mod tests {
     fn costs_for_calls_packets_and_bytes_are_found_again() {
         let costs = [1500.0, 40.0, 0.05];
         let sizes = [[1.0, 48.0, 65_000.0], [1.0, 64.0, 40_000.0], [1.0, 6.0, 8000.0], [1.0, 2.0, 2700.0]];
-        let points: Vec<Point> = sizes.iter().map(|of| point(of, &costs)).collect();
+        let points: Vec<Point> = sizes.iter().map(|units| point(units, &costs)).collect();
         near(&fit(&points), &costs);
     }
 
@@ -359,7 +359,7 @@ mod tests {
         // More bytes, less time: the bytes cost nothing.
         let falling = [(1.0, 100.0, 20.0), (1.0, 1000.0, 10.0), (1.0, 2000.0, 10.0)];
         let falling: Vec<Point> =
-            falling.iter().map(|&(c, b, ns)| Point { of: vec![c, b], ns, whole: ns }).collect();
+            falling.iter().map(|&(c, b, ns)| Point { units: vec![c, b], ns, whole: ns }).collect();
         let found = fit(&falling);
         assert!(found[0] > 9.0 && found[0] < 21.0 && found[1] == 0.0, "{found:?}");
         // Packets and bytes in one proportion.

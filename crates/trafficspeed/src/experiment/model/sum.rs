@@ -43,7 +43,7 @@ pub struct Beside {
 impl Sum {
     /// Sums the costs of `suite` over `counts`.
     pub fn make(costs: &[Cost], suite: &str, counts: Counts) -> Self {
-        let applicable = costs.iter().filter(|cost| cost.suite.as_deref().is_none_or(|of| of == suite));
+        let applicable = costs.iter().filter(|cost| cost.suite.as_deref().is_none_or(|own| own == suite));
         let parts = applicable.map(|cost| Part {
             stage: cost.stage.clone(),
             end: cost.end,

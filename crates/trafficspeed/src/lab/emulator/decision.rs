@@ -246,7 +246,7 @@ mod tests {
         let late = (0_u64..).zip(arrivals(&decisions)).filter(|(n, at_ns)| *at_ns != n * 10_000);
         let late: Vec<u64> = late.map(|(n, at_ns)| at_ns - n * 10_000).collect();
         assert!(late.len().abs_diff(20_000) < 700, "{}", late.len());
-        assert!(late.iter().all(|by| *by == 1_000_000));
+        assert!(late.iter().all(|delay| *delay == 1_000_000));
     }
 
     #[test]

@@ -115,10 +115,10 @@ impl Share {
 
 /// Why a setting could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{given}` is no {what}; write {example}")]
+#[error("`{given}` is no {expected}; write {example}")]
 pub struct ParseError {
     given: String,
-    what: &'static str,
+    expected: &'static str,
     example: &'static str,
 }
 
@@ -150,7 +150,7 @@ impl FromStr for Span {
         };
         read().ok_or_else(|| ParseError {
             given: text.to_owned(),
-            what: "time between 0 and 10 s",
+            expected: "time between 0 and 10 s",
             example: "16ms, 250us or 1.5s",
         })
     }
@@ -167,7 +167,7 @@ impl FromStr for Share {
         };
         read().ok_or_else(|| ParseError {
             given: text.to_owned(),
-            what: "share of packets",
+            expected: "share of packets",
             example: "1% or 0.01%",
         })
     }
@@ -191,7 +191,7 @@ impl FromStr for Rate {
         };
         read().ok_or_else(|| ParseError {
             given: text.to_owned(),
-            what: "rate between 1kbit and 1000gbit",
+            expected: "rate between 1kbit and 1000gbit",
             example: "100mbit or 2.5gbit",
         })
     }
@@ -218,7 +218,7 @@ impl FromStr for QueueLimit {
         };
         read().ok_or_else(|| ParseError {
             given: text.to_owned(),
-            what: "queue limit",
+            expected: "queue limit",
             example: "100ms (of the rate), 1000p (packets), 256kb or 2mb",
         })
     }

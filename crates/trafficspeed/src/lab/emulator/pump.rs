@@ -156,8 +156,8 @@ impl Pump {
         }
     }
 
-    fn note(&self, what: impl FnOnce(&mut Observed)) {
-        what(&mut self.observed.lock().unwrap_or_else(PoisonError::into_inner));
+    fn note(&self, change: impl FnOnce(&mut Observed)) {
+        change(&mut self.observed.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
     fn note_cpu(&self) {

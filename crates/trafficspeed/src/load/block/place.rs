@@ -36,8 +36,8 @@ pub enum PlaceError {
     )]
     Untrusted(#[from] trusted_path::Untrusted),
     /// The system said no.
-    #[error("{what} {path}: {source}")]
-    Io { what: &'static str, path: PathBuf, source: io::Error },
+    #[error("{action} {path}: {source}")]
+    Io { action: &'static str, path: PathBuf, source: io::Error },
 }
 
 impl PlaceError {
@@ -46,9 +46,9 @@ impl PlaceError {
         Self::io("reading", path)
     }
 
-    fn io(what: &'static str, path: &Path) -> impl Fn(io::Error) -> Self + use<> {
+    fn io(action: &'static str, path: &Path) -> impl Fn(io::Error) -> Self + use<> {
         let path = path.to_owned();
-        move |source| Self::Io { what, path: path.clone(), source }
+        move |source| Self::Io { action, path: path.clone(), source }
     }
 }
 

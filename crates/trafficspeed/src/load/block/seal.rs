@@ -109,9 +109,9 @@ fn code(secret: &Secret, label: &[u8], parts: &[&[u8]]) -> [u8; 32] {
     mac.finalize().into_bytes().into()
 }
 
-/// A secret that needs both `told` and `key`.
-pub fn bound(told: &Secret, key: &[u8; 32]) -> Secret {
-    Secret(code(&Secret(*key), b"trafficspeed block between hosts", &[&told.0]))
+/// A secret that needs both `given` and `key`.
+pub fn bound(given: &Secret, key: &[u8; 32]) -> Secret {
+    Secret(code(&Secret(*key), b"trafficspeed block between hosts", &[&given.0]))
 }
 
 /// Which end of the connection.

@@ -256,7 +256,7 @@ impl<D: Disk> Taker<'_, D> {
             };
             let begin = Instant::now();
             let offset = self.blocks.offset(number);
-            let failed = |source| BlockError::Disk { what: "write", source };
+            let failed = |source| BlockError::Disk { action: "write", source };
             self.disk.write_at(offset, plain).map_err(failed)?;
             self.done.write_ns += begin.elapsed().as_nanos() as u64;
             self.done.written += 1;
@@ -315,7 +315,7 @@ impl<D: Disk> Committer<'_, D> {
         while let Ok(first) = written.recv() {
             let newest = written.try_iter().last().unwrap_or(first);
             let begin = Instant::now();
-            self.disk.sync().map_err(|source| BlockError::Disk { what: "sync", source })?;
+            self.disk.sync().map_err(|source| BlockError::Disk { action: "sync", source })?;
             self.done.sync_ns += begin.elapsed().as_nanos() as u64;
             self.done.syncs += 1;
             self.words.say(newest)?;

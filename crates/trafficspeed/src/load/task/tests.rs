@@ -26,10 +26,10 @@ fn connect(task: &Task) -> [Ready; 2] {
 }
 
 /// Waits for an event, however busy the machine is.
-fn wait_until(what: &str, mut event: impl FnMut() -> bool) {
+fn wait_until(expected: &str, mut event: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !event() {
-        assert!(Instant::now() < deadline, "{what}");
+        assert!(Instant::now() < deadline, "{expected}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

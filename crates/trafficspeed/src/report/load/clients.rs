@@ -34,12 +34,12 @@ pub fn shares(campaign: &LoadCampaign, run: &LoadRun) -> Vec<String> {
     (0..run.figures.len()).filter_map(line).collect()
 }
 
-fn share(each: &[&Figures]) -> Option<String> {
-    let answered: Option<Vec<f64>> = each.iter().map(|figures| figures.transactions_per_second).collect();
+fn share(clients: &[&Figures]) -> Option<String> {
+    let answered: Option<Vec<f64>> = clients.iter().map(|figures| figures.transactions_per_second).collect();
     let (values, show): (Vec<f64>, fn(f64) -> String) = match answered {
-        Some(answered) => (answered, |each| format!("{each:.0} transactions/s")),
+        Some(answered) => (answered, |count| format!("{count:.0} transactions/s")),
         None => {
-            let received = each.iter().map(|figures| figures.received_bits_per_second);
+            let received = clients.iter().map(|figures| figures.received_bits_per_second);
             (received.collect(), |bits| rate(None, bits))
         }
     };
@@ -48,7 +48,7 @@ fn share(each: &[&Figures]) -> Option<String> {
     let idle =
         if idle > 0 && spread.high > 0.0 { format!("; {idle} of them nothing") } else { String::new() };
     let fairness = jain(&values).map_or_else(String::new, |index| format!(" (Jain's index {index:.3})"));
-    let late: Vec<f64> = each.iter().filter_map(|figures| Some(figures.delay_of()?.p99_us)).collect();
+    let late: Vec<f64> = clients.iter().filter_map(|figures| Some(figures.delay_of()?.p99_us)).collect();
     let delays = Spread::of(&late).map_or_else(String::new, |late| {
         format!(
             "; 99 % of its delays were at most {} to {} µs",

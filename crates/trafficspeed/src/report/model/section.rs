@@ -70,7 +70,7 @@ fn sums(model: &Model) -> Section {
             }),
             marked(one.off(), cpu),
             real.map_or_else(none, |real| {
-                Spread::of(&real.each).map_or_else(|| gbit(real.bits_per_second), |each| each.text(gbit))
+                Spread::of(&real.each).map_or_else(|| gbit(real.bits_per_second), |rates| rates.text(gbit))
             }),
             real.map_or_else(none, |real| format!("{:.1}", real.cpus)),
             real.map_or(0, |real| real.each.len()).to_string(),

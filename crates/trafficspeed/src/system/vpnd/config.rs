@@ -13,7 +13,7 @@ use crate::system::{Priority, SystemError};
 impl Vpnd {
     pub(super) fn edit_config(&self) -> Result<(), SystemError> {
         let path = self.files().config();
-        let failed = |source| SystemError::Io { what: format!("editing {}", path.display()), source };
+        let failed = |source| SystemError::Io { action: format!("editing {}", path.display()), source };
         let text = fs::read_to_string(&path).map_err(failed)?;
         let edited = self
             .config(&text, &self.files().socket())
@@ -24,7 +24,7 @@ impl Vpnd {
     /// Sets in a client's profile what the user named.
     pub(super) fn edit_profile(&self, path: &Path) -> Result<(), SystemError> {
         let Some(microseconds) = self.programs.busy_poll_us() else { return Ok(()) };
-        let failed = |source| SystemError::Io { what: format!("editing {}", path.display()), source };
+        let failed = |source| SystemError::Io { action: format!("editing {}", path.display()), source };
         let text = fs::read_to_string(path).map_err(failed)?;
         let mut profile: DocumentMut =
             text.parse().map_err(|error| failed(io::Error::new(io::ErrorKind::InvalidData, error)))?;

@@ -83,7 +83,7 @@ impl Database {
         run_tool(Command::new("chown").arg("postgres:").arg(&self.directory))?;
         // The gateway's parent, which dials, has no right to pass over modes.
         fs::set_permissions(&self.directory, Permissions::from_mode(0o755)).map_err(|source| {
-            SystemError::Io { what: format!("opening {}", self.directory.display()), source }
+            SystemError::Io { action: format!("opening {}", self.directory.display()), source }
         })?;
         let private = [PrivateDirectory { own: self.directory.clone(), seen_as: HOME.into() }];
         let data = format!("{HOME}/data");

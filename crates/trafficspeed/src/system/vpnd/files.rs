@@ -19,7 +19,7 @@ pub(super) struct Files {
 impl Files {
     pub(super) fn make(directory: PathBuf) -> Result<Self, SystemError> {
         fs::create_dir_all(&directory)
-            .map_err(|source| SystemError::Io { what: format!("making {}", directory.display()), source })?;
+            .map_err(|source| SystemError::Io { action: format!("making {}", directory.display()), source })?;
         Ok(Self { directory })
     }
 
@@ -53,5 +53,5 @@ fn write_private(path: &Path, text: &str) -> Result<(), SystemError> {
         let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
         file.write_all(text.as_bytes())
     };
-    write().map_err(|source| SystemError::Io { what: format!("writing {}", path.display()), source })
+    write().map_err(|source| SystemError::Io { action: format!("writing {}", path.display()), source })
 }

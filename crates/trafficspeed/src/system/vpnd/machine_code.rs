@@ -29,9 +29,9 @@ pub(super) fn check_mask<'a>(namespaces: impl Iterator<Item = &'a Namespace>) ->
         // One that has ended meanwhile moves no packets.
         let Ok(environment) = fs::read(format!("/proc/{process}/environ")) else { continue };
         if !environment.split(|byte| *byte == 0).any(|variable| variable == WITHOUT_AES.as_bytes()) {
-            let what =
+            let failure =
                 format!("process {process} of vpnd did not get OPENSSL_ia32cap, so it uses AES instructions");
-            return Err(SystemError::Start { what, log: String::new() });
+            return Err(SystemError::Start { failure, log: String::new() });
         }
     }
     Ok(())

@@ -187,7 +187,7 @@ impl Vpnd {
         command.args(["device", "add", "--wireguard", "--user", user, "--config"]);
         let printed = Zeroizing::new(run_tool(command.arg(self.files().config()))?);
         DeviceFile::parse(&printed).ok_or_else(|| SystemError::Start {
-            what: "`vpnd device add` printed no configuration that a client could use".into(),
+            failure: "`vpnd device add` printed no configuration that a client could use".into(),
             log: String::new(),
         })
     }
@@ -204,7 +204,7 @@ impl Vpnd {
         };
         let found = devices.iter().flat_map(|device| &device.addresses).find_map(is_inner);
         found.ok_or_else(|| SystemError::Start {
-            what: "vpnd has no address in its tunnel".into(),
+            failure: "vpnd has no address in its tunnel".into(),
             log: String::new(),
         })
     }

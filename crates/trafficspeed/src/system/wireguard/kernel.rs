@@ -74,8 +74,8 @@ impl Host<'_> {
         let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
         while !has_shaken_hands(&run_tool(self.command().args(["show", DEVICE, "latest-handshakes"]))?) {
             if Instant::now() > deadline {
-                let what = format!("{} made no handshake with the gateway", self.namespace.name());
-                return Err(SystemError::Start { what, log: String::new() });
+                let failure = format!("{} made no handshake with the gateway", self.namespace.name());
+                return Err(SystemError::Start { failure, log: String::new() });
             }
             pause(interrupt)?;
         }
