@@ -78,9 +78,9 @@ fn delay(series: &[Point]) -> Series {
 
 /// Those of experiment 1: the hosts that connect are taken for the clients.
 fn of_pairs(intervals: &[Interval], probe: Option<&Figures>) -> Vec<(&'static str, Series)> {
-    let way = |of: fn(&Interval) -> u64| {
+    let way = |bytes: fn(&Interval) -> u64| {
         let second =
-            |(second, total): (u32, &Interval)| (f64::from(second), Some(8.0 * of(total) as f64 / 1e6));
+            |(second, total): (u32, &Interval)| (f64::from(second), Some(8.0 * bytes(total) as f64 / 1e6));
         (1..).zip(intervals).map(second).collect()
     };
     let mut all = vec![(DOWN, way(|total| total.received - total.forward)), (UP, way(|total| total.forward))];
@@ -129,8 +129,8 @@ impl Run<'_> {
             let known = series.iter().filter_map(|(end, value)| Some((end, (*value)?)));
             known.map(|(end, value)| json!({ "t": end, "val": value })).collect()
         };
-        let map = |of: &dyn Fn(&Series) -> Value| -> Value {
-            self.series.iter().map(|(name, series)| ((*name).to_owned(), of(series))).collect()
+        let map = |value: &dyn Fn(&Series) -> Value| -> Value {
+            self.series.iter().map(|(name, series)| ((*name).to_owned(), value(series))).collect()
         };
         let length = times.last().copied().unwrap_or_default();
         let value = json!({

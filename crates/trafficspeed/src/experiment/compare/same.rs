@@ -76,7 +76,7 @@ impl Identity {
     /// labels are counted as often as they are there; a number of clients that was given twice is
     /// measured once.
     pub fn measurements_per_round(&self) -> Option<usize> {
-        let values = |of: &str| Some(&self.parts.iter().find(|(name, _)| name == of)?.1);
+        let values = |part: &str| Some(&self.parts.iter().find(|(name, _)| name == part)?.1);
         let counts: BTreeSet<&str> = values(CLIENTS)?.split(BETWEEN_COUNTS).collect();
         Some(values(SYSTEMS)?.split(BETWEEN_SYSTEMS).count() * counts.len())
     }
@@ -87,7 +87,7 @@ impl Identity {
     /// [`Changed`], with the first difference.
     pub fn check(&self, now: &Self) -> Result<(), Changed> {
         let value =
-            |of: &Self, name: &str| of.parts.iter().find(|(n, _)| n == name).map(|(_, value)| value.clone());
+            |identity: &Self, name: &str| identity.parts.iter().find(|(n, _)| n == name).map(|(_, value)| value.clone());
         for (name, _) in self.parts.iter().chain(&now.parts) {
             let (before, now) = (value(self, name), value(now, name));
             if before != now {

@@ -39,7 +39,7 @@ pub(super) fn together(clients: &[EndReports]) -> EndReports {
 }
 
 fn end_of(side: usize, ends: &[&Measurement]) -> Measurement {
-    let most = |of: fn(&Measurement) -> f64| ends.iter().copied().map(of).fold(0.0, f64::max);
+    let most = |value: fn(&Measurement) -> f64| ends.iter().copied().map(value).fold(0.0, f64::max);
     // From the agreed instant on: an end that began to count late has counted for less time by as
     // much.
     let since_start = most(|end| end.seconds + end.late_ms / 1e3);
@@ -69,7 +69,7 @@ fn task_of(ends: &[&TaskEnd]) -> TaskEnd {
 
 /// The sums of all clients; the delays are each client's own.
 fn sample_of(samples: &[&Sample]) -> Sample {
-    let sum = |of: fn(&Sample) -> u64| -> u64 { samples.iter().copied().map(of).sum() };
+    let sum = |count: fn(&Sample) -> u64| -> u64 { samples.iter().copied().map(count).sum() };
     let jitters: f64 = samples.iter().map(|sample| sample.jitter_us).sum();
     Sample {
         sent_messages: sum(|sample| sample.sent_messages),

@@ -74,7 +74,7 @@ impl HomeCampaign {
             table.add(&Measured { case: &flow.in_case(found.case), ..key }, values);
         }
         let sum = |drops: &[u64; 2]| drops.iter().sum();
-        let of_link = |of: fn(LinkCounts) -> Option<f64>| found.link.map(of);
+        let of_link = |share: fn(LinkCounts) -> Option<f64>| found.link.map(share);
         let lost = LINK_LOST.into_iter().zip(of_link(LinkCounts::lost_percent));
         let dropped = QUEUE_DROPPED.into_iter().zip(of_link(LinkCounts::dropped_percent));
         let costs = of_cpu(found.cpu.as_ref()).into_iter().chain(lost).chain(dropped);

@@ -103,7 +103,7 @@ impl Counts {
 
     /// The mean of several.
     pub fn mean(all: &[Self]) -> Self {
-        let mean = |of: fn(&Self) -> f64| all.iter().map(of).sum::<f64>() / all.len().max(1) as f64;
+        let mean = |count: fn(&Self) -> f64| all.iter().map(count).sum::<f64>() / all.len().max(1) as f64;
         Self {
             bytes: mean(|counts| counts.bytes),
             datagrams: mean(|counts| counts.datagrams),

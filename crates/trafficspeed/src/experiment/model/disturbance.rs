@@ -29,8 +29,8 @@ pub fn undisturbed(live: &[Live]) -> anyhow::Result<(Vec<Live>, Disturbance)> {
             let load = |run: &Live| (run.suite.clone(), run.packet, run.pieces, run.streams);
             live.iter().filter(move |other| other.clocked == clocked && load(other) == load(run))
         };
-        let mean_of = |of: fn(&Live) -> f64| {
-            let of_all = |clocked| median(&alike(clocked).map(of).collect::<Vec<_>>());
+        let mean_of = |cost: fn(&Live) -> f64| {
+            let of_all = |clocked| median(&alike(clocked).map(cost).collect::<Vec<_>>());
             let with = of_all(true).filter(|ns| *ns > 0.0)?;
             Some(of_all(false)? / with)
         };

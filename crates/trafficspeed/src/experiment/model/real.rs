@@ -223,7 +223,7 @@ pub(super) fn carry(
 impl Real {
     fn of(rounds: &[Round], facts: SystemInfo) -> Self {
         let middle =
-            |of: fn(&Round) -> f64| median(&rounds.iter().map(of).collect::<Vec<_>>()).unwrap_or_default();
+            |value: fn(&Round) -> f64| median(&rounds.iter().map(value).collect::<Vec<_>>()).unwrap_or_default();
         let vpn: Vec<f64> = rounds.iter().map(|round| round.client + round.gateway).collect();
         Self {
             bits_per_second: middle(|round| round.bits_per_second),

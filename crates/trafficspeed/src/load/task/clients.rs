@@ -51,7 +51,7 @@ impl Findings {
     /// The findings of the same end of several clients, as those of one. Faults are not among them:
     /// each is its own client's.
     pub fn of_clients(clients: &[&Self]) -> Self {
-        let sum = |of: fn(&Self) -> u64| -> u64 { clients.iter().copied().map(of).sum() };
+        let sum = |value: fn(&Self) -> u64| -> u64 { clients.iter().copied().map(value).sum() };
         // Every client has as many streams, so the mean of the means is that of all streams.
         let jitters: Vec<f64> = clients.iter().filter_map(|found| found.jitter_us).collect();
         let mean = jitters.iter().sum::<f64>() / jitters.len().max(1) as f64;
