@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_program_is_not_installed() {
+    fn a_system_without_programs_cannot_be_installed() {
         let on_step = |line: &str| panic!("nothing runs: {line}");
         let said = install(Kind::None, &Programs::default(), on_step).unwrap_err().to_string();
         assert!(said.starts_with("none has no separate program"), "{said}");

@@ -341,7 +341,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_client_has_a_network_of_its_own() {
+    fn every_client_has_its_own_network() {
         assert_eq!(Lab::client_v4(16).to_string(), "198.18.16.2");
         assert_eq!(Lab::gateway_v6(MAX_CLIENTS).to_string(), "2001:2:0:fe::1");
         assert_ne!(Lab::client_v6(1), Lab::client_v6(2));

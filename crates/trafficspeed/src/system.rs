@@ -521,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_program_leaves_a_gap_and_a_missing_part_of_the_kernel_ends_the_comparison() {
+    fn missing_programs_are_skipped_and_missing_kernel_modules_refused() {
         let programs = Programs::default().with("gotatun", "/nonexistent/gotatun".into());
         let subjects = |kinds: &[Kind]| Subject::all(kinds, &[Cipher::Auto], 0);
         assert!(Subject::check_all(&subjects(&[Kind::Gotatun, Kind::None]), &programs).is_ok());
@@ -562,7 +562,7 @@ mod tests {
     }
 
     #[test]
-    fn every_system_and_program_has_a_name_of_its_own() {
+    fn systems_and_programs_have_unique_names() {
         let labels: Vec<_> = Kind::value_variants().iter().map(|kind| kind.profile().label).collect();
         let programs: Vec<_> =
             Kind::value_variants().iter().flat_map(|kind| kind.profile().programs).collect();

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_of_the_gateway_is_kept_as_a_number_and_files_without_one_are_read() {
+    fn the_gateways_cpu_limit_is_optional_in_files() {
         let limit: CpuLimit = "0.5".parse().unwrap();
         let links = LinkSettings { gateway_cpu: Some(limit), ..LinkSettings::default() };
         let environment = Environment::read(Some(links));

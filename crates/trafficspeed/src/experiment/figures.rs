@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_divided_by_the_time_in_which_they_were_sent_however_late_the_last_reading_was() {
+    fn message_rates_use_the_sending_time_not_the_reading_time() {
         let mut late = reports(sender(), receiver(), [1.0, 1.0]);
         let expected = figures(&messages(false), 0, &late);
         for end in &mut late.ends {
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_than_was_asked_for_is_delivered_however_late_a_reading_or_a_sender_is() {
+    fn the_delivered_share_never_exceeds_all() {
         // 100 bytes at 784 kbit/s: 980 messages in the second, of which 990 were sent, ten of them
         // late from the warm-up.
         let mut task = messages(false);
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_end_measured_stands_when_the_other_is_lost_but_not_what_takes_both() {
+    fn figures_of_one_end_remain_when_the_other_is_lost() {
         let mut reports = reports(sender(), receiver(), [1.0, 2.0]);
         reports.ends[0] = Measurement::default();
         let figures = figures(&messages(false), 0, &reports);

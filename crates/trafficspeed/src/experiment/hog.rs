@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn the_load_average_is_awaited_for_minutes_and_not_forever() {
+    fn waiting_for_the_load_average_has_a_timeout() {
         assert!(shows(0.0, 0) && shows(1.9, 2) && !shows(1.8, 2) && !shows(0.0, 1));
         // An average over a minute has come to this at the timeout, from nothing.
         assert!(shows(2.0 * (1.0 - (-LOAD_TIMEOUT.as_secs_f64() / 60.0).exp()), 2));

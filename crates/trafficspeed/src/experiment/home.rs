@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn chance_is_the_same_for_all_systems_of_a_round_and_another_in_the_next() {
+    fn all_systems_of_a_round_have_the_same_seed() {
         let emulation = Some(Emulation::delay(Span { ns: 1 }));
         let plan =
             HomePlan { links: LinkSettings { emulation, ..LinkSettings::default() }, ..plan(settings()) };

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_estimate_grows_with_clients_and_connections_and_what_does_not_fit_is_refused_with_advice() {
+    fn memory_is_estimated_and_too_much_is_refused() {
         assert_eq!(needed_mib(2, 32), 128 + 96 + 32);
         assert_eq!(needed_mib(16, 32), 128 + 768 + 256);
         assert!(fits(16, 32, Some(1152)).is_ok() && fits(16, 32, None).is_ok());

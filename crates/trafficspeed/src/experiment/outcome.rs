@@ -641,7 +641,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_user_broke_off_is_unfinished_and_no_failure() {
+    fn an_interrupted_run_is_unfinished_and_no_failure() {
         let mut coming_up = samples::run(Kind::Vpnd, 4, 1, 1_000);
         coming_up.pairs.clear();
         coming_up.error = Some("interrupted before it was up".into());

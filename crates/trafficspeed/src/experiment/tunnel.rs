@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn one_client_among_many_cannot_hide() {
+    fn a_bypass_by_one_of_many_clients_is_noticed() {
         let mut clients: Vec<Carried> = (1..=64).map(|n| good(&format!("c{n}"))).collect();
         clients[40].tunnel.sent.bytes = 0;
         assert!(bypass(&clients).is_some_and(|said| said.contains("99 %") && said.contains("c41 sent 0 %")));

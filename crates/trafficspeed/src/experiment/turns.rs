@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_have_their_turn_and_none_has_a_place_or_a_neighbour_of_its_own() {
+    fn turns_are_shuffled_evenly() {
         let (mut places, mut neighbours) = (BTreeSet::new(), BTreeSet::new());
         for round in 1..=100 {
             let turns = order(['a', 'b', 'c', 'd'], round);

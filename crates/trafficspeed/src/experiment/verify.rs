@@ -309,7 +309,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn five_percent_is_agreement_and_what_is_beyond_a_difference_unless_the_control_is_too() {
+    fn generators_agree_within_five_percent_or_the_control() {
         let found = sample([[2.0, 1.0, 2.0], [1.95, 1.0, 1.91], [1.5, 0.8, 1.6], [2.0, 1.02, 1.98]]);
         assert_eq!((found.agreement(1), found.agreement(2)), (Agreement::Agrees, Agreement::Differs));
         assert!(!found.agrees() && found.others() == (1..3));

@@ -345,7 +345,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_direction_of_every_link_has_a_seed_of_its_own() {
+    fn every_direction_of_every_link_has_its_own_seed() {
         let mut seeds: Vec<u64> =
             (0..254).flat_map(|link| [seed_of(1, link, 0), seed_of(1, link, 1)]).collect();
         seeds.sort_unstable();

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_over_the_end_of_the_ring_matches_and_a_flipped_bit_does_not() {
+    fn content_is_compared_across_the_end_of_the_ring() {
         let payload = Payload::new(7);
         let position = PAYLOAD_BYTES as u64 - 10;
         let mut bytes = payload.chunk(0, position, 100).to_vec();

@@ -50,7 +50,7 @@ fn rounds_are_drawn_together_as_their_quantity_says() {
 }
 
 #[test]
-fn systems_keep_their_order_with_controls_at_the_end_and_those_without_a_value_in_it() {
+fn systems_keep_their_order_and_controls_come_last() {
     let mut table = Observations::default();
     table.name("broken", "cubic");
     let more = drifting([1.0; 3], [[1.0; 3]; 2]);
@@ -87,7 +87,7 @@ fn a_difference_is_claimed_only_beyond_that_of_a_system_to_itself() {
 }
 
 #[test]
-fn of_a_case_in_which_a_measurement_was_disturbed_nothing_is_claimed() {
+fn disturbed_cases_claim_nothing() {
     let mut table = drifting([0.9, 1.1, 1.0], [[1.0; 3], [2.0, 3.0, 4.0]]);
     let verdicts =
         |table: &Observations| compared(table).iter().map(|one| one.differs_from_first).collect::<Vec<_>>();
@@ -109,7 +109,7 @@ fn a_ratio_is_of_one_round_and_nothing_is_divided_by_nothing() {
 }
 
 #[test]
-fn without_a_control_nothing_is_claimed_and_a_system_alone_stands_beside_itself() {
+fn without_a_control_nothing_is_claimed() {
     let without = compared(&table(&[("vpnd", "cubic", &[1.0; 3]), ("plain", "cubic", &[9.0; 3])]));
     assert!(without[0].ratio_to_first.is_some() && without[0].differs_from_first.is_none());
     let alone = table(&[("vpnd", "cubic", &[1.0; 3]), ("vpnd (again)", "cubic", &[0.5, 1.0, 1.0])]);
@@ -137,7 +137,7 @@ fn systems_are_compared_with_the_first_one_under_the_same_congestion_control() {
 }
 
 #[test]
-fn what_a_broken_measurement_gave_is_listed_and_counts_nowhere() {
+fn broken_measurements_are_listed_but_not_counted() {
     let mut broken = drifting([1.0; 3], [[1.0; 3]; 2]);
     broken.rows[0].problem = "ended early".into();
     assert_eq!(broken.values("vpnd", CASE, RATE), [0.5, 1.0, 1.0, 1.0]);

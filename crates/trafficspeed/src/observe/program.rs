@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_process_is_known_by_its_words_and_digest_and_no_other_is_made_up() {
+    fn a_process_is_described_by_its_command_line_and_digest() {
         let (command, digest) = running_program(std::process::id()).unwrap();
         assert!(command.contains("trafficspeed"), "{command}");
         assert_eq!(digest.len(), 64);

@@ -188,7 +188,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_table_that_is_too_wide_becomes_several_and_no_cell_is_lost_or_broken() {
+    fn a_wide_table_is_split_without_losing_cells() {
         for columns in [1, 4, 5, 13] {
             let text = grid(columns).text(Some(NARROW));
             assert_narrow(&text);

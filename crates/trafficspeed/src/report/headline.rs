@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_is_claimed_with_its_rounds_and_only_beyond_that_of_a_system_to_itself() {
+    fn a_difference_is_claimed_only_beyond_a_a() {
         let clear = sentences(&campaign(&[[40, 42, 10], [42, 40, 10], [39, 39, 10]]));
         assert_eq!(
             clear[..1],

@@ -45,7 +45,7 @@ mod tests {
     use crate::experiment::outcome::samples;
 
     #[test]
-    fn measurements_stand_beside_what_was_observed_in_them() {
+    fn json_holds_measurements_and_observations() {
         let value = json(&Results::Traffic(Box::new(samples::campaign())));
         assert_eq!((&value["experiment"], &value["settings"]["streams"]), (&"traffic".into(), &2.into()));
         assert_eq!(value["runs"][0]["carried"][1]["tunnel"]["sent"]["dropped"], 0);

@@ -90,7 +90,7 @@ mod tests {
     use crate::load::delays::DelaySummary;
 
     #[test]
-    fn asked_and_got_stand_side_by_side() {
+    fn the_table_shows_what_was_asked_and_measured() {
         let asked = Asked {
             delay_us: 16_000.0,
             jitter_us: 0.0,

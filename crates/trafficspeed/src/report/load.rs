@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn notes_say_how_a_rate_was_kept_from_when_delays_count_and_what_was_not_answered() {
+    fn notes_report_lateness_and_unanswered_requests() {
         let mut campaign = samples::campaign(3e9);
         let run = &mut campaign.runs[0];
         run.search =
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_sender_that_skips_is_said_to_skip_also_where_several_clients_have_no_lateness() {
+    fn only_closed_loop_senders_are_reported_to_skip() {
         let mut campaign = samples::campaign(3e9);
         campaign.runs.iter_mut().for_each(|run| run.figures[0].delivered_percent = Some(50.0));
         let says = |campaign: &LoadCampaign| {
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn csv_has_a_row_for_each_figure_and_says_how_many_clients_it_is_of_and_what_held_a_search_back() {
+    fn csv_names_the_clients_of_a_figure_and_the_limit_of_a_search() {
         let mut campaign = samples::campaign(3e9);
         campaign.settings.clients = 8;
         let limited_by_sender = true;

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn every_sum_stands_beside_its_error() {
+    fn every_sum_has_its_error() {
         let model = made_up::model(&[0.05, -0.16]);
         let page = text(&model);
         assert!(page.contains("+5 %") && page.contains("-16 %"), "{page}");

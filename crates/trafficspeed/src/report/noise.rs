@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_far_is_named_with_the_median_and_nothing_is_said_of_the_rest() {
+    fn outliers_are_named_with_the_median() {
         let said = far("it", &[61.0, 15.0, 60.0, 62.0], |value| format!("{value:.0} x"));
         assert_eq!(said.as_deref(), Some("Look at it: 15 x is far from the median of 60 x"));
         assert_eq!(far("it", &[60.0, 61.0, 62.0], |value| value.to_string()), None);
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_further_than_a_system_from_itself_is_not_named() {
+    fn outliers_within_a_a_are_not_named() {
         let said =
             |same, odd: f64| far_beyond("it", same, &[60.0, odd, 61.0, 62.0], |value| value.to_string());
         assert!(said(3.9, 15.0).is_some() && said(3.9, 250.0).is_some());

@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_encrypted_has_a_figure_of_its_own_in_the_authors_quantity() {
+    fn runs_without_encryption_have_their_own_communication_picture() {
         let mut campaign = samples::campaign();
         for clients in [2, 4, 8] {
             let mut run = samples::run(Kind::Vpnd, clients, 1, 1_500_000_000);
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_measured_takes_no_style_from_the_others() {
+    fn missing_systems_take_no_style() {
         let whole = samples::campaign();
         let mut more = whole.clone();
         let mut broken = more.runs[0].clone();

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn encryption_is_held_against_none_of_the_same_system_and_priority_alone() {
+    fn encryption_is_compared_with_none_of_the_same_system() {
         let mut campaign = samples::campaign();
         campaign.runs.clear();
         let with = |cipher, priority| Subject { priority, ..Subject::new(Kind::Vpnd, cipher) };

@@ -212,7 +212,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn values_stand_beside_their_system_and_broken_ones_do_not_count() {
+    fn each_system_has_a_row_and_broken_runs_do_not_count() {
         let mut loaded = campaign();
         assert_eq!(load_averages(&loaded), None);
         for (row, load) in loaded.rows.iter_mut().zip([1.9, 2.0]) {
@@ -236,7 +236,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_system_against_itself_says_what_is_no_difference() {
+    fn a_a_decides_what_is_no_difference() {
         let mut campaign = campaign();
         campaign.rows.retain(|row| row.case.name == "IPv4" && row.repeat == 1);
         let again = Subject::new(Kind::Vpnd, Cipher::Aes256Gcm).again();
@@ -273,7 +273,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_should_be_alike_and_a_run_far_from_the_others_are_pointed_at() {
+    fn outliers_and_ip_versions_that_differ_are_pointed_at() {
         let mut campaign = campaign();
         campaign.rows = [(1, 61.0), (2, 15.0), (3, 60.0)]
             .into_iter()

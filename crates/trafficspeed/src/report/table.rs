@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lead_says_how_often_it_was_measured_not_how_often_it_was_to_be() {
+    fn the_lead_counts_the_rounds_that_were_measured() {
         let mut campaign = samples::campaign();
         assert!(document(&campaign, Unit::Gbit).page().contains("measured 3 times, systems taking turns."));
         campaign.settings.repeats = 5;

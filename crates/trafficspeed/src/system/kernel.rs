@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_limit_is_said_to_hold_what_the_kernel_does() {
+    fn cpu_limits_are_refused_for_kernel_systems() {
         use crate::system::Cipher;
 
         let subjects = [Kind::Vpnd, Kind::OpenvpnDco].map(|kind| Subject::new(kind, Cipher::Auto));

@@ -238,7 +238,7 @@ fn sent_into_tunnel(parent: u32) -> u64 {
 }
 
 #[test]
-fn a_case_in_which_a_process_of_the_vpn_ended_is_no_result_and_ends_its_delay() {
+fn a_case_fails_when_a_vpn_process_ends() {
     if !can_run() {
         return;
     }
@@ -276,7 +276,7 @@ fn rate(report: &Value, at: usize) -> f64 {
 }
 
 #[test]
-fn a_target_that_asks_first_costs_a_second_round_trip_and_a_slow_link_is_the_ceiling() {
+fn ready_to_transfer_costs_a_second_round_trip_and_the_link_bounds_the_rate() {
     if !can_run() {
         return;
     }

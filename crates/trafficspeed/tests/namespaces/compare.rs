@@ -112,7 +112,7 @@ fn start_until(line: &str, directory: &Path, runs: usize) -> Child {
 }
 
 #[test]
-fn what_was_measured_survives_ctrl_c_and_kill_9_and_the_rest_is_made_up_for() {
+fn an_interrupted_or_killed_comparison_can_be_resumed() {
     if !can_run() {
         return;
     }
@@ -154,7 +154,7 @@ fn what_was_measured_survives_ctrl_c_and_kill_9_and_the_rest_is_made_up_for() {
 }
 
 #[test]
-fn a_measurement_beside_a_busy_stranger_is_repeated_and_the_quietest_stands() {
+fn a_disturbed_measurement_is_repeated_and_the_quietest_counts() {
     if !can_run() {
         return;
     }

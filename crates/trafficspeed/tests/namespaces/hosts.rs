@@ -75,7 +75,7 @@ fn streams_requests_and_datagrams_need_no_lab() {
 }
 
 #[test]
-fn a_host_that_drops_out_takes_out_its_pair_only_and_its_partners_figures_stay() {
+fn a_lost_host_ends_only_its_pair() {
     let mut hosts = Hosts::start(4);
     let line = format!("udp {} -b 4M -l 500 -t 4 -O 0 -i 0.25 --repeat 2 -J", hosts.pairs());
     let child = trafficspeed(&line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("built");
@@ -170,7 +170,7 @@ impl BlockHosts {
 }
 
 #[test]
-fn blocks_are_written_between_hosts_where_the_targets_owner_allows_and_are_byte_for_byte_right() {
+fn blocks_between_hosts_need_permission_and_arrive_unchanged() {
     let mut hosts = BlockHosts::start();
     let out = tempfile::tempdir().expect("a directory");
     let line =
@@ -256,7 +256,7 @@ fn holds(file: &Path, acknowledged: u64) -> bool {
 }
 
 #[test]
-fn what_was_acknowledged_between_hosts_is_there_when_the_target_is_killed() {
+fn acknowledged_blocks_survive_a_killed_target() {
     let mut hosts = BlockHosts::start();
     let report = killed_while_writing(&mut hosts, true);
     let acknowledged = report["cases"][0]["acknowledged"].as_u64().expect("a number");

@@ -411,7 +411,7 @@ fn a_failing_script_shows_its_log_and_others_continue() {
 }
 
 #[test]
-fn a_cipher_that_a_system_lacks_is_said_once_before_the_others_are_measured_and_is_no_failure() {
+fn a_missing_cipher_is_reported_once_and_is_no_failure() {
     if !can_run() {
         return;
     }

@@ -83,7 +83,7 @@ mod tests {
     use crate::observation::csv;
 
     #[test]
-    fn each_case_has_the_cipher_of_its_blocks_its_limits_and_the_cpu_time_of_what_carried_it() {
+    fn each_case_has_cipher_limits_and_cpu_time() {
         let mut report = repeated(sample(), 3);
         (report.sealing, report.facts.cipher) = (Sealing::ChaCha20Poly1305, "aes-128-gcm".into());
         (report.ready_first, report.rate_bits) = (true, Some(100_000_000));

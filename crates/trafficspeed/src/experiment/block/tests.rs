@@ -102,7 +102,7 @@ fn ratios_peaks_and_cpu_are_formed_over_block_sizes() {
 }
 
 #[test]
-fn a_gigabyte_costs_what_both_ends_and_the_vpn_used_for_it_and_only_the_tunnel_needs_the_vpn() {
+fn the_cost_of_a_gigabyte_counts_both_ends_and_in_the_tunnel_the_vpn() {
     let report = sample();
     let cost = |way: Way, part: CpuPart| middle(report.cost(0.0, way, part)).unwrap();
     // 100 blocks of 8 KiB and of 2 MiB in gigabytes; the middle of both.
@@ -173,7 +173,7 @@ fn figures_have_the_spread_of_their_rounds_and_ratios_are_formed_within_each() {
 }
 
 #[test]
-fn a_ratio_is_judged_by_the_controls_with_as_many_blocks_in_progress_as_its_ways_have() {
+fn a_ratio_uses_the_controls_with_the_same_queue_depths() {
     let mut report = sample();
     let deep = Way::of(Route::Tunnel, 10);
     scale(&mut report, 1.5, |case| case.way == deep.again());

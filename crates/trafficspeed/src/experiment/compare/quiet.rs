@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_stand_does_not_count_and_says_so() {
+    fn superseded_attempts_do_not_count() {
         let mut runs = vec![shared(0.5, 0.0), shared(0.0, 0.0)];
         settle(&mut runs);
         assert!(!runs[0].is_whole() && runs[1].is_whole());

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rate_of_all_is_split_equally_and_every_client_has_a_run_id_of_its_own() {
+    fn the_rate_is_split_equally_and_each_client_has_its_own_run_id() {
         let parts = parts(&[task().of_clients(3)], 3);
         let message_part = |client: usize| match parts[client].as_slice() {
             [Task::Messages(work)] => work.clone(),

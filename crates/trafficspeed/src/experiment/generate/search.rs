@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_delivered_above_the_rate_that_was_found_is_tried_where_the_search_was_not() {
+    fn rates_above_the_found_one_are_tried_too() {
         let (outcome, _) = search(300e6, 1e9);
         let found = outcome.asked_bits_per_second.unwrap();
         let asked: Vec<f64> = outcome.trials.iter().filter_map(|trial| trial.asked_bits_per_second).collect();
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_found_follows_the_rate_down_and_is_that_of_the_measurement_that_held() {
+    fn a_lowered_rate_takes_the_figures_of_the_measurement_that_held() {
         let settings = Search { allowed_percent: 0.1, resolution: 0.02, trial_seconds: None };
         let measured = |percent, packets: f64| Figures {
             lost_percent: Some(percent),
@@ -380,8 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_carries_whatever_the_sender_sends_takes_one_trial_and_one_that_carries_nothing_is_no_figure()
-     {
+    fn a_search_needs_one_trial_below_the_limit_and_fails_where_nothing_is_carried() {
         let (all, times) = search(2e9, 1e9);
         assert!(all.limited_by_sender && times.len() == 1 && all.asked_bits_per_second.is_none(), "{all:?}");
         let settings = Search { allowed_percent: 0.1, resolution: 0.02, trial_seconds: None };

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sender_that_falls_short_of_its_rate_is_the_limit_unless_the_path_lost_some() {
+    fn a_sender_below_its_rate_is_the_limit_unless_packets_were_lost() {
         let is_limited = |rate, sent_bits_per_second, lost| {
             let figures = Figures { sent_bits_per_second, lost_percent: Some(lost), ..Figures::default() };
             let row = Row { figures: Some(figures), ..row(datagrams(rate)) };

@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn video_leaves_when_it_is_due_and_a_sweep_is_sent_alike_at_every_rate() {
+    fn video_is_open_loop_and_the_rate_sweep_is_paced() {
         let plan = plan(&options(false));
         let open = |section: &str| {
             let cases =

@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_drops_by_bytes_or_packets_and_takes_again_once_it_has_drained() {
+    fn a_full_queue_drops_until_it_has_drained() {
         let rate = Some(Rate { bits_per_second: 8_000_000 });
         for (queue, room) in
             [(QueueLimit::Packets(5), 5), (QueueLimit::Bytes(5_999), 5), (QueueLimit::Bytes(1), 1)]
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn no_packet_waits_for_longer_than_a_queue_is_in_time_and_an_idle_link_takes_any() {
+    fn a_queue_limited_in_time_bounds_the_wait() {
         let rate = Some(Rate { bits_per_second: 8_000_000 });
         let link = Impairment { rate, queue: Some(QueueLimit::Time(ms(100))), ..Impairment::default() };
         let mut decisions = Decisions::new(link, 1);

@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_unit_or_no_sense_is_refused_with_an_example() {
+    fn invalid_settings_are_refused_with_an_example() {
         for text in ["16", "-1ms", "11s", "ms", "", "1e3ms", "1..2ms", "NaNms", "9999999999999ms"] {
             assert!(text.parse::<Span>().unwrap_err().to_string().contains("write 16ms"), "{text}");
         }

@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_seals_no_more_records_than_it_may_and_none_with_a_nonce_again() {
+    fn a_key_seals_a_limited_number_of_records_with_unique_nonces() {
         let (secret, salts): (Secret, (Salt, Salt)) = (Secret::random(), ([1; 16], [2; 16]));
         for sealing in Sealing::ALL {
             let (mut sealer, _) = keys(&secret, sealing, End::Writer, (&salts.0, &salts.1));

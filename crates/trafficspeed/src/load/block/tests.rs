@@ -90,7 +90,7 @@ fn holds(blocks: &Blocks, disk: &Memory, acknowledged: u64, sent: u64) -> conten
 }
 
 #[test]
-fn what_is_written_is_byte_for_byte_what_was_sent_sealed_or_plain_around_the_end_and_again() {
+fn sealed_and_plain_blocks_are_written_unchanged_also_around_the_end() {
     let ways =
         [Protection::Plain, Protection::Sealed].map(|protection| [(protection, false), (protection, true)]);
     for (protection, ready_first) in ways.concat() {

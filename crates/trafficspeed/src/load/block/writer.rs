@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn no_rate_is_above_as_many_blocks_as_are_in_progress_for_each_round_trip() {
+    fn the_rate_is_bounded_by_blocks_in_progress_per_round_trip() {
         // Eight in progress, a round trip of 40 ms, and a target that was busy: after the first
         // three blocks one answer covers a whole burst and a part of the next.
         let answers: Vec<(u64, u64)> = (0..4).map(|trip| (trip * 40_000_000, 3 + trip * 8)).collect();

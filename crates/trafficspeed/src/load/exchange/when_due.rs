@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_that_are_due_need_udp_room_for_their_number_and_a_time_between_them() {
+    fn open_loop_requests_need_udp_a_number_and_an_interval() {
         assert_eq!(work().problem(), None);
         for wrong in [
             Exchange { protocol: Protocol::Tcp, ..work() },

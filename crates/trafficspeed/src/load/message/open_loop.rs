@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_at_a_rate_leave_when_they_are_due_unless_they_are_too_many_or_follow_the_path() {
+    fn paced_messages_are_open_loop_up_to_a_rate() {
         let chosen = |protocol, streams, bits_per_second| {
             let work =
                 Messages { open_loop: None, protocol, streams, length: 1_000, bits_per_second, ..voice() };
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_over_a_stream_or_without_a_rate_or_with_empty_bursts_is_refused() {
+    fn an_open_loop_needs_datagrams_a_rate_and_bursts() {
         assert_eq!(voice().problem(), None);
         let open_loop = |burst| Some(OpenLoop { burst, late_after_us: 1 });
         for work in [

@@ -98,7 +98,7 @@ fn messages_over_both_protocols_arrive_once_in_order_and_only_counted_ones_are_a
 }
 
 #[test]
-fn datagrams_of_three_sizes_arrive_whole_and_have_the_mean_that_a_rate_counts_with() {
+fn imix_datagrams_arrive_whole_with_the_expected_mean() {
     for rate in [None, Some(2_544_000)] {
         let work = messages(Protocol::Udp, 1, 100, rate).mixed().when_due();
         assert_eq!(work.open_loop.is_some(), rate.is_some());

@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn both_controls_stand_beside_the_ratios_and_every_row_has_its_rounds() {
+    fn ratios_have_both_controls_and_the_number_of_rounds() {
         let mut report = repeated(sample(), 5);
         scale(&mut report, 1.5, |case| case.repeat == 3 && case.way == Way::sealed(10));
         let Grid { head, rows, .. } = ratios(&report).grid;

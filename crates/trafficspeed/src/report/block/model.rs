@@ -79,7 +79,7 @@ mod tests {
     use crate::load::block::seal::Sealing;
 
     #[test]
-    fn what_was_measured_has_its_spread_beside_the_model() {
+    fn the_measurement_has_its_spread_next_to_the_model() {
         let mut report = repeated(sample(), 2);
         scale(&mut report, 2.0, |case| case.repeat == 2 && case.way == Way::TUNNEL);
         let Section { grid: Grid { head, rows, .. }, caption, .. } = model(&report, 16.0);

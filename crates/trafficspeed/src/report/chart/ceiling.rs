@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_routing_is_left_out_where_it_would_flatten_the_others_and_named_with_its_figures() {
+    fn plain_routing_far_above_the_others_is_only_named() {
         let all = [
             series("vpnd", [4.0, 5.0]),
             series("plain routing", [20.0, 30.0]),

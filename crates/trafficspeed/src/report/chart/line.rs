@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_line_has_few_markers_and_many_series_wrap_the_legend_and_stay_apart() {
+    fn long_lines_have_few_markers_and_legends_wrap() {
         let points: Vec<Point> = (0..1000).map(|n| Point { x: f64::from(n), y: 1.0, range: None }).collect();
         let svg = chart(points, Horizontal::Linear(999.0)).svg().unwrap();
         assert!(svg.matches("class=\"mark").count() <= 2 * MOST_MARKERS + 2);

@@ -44,7 +44,7 @@ fn drops_at_generators_and_at_the_vpn_are_distinguished() {
 }
 
 #[test]
-fn systems_are_compared_by_what_a_home_notices_and_rounds_far_from_the_others_are_named() {
+fn home_compares_systems_and_names_outliers() {
     let mut campaign = samples::campaign();
     let found = campaign.observations().comparisons(&compared());
     assert_eq!(found.len(), compared().len());

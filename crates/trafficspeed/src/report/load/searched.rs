@@ -60,7 +60,7 @@ mod tests {
     use crate::report::load::{document, pictures};
 
     #[test]
-    fn what_a_search_tried_is_a_table_and_a_curve_in_the_colour_of_the_system() {
+    fn search_trials_are_a_table_and_a_curve() {
         let mut campaign = samples::campaign(3e9);
         assert!(grid(&campaign).rows.is_empty() && picture(&campaign).is_none(), "nothing was searched");
         let Some(Task::Messages(work)) = campaign.settings.tasks.first().map(|named| &named.task) else {

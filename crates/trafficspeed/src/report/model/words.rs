@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn null_and_the_control_are_held_against_their_own_rate_turn_by_turn() {
+    fn null_and_the_control_are_compared_turn_by_turn() {
         let row = |system: &str, link: u64, each: [f64; 3]| Row {
             system: system.into(),
             link_bits_per_second: link,

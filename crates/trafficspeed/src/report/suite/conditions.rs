@@ -68,7 +68,7 @@ mod tests {
     use crate::report::suite::tests::campaign;
 
     #[test]
-    fn what_all_share_is_said_once_and_what_differs_with_its_parts() {
+    fn shared_conditions_are_listed_once() {
         let mut campaign = campaign();
         campaign.environment.links = Some("links of the lab, MTU 1500".into());
         let congestion = "Congestion control of the measured connections: cubic.";

@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn encryption_alone_is_openvpns_to_show() {
+    fn encryption_alone_is_measured_with_openvpn() {
         let mut section = section([13.0, 14.0, 15.0], [10.0; 3], Some([0.9, 1.0, 1.1]));
         section.columns =
             ["OpenVPN, encrypt-only", "OpenVPN, aes-256-cbc-hmac-sha-256"].map(String::from).into();
@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn a_case_is_held_against_another_case_and_a_share_against_the_whole() {
+    fn a_case_is_compared_with_another_and_a_share_with_the_whole() {
         let with_hogs = |values| {
             let idle = ("IPv4, x, idle machine", [100.0; 3]);
             let cases = cases(
@@ -569,7 +569,7 @@ mod tests {
     }
 
     #[test]
-    fn ciphers_stand_beside_those_of_the_cipher_experiment() {
+    fn aead_findings_are_compared_with_the_cipher_experiment() {
         let mut section = section([12.0; 3], [10.0; 3], Some([0.99, 1.0, 1.01]));
         section.name = SECTION_NATIVE.into();
         section.rows[0].case = SENDS.into();
@@ -585,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_the_same_then_is_reproduced_or_a_new_difference() {
+    fn equal_published_figures_are_reproduced_or_a_new_difference() {
         let buffers = |large| {
             let cases =
                 [("IPv4, buffers of 57344 bytes", large), ("IPv4, buffers of 32768 bytes", [10.0; 3])];

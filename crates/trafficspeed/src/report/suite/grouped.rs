@@ -65,7 +65,7 @@ mod tests {
     use crate::report::suite::tests::campaign;
 
     #[test]
-    fn every_system_stands_beside_the_others_in_a_picture_for_each_ip_version() {
+    fn each_ip_version_has_a_picture_of_all_systems() {
         let mut campaign = campaign();
         for row in &mut campaign.rows {
             row.case.section = "TCP stream".into();

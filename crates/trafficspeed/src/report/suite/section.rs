@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_sender_limited_is_a_lower_bound_and_a_difference_only_if_the_bound_makes_it_larger() {
+    fn a_figure_limited_by_its_sender_is_a_lower_bound() {
         for (mbit, limited, cells, differs) in [
             ([100.0, 50.0], [false, false], ["100 (100–100)", "50.0 (50.0–50.0)"], Some(true)),
             ([100.0, 50.0], [true, false], ["≥ 100 (100–100)", "50.0 (50.0–50.0)"], Some(true)),

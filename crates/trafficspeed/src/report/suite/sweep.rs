@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_both_lengths_stand_side_by_side_and_one_alone_is_no_picture() {
+    fn key_lengths_are_compared_only_if_both_were_measured() {
         let mut campaign = sample("TCP stream");
         assert!(drawn(&campaign).is_empty());
         campaign.rows[0].label = "aes-128-gcm".into();

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn its_own_aes_gcm_is_kept_by_both_ends_although_the_other_suites_do_not_have_it() {
+    fn both_ends_keep_vpnds_own_aes_gcm() {
         let text = r#"{"suites":[{"suite":"aes-256-gcm","backend":"vaes-512","mbps":9},
             {"suite":"chacha20-poly1305","backend":"ring","mbps":5}]}"#;
         let programs = Programs::default();
