@@ -55,8 +55,8 @@ const WARMUP_ROUND_TRIPS: u32 = 12;
 const WARMUP: Duration = Duration::from_millis(300);
 /// Blocks in progress when the host is measured without waiting.
 pub const CALIBRATION_AHEAD: u32 = 10;
-/// The time that a lab with a system takes to come up and go, and a case in addition to its own; for the
-/// estimate only.
+/// The time that a lab with a system takes to come up and go, and a case in addition to its own;
+/// for the estimate only.
 const LAB: Duration = Duration::from_secs(4);
 const CASE_SECONDS: f64 = 0.2;
 /// This number of cases without a figure ends a delay: where the tunnel is down, each times out.

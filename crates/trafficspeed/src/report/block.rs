@@ -1,5 +1,5 @@
-//! The block experiment: the ratio table in the original's form with its figures in brackets, peaks,
-//! CPU, and the model compared with the measurement.
+//! The block experiment: the ratio table in the original's form with its figures in brackets,
+//! peaks, CPU, and the model compared with the measurement.
 //!
 //! INVARIANT: every figure that was measured stands as a median with the spread of its rounds and
 //! their number, and no ratio counts as a difference within that of the tunnel to itself.

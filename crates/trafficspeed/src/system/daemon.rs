@@ -120,7 +120,8 @@ impl Daemon {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
-    /// Asks `ready` again and again while the process runs; `failure` says what it did not do in time.
+    /// Asks `ready` again and again while the process runs; `failure` says what it did not do in
+    /// time.
     ///
     /// # Errors
     /// [`SystemError::Start`] if it ends or takes too long, [`SystemError::Interrupted`], and those

@@ -8,8 +8,8 @@ use crate::experiment::outcome::{Run, Settings};
 use crate::experiment::traffic::Slot;
 use crate::stats::median;
 
-/// The time of a measurement in addition to its own seconds while none has been made: the lab, bringing a
-/// system up, draining.
+/// The time of a measurement in addition to its own seconds while none has been made: the lab,
+/// bringing a system up, draining.
 const OVERHEAD_SECONDS: f64 = 2.0;
 /// The overhead for each client.
 const OVERHEAD_PER_CLIENT_SECONDS: f64 = 0.25;

@@ -28,8 +28,8 @@ pub struct SuiteOptions {
 }
 
 impl SuiteOptions {
-    /// Each system with those of the ciphers that it has, or with its own choice if it has none; and
-    /// with each of the priorities that it may take.
+    /// Each system with those of the ciphers that it has, or with its own choice if it has none;
+    /// and with each of the priorities that it may take.
     pub(super) fn subjects(&self) -> Vec<Subject> {
         let subjects_of = |&kind: &Kind| {
             let has = |cipher: &&Cipher| kind == Kind::Vpnd || kind.profile().ciphers.contains(cipher);

@@ -31,7 +31,7 @@ pub(super) fn with_original(ours: Option<Spread>, original: Option<f64>) -> Stri
     format!("{}{original}", figure(ours))
 }
 
-/// Follows a ratio that is not shown to be a difference, compared with that of the tunnel to itself.
+/// Follows a ratio that is not shown to be a difference, compared with the tunnel's A/A.
 pub(super) fn judged(ratio: Option<Spread>, same: Option<Spread>) -> &'static str {
     if ratio.is_none() { "" } else { mark(differs(ratio, same)) }
 }

@@ -1,6 +1,6 @@
 //! The findings of the IPsec and the cipher experiment compared with ours: reproduced, the same
-//! direction but smaller or larger, reversed, no difference beyond A/A, each with the reason, or not
-//! to be reproduced here and why.
+//! direction but smaller or larger, reversed, or no difference beyond A/A, each with the reason;
+//! or not reproducible here.
 
 use super::{Section, SectionRow};
 use crate::experiment::suite::Quantity;
@@ -349,8 +349,8 @@ fn verdict(
     }
 }
 
-/// The percentage by which the larger of two figures exceeds the smaller, from their ratio in either
-/// order.
+/// The percentage by which the larger of two figures exceeds the smaller, from their ratio in
+/// either order.
 fn excess(ratio: f64) -> f64 {
     100.0 * (ratio.max(1.0 / ratio) - 1.0)
 }
