@@ -19,7 +19,7 @@ use crate::stats::{Spread, distinct};
 use crate::system::vpnd::Code;
 use crate::unit::significant;
 
-pub use section::{Section, SectionRow, sections};
+pub use section::{Cell, Section, SectionRow, sections};
 
 /// Stands below the tables.
 const DEFINITIONS: &str = "\
@@ -256,7 +256,7 @@ pub(crate) mod tests {
         campaign.rows = rows;
         let section = sections(&campaign).remove(0);
         assert_eq!(section.columns, ["plain routing", "aes-256-gcm", "chacha20-poly1305"]);
-        let cells: Vec<String> = (0..3).map(|at| section.rows[0].cell(at)).collect();
+        let cells: Vec<String> = section.rows[0].cells.iter().map(Cell::text).collect();
         assert_eq!(cells, ["100 (90.0–110)", "60.0 (60.0–62.0)", "95.0 (88.0–100) ≈"]);
         let feet = &section.grid().rows[3..];
         assert_eq!(

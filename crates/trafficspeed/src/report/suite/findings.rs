@@ -2,7 +2,7 @@
 //! direction but smaller or larger, reversed, or no difference beyond A/A, each with the reason;
 //! or not reproducible here.
 
-use super::{Section, SectionRow};
+use super::{Cell, Section, SectionRow};
 use crate::experiment::suite::Quantity;
 use crate::experiment::suite::aead::SECTION_NATIVE;
 use crate::experiment::suite::ipsec::UDP_SECTION;
@@ -281,20 +281,20 @@ impl Finding {
     /// limited either figure, and whether the machine was disturbed.
     fn measured(&self, sections: &[Section]) -> Option<(Spread, Option<Spread>, [bool; 2], bool)> {
         let section = sections.iter().find(|section| section.name == self.section)?;
-        let (row, one) = self.find(section, self.one)?;
+        let (row, dividend) = self.find(section, self.one)?;
         let Some(divisor) = self.divisor else {
-            return Some((row.spread(one)?.scaled(100.0), row.control, [false; 2], row.is_disturbed));
+            return Some((dividend.spread()?.scaled(100.0), row.control, [false; 2], row.is_disturbed));
         };
-        let (other_row, other) = self.find(section, divisor)?;
+        let (other_row, divisor) = self.find(section, divisor)?;
         let controls = row.control.into_iter().zip(other_row.control);
         let control = controls.map(|(a, b)| if a.widest_ratio() > b.widest_ratio() { a } else { b }).next();
-        let is_limited = [row.is_limited_by_sender(one), other_row.is_limited_by_sender(other)];
+        let is_limited = [dividend, divisor].map(|cell| cell.is_limited_by_sender);
         let is_disturbed = row.is_disturbed || other_row.is_disturbed;
-        Some((ratio(row.values.get(one)?, other_row.values.get(other)?)?, control, is_limited, is_disturbed))
+        Some((ratio(&dividend.values, &divisor.values)?, control, is_limited, is_disturbed))
     }
 
-    /// The row of a place and the column of its cipher.
-    fn find<'a>(&self, section: &'a Section, (cipher, case): Place) -> Option<(&'a SectionRow, usize)> {
+    /// The row of a place and the cell of its cipher.
+    fn find<'a>(&self, section: &'a Section, (cipher, case): Place) -> Option<(&'a SectionRow, &'a Cell)> {
         let row = section.rows.iter().find(|row| {
             row.quantity == self.quantity && row.case.starts_with(self.version) && row.case.contains(case)
         })?;
@@ -303,7 +303,7 @@ impl Finding {
         // Where vpnd alone is measured, its ciphers stand for it.
         let alone = (self.system == Kind::Vpnd && !is_nothing).then(|| cipher.name().to_owned());
         let is_it = |label: &String| *label == named || Some(label) == alone.as_ref();
-        Some((row, section.columns.iter().position(is_it)?))
+        Some((row, &row.cells[section.columns.iter().position(is_it)?]))
     }
 }
 
@@ -393,25 +393,24 @@ fn is_same_size(original: f64, ours: f64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observation::ByRound;
+    use crate::experiment::outcome::Taken;
     use crate::stats::five;
 
-    fn rounds(values: [f64; 3]) -> ByRound {
-        (1..).zip(five(values)).collect()
+    fn row(case: &str, quantity: Quantity, values: &[[f64; 3]], control: Option<[f64; 3]>) -> SectionRow {
+        let cell = |values: &[f64; 3]| Cell { values: (1..).zip(five(*values)).collect(), ..Cell::default() };
+        SectionRow {
+            case: case.into(),
+            quantity,
+            cells: values.iter().map(cell).collect(),
+            control: control.and_then(|ratios| Spread::of(&five(ratios))),
+            taken: Taken::default(),
+            is_disturbed: false,
+        }
     }
 
     fn section(authentication: [f64; 3], encryption: [f64; 3], control: Option<[f64; 3]>) -> Section {
-        let row = SectionRow {
-            case: "IPv4, the kernel's buffers".into(),
-            quantity: Quantity::Throughput,
-            values: vec![rounds(authentication), rounds(encryption)],
-            limited_by_sender: vec![false; 2],
-            control: control.and_then(|ratios| Spread::of(&five(ratios))),
-            compared: Vec::new(),
-            steal: None,
-            others: None,
-            is_disturbed: false,
-        };
+        let (case, values) = ("IPv4, the kernel's buffers", [authentication, encryption]);
+        let row = row(case, Quantity::Throughput, &values, control);
         let columns = vec!["auth-only".to_owned(), "vpnd, aes-256-gcm".to_owned()];
         Section { name: "TCP stream".into(), columns, control: None, rows: vec![row] }
     }
@@ -444,7 +443,9 @@ mod tests {
     fn a_ratio_of_what_the_sender_limited_is_a_bound_and_not_judged() {
         let said = |is_limited: [bool; 2]| {
             let mut section = section([20.0, 21.0, 22.0], [10.0; 3], Some([0.9, 1.0, 1.1]));
-            section.rows[0].limited_by_sender = is_limited.to_vec();
+            for (cell, is_limited) in section.rows[0].cells.iter_mut().zip(is_limited) {
+                cell.is_limited_by_sender = is_limited;
+            }
             compared(&[section])[0][2].clone()
         };
         assert!(said([false, false]).contains("reproduced"));
@@ -478,19 +479,8 @@ mod tests {
 
     /// Two cases of encryption alone, each in three rounds.
     fn cases(name: &str, quantity: Quantity, cases: [(&str, [f64; 3]); 2]) -> Section {
-        let control = Spread::of(&five([0.9, 1.0, 1.1]));
-        let row = |(case, values): (&str, [f64; 3])| SectionRow {
-            case: case.into(),
-            quantity,
-            values: vec![rounds(values)],
-            limited_by_sender: vec![false],
-            control,
-            compared: Vec::new(),
-            steal: None,
-            others: None,
-            is_disturbed: false,
-        };
-        let rows = cases.map(row).into();
+        let control = Some([0.9, 1.0, 1.1]);
+        let rows = cases.map(|(case, values)| row(case, quantity, &[values], control)).into();
         Section { name: name.into(), columns: vec!["aes-256-gcm".into()], control: None, rows }
     }
 
@@ -559,12 +549,13 @@ mod tests {
         // The first of six rounds lost its encrypted measurement, and the machine was twice as fast
         // from round to round.
         let mut section = section([20.0, 40.0, 80.0], [0.0; 3], Some([0.9, 1.0, 1.1]));
-        section.rows[0].values[0] = (1..=6).map(|round| (round, 20.0 * f64::from(1 << round))).collect();
-        section.rows[0].values[1] = (2..=6).map(|round| (round, 10.0 * f64::from(1 << round))).collect();
+        let cells = &mut section.rows[0].cells;
+        cells[0].values = (1..=6).map(|round| (round, 20.0 * f64::from(1 << round))).collect();
+        cells[1].values = (2..=6).map(|round| (round, 10.0 * f64::from(1 << round))).collect();
         let rows = |section: Section| compared(&[section])[0][2].clone();
         assert!(rows(section).starts_with("2.00 (2.00–2.00): reproduced: "));
         let mut once = self::section([20.0; 3], [10.0; 3], Some([0.9, 1.0, 1.1]));
-        once.rows[0].values[1].retain(|round, _| *round < 5);
+        once.rows[0].cells[1].values.retain(|round, _| *round < 5);
         assert!(rows(once).starts_with("2.00 (2.00–2.00): not judged: fewer than 5 rounds"));
     }
 

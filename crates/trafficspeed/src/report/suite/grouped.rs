@@ -27,14 +27,14 @@ pub fn pictures(campaign: &SuiteCampaign, section: &Section, number: usize) -> V
             .iter()
             .filter(|row| row.quantity == *quantity && row.case.starts_with(&begin))
             .collect();
-        let values = rows.iter().flat_map(|row| row.values.iter().flat_map(|values| values.values()));
+        let values = rows.iter().flat_map(|row| &row.cells).flat_map(|cell| cell.values.values());
         let (scale, measure) = scaled(*quantity, values.copied().reduce(f64::max)?);
         let series = section.columns.iter().zip(0..).map(|(label, at)| BoxSeries {
             label: label.clone(),
             style: style(campaign, label),
             groups: rows
                 .iter()
-                .map(|row| row.values[at].values().map(|value| value / scale).collect())
+                .map(|row| row.cells[at].values.values().map(|value| value / scale).collect())
                 .collect(),
         });
         let title = format!("{}, {version}", section.name);

@@ -79,7 +79,7 @@ fn bars(campaign: &SuiteCampaign, section: &Section, number: usize) -> Vec<Pictu
     let picture = |(row, at): (&super::SectionRow, usize)| {
         let columns = section.columns.iter().zip(0..);
         let bar = |(name, at): (&String, usize)| {
-            Some((name.clone(), style(campaign, name), Point::of(0.0, row.spread(at)?)))
+            Some((name.clone(), style(campaign, name), Point::of(0.0, row.cells[at].spread()?)))
         };
         let title = format!("{}: {}", section.name, row.case);
         let chart = BarChart {

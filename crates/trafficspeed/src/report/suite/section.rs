@@ -8,7 +8,7 @@ use crate::experiment::outcome::Taken;
 use crate::experiment::suite::observations::case;
 use crate::experiment::suite::{Quantity, Row, SuiteCampaign};
 use crate::observation::{ByRound, Comparison, Observations};
-use crate::stats::{Spread, range};
+use crate::stats::{Spread, distinct, range};
 use crate::system::AGAIN;
 use crate::unit::significant;
 
@@ -31,60 +31,48 @@ pub struct Section {
 pub struct SectionRow {
     pub case: String,
     pub quantity: Quantity,
-    /// Each system's value in each round; a measurement that broke leaves its round out.
-    pub values: Vec<ByRound>,
-    /// Whether a measurement of each system was limited by its sender: the median is a lower bound
-    /// then.
-    pub limited_by_sender: Vec<bool>,
+    /// The figure of each system, in the order of the columns.
+    pub cells: Vec<Cell>,
     /// A system's second measurement in each round divided by its first.
     pub control: Option<Spread>,
-    /// Each system compared with the first one.
-    pub compared: Vec<Option<Comparison>>,
-    /// The most of the machine that the hypervisor took, and other processes, in percent.
-    pub steal: Option<f64>,
-    pub others: Option<f64>,
+    /// The most of the machine that the hypervisor took, and other processes.
+    pub taken: Taken,
     /// The share is too large to claim anything.
     pub is_disturbed: bool,
 }
 
+/// The figure of a system.
+#[derive(Default)]
+pub struct Cell {
+    /// Its value in each round; a measurement that broke leaves its round out.
+    pub values: ByRound,
+    /// The sender limited a measurement, so the median is a lower bound.
+    pub is_limited_by_sender: bool,
+    /// The system compared with the first one.
+    pub compared: Option<Comparison>,
+}
+
 /// The parts of a campaign, in the order in which they were measured.
 pub fn sections(campaign: &SuiteCampaign) -> Vec<Section> {
-    let mut sections: Vec<Section> = Vec::new();
-    for row in &campaign.rows {
-        let name = row.case.section.clone();
-        let at = sections.iter().position(|section| section.name == name).unwrap_or_else(|| {
-            sections.push(Section { name, columns: Vec::new(), control: None, rows: Vec::new() });
-            sections.len() - 1
-        });
-        sections[at].add(row);
-    }
     let table = campaign.observations();
-    for section in &mut sections {
-        let rows: Vec<&Row> = campaign.rows.iter().filter(|row| row.case.section == section.name).collect();
-        for shown in &mut section.rows {
-            let rows: Vec<&Row> = rows.iter().copied().filter(|row| row.case.name == shown.case).collect();
-            shown.compare(&table, (&section.name, &section.columns), &rows);
-        }
-    }
-    sections
+    let names = distinct(campaign.rows.iter().map(|row| row.case.section.as_str()));
+    names.into_iter().map(|name| Section::new(name, campaign, &table)).collect()
 }
 
 impl Section {
-    fn add(&mut self, row: &Row) {
-        let is_control = row.label.contains(AGAIN);
-        if is_control {
-            self.control = Some(row.label.replace(AGAIN, ""));
-        }
-        let column = self.columns.iter().position(|label| *label == row.label);
-        if column.is_none() && !is_control {
-            self.columns.push(row.label.clone());
-        }
-        for &quantity in &row.case.quantities {
-            let same = |known: &SectionRow| known.case == row.case.name && known.quantity == quantity;
-            if !self.rows.iter().any(same) {
-                self.rows.push(SectionRow::new(&row.case.name, quantity));
-            }
-        }
+    fn new(name: &str, campaign: &SuiteCampaign, table: &Observations) -> Self {
+        let rows: Vec<&Row> = campaign.rows.iter().filter(|row| row.case.section == name).collect();
+        let labels = distinct(rows.iter().map(|row| row.label.clone()));
+        let (controls, columns): (Vec<String>, Vec<String>) =
+            labels.into_iter().partition(|label| label.contains(AGAIN));
+        let shown = |row: &&Row| {
+            let case = row.case.name.clone();
+            row.case.quantities.clone().into_iter().map(move |quantity| (case.clone(), quantity))
+        };
+        let shown = distinct(rows.iter().flat_map(shown)).into_iter();
+        let rows = shown.map(|shown| SectionRow::new(name, shown, &columns, &rows, table)).collect();
+        let control = controls.last().map(|label| label.replace(AGAIN, ""));
+        Self { name: name.to_owned(), columns, control, rows }
     }
 
     /// The figures as a table: a row for each system, then what says how far they go.
@@ -92,7 +80,7 @@ impl Section {
         let mut grid = Grid::new(1, std::iter::once("system".to_owned()));
         grid.head.extend(self.rows.iter().map(SectionRow::head));
         for (at, label) in self.columns.iter().enumerate() {
-            let cells = self.rows.iter().map(|row| row.cell(at));
+            let cells = self.rows.iter().map(|row| row.cells[at].text());
             grid.rows.push(std::iter::once(label.clone()).chain(cells).collect());
         }
         let ratio = |spread: Spread| spread.text(significant);
@@ -102,8 +90,8 @@ impl Section {
         let feet: [Foot<'_>; 4] = [
             ("runs, n", Box::new(SectionRow::count)),
             (&against_itself, Box::new(|row| row.control.map(ratio))),
-            ("steal, most, %", Box::new(|row| row.steal.map(percent))),
-            ("others, most, %", Box::new(|row| row.others.map(percent))),
+            ("steal, most, %", Box::new(|row| row.taken.steal.map(percent))),
+            ("others, most, %", Box::new(|row| row.taken.others.map(percent))),
         ];
         for (name, cell) in feet {
             let cells: Vec<Option<String>> = self.rows.iter().map(cell).collect();
@@ -119,10 +107,9 @@ impl Section {
     pub fn means(&self) -> Grid {
         let mut grid = Grid::new(1, std::iter::once("case".to_owned()).chain(self.columns.iter().cloned()));
         for row in self.rows.iter().filter(|row| row.quantity.is_rate()) {
-            let cells = (0..self.columns.len()).map(|at| {
-                let rates = row.rates(at);
-                let mean = rates.iter().sum::<f64>() / rates.len() as f64;
-                if rates.is_empty() { "–".to_owned() } else { significant(mean) }
+            let cells = row.cells.iter().map(|cell| {
+                let mean = cell.values.values().sum::<f64>() / cell.values.len() as f64;
+                if cell.values.is_empty() { "–".to_owned() } else { significant(mean) }
             });
             grid.rows.push(std::iter::once(row.case.clone()).chain(cells).collect());
         }
@@ -131,7 +118,7 @@ impl Section {
 
     /// Each system compared with the first.
     pub fn comparisons(&self) -> impl Iterator<Item = &Comparison> {
-        self.rows.iter().flat_map(|row| row.compared.iter().flatten())
+        self.rows.iter().flat_map(|row| &row.cells).filter_map(|cell| cell.compared.as_ref())
     }
 
     /// Rates that a reader should look at: runs far from the others, and IPv4 and IPv6 that differ
@@ -144,12 +131,12 @@ impl Section {
                 remarks.extend(far_beyond(
                     &format!("{label}, {name}"),
                     row.same(),
-                    &row.rates(at),
+                    &row.cells[at].rates(),
                     significant,
                 ));
                 let Some(other) = self.over_ipv6(row) else { continue };
                 let same = row.same().max(other.same());
-                let pair = row.spread(at).zip(other.spread(at));
+                let pair = row.cells[at].spread().zip(other.cells[at].spread());
                 if let Some((v4, v6)) = pair.filter(|(v4, v6)| are_unlike(*v4, *v6, same)) {
                     let (v4, v6) = (v4.text(significant), v6.text(significant));
                     remarks.push(format!("Look at {label}, {name}: {v4}, and {v6} over IPv6"));
@@ -174,36 +161,34 @@ fn are_unlike(one: Spread, other: Spread, same: f64) -> bool {
 }
 
 impl SectionRow {
-    fn new(case: &str, quantity: Quantity) -> Self {
-        Self {
-            case: case.to_owned(),
-            quantity,
-            values: Vec::new(),
-            limited_by_sender: Vec::new(),
-            control: None,
-            compared: Vec::new(),
-            steal: None,
-            others: None,
-            is_disturbed: false,
-        }
-    }
-
-    /// Fills in what `table` has of this case, and how the systems compare within each round;
-    /// `rows` are its measurements.
-    fn compare(&mut self, table: &Observations, (section, columns): (&str, &[String]), rows: &[&Row]) {
-        let (observed, case) = (self.quantity.observed(), case(section, &self.case));
-        let values = |label: &String| table.by_round((label, &case), observed);
-        self.values = columns.iter().map(values).collect();
-        self.limited_by_sender = columns.iter().map(|label| table.is_bound(label, &case, observed)).collect();
+    /// What `table` has of a case and quantity, and how the systems compare within each round;
+    /// `rows` are the measurements of the section.
+    fn new(
+        section: &str,
+        (name, quantity): (String, Quantity),
+        columns: &[String],
+        rows: &[&Row],
+        table: &Observations,
+    ) -> Self {
+        let (observed, case) = (quantity.observed(), case(section, &name));
         let all = columns.first().map(|first| table.compared_with(first, &[(case.clone(), observed)]));
         let all = all.unwrap_or_default();
-        self.control = all.first().and_then(|one| one.control);
         let compared =
             |label: &String| all.iter().find(|one| one.system == *label && one.ratio_to_first.is_some());
-        self.compared = columns.iter().map(|label| compared(label).cloned()).collect();
-        let taken = Taken::most(rows.iter().filter_map(|row| row.cpu.as_ref()));
-        (self.steal, self.others) = (taken.steal, taken.others);
-        self.is_disturbed = table.is_disturbed(&case);
+        let cell = |label: &String| Cell {
+            values: table.by_round((label, &case), observed),
+            is_limited_by_sender: table.is_bound(label, &case, observed),
+            compared: compared(label).cloned(),
+        };
+        let measured = rows.iter().filter(|row| row.case.name == name);
+        Self {
+            quantity,
+            cells: columns.iter().map(cell).collect(),
+            control: all.first().and_then(|one| one.control),
+            taken: Taken::most(measured.filter_map(|row| row.cpu.as_ref())),
+            is_disturbed: table.is_disturbed(&case),
+            case: name,
+        }
     }
 
     /// Case and quantity as a head.
@@ -212,46 +197,41 @@ impl SectionRow {
         format!("{}: {name}, {unit}", self.case)
     }
 
-    /// A system's value in each round that gave one.
-    pub fn rates(&self, column: usize) -> Vec<f64> {
-        self.values.get(column).into_iter().flat_map(|rounds| rounds.values().copied()).collect()
-    }
-
-    pub fn spread(&self, column: usize) -> Option<Spread> {
-        Spread::of(&self.rates(column))
-    }
-
-    /// Whether a system's figure is a lower bound: its sender could not send more.
-    pub fn is_limited_by_sender(&self, column: usize) -> bool {
-        self.limited_by_sender.get(column).copied().unwrap_or(false)
-    }
-
-    /// Whether a system differs from the first one; `None` if that is not judged.
-    pub fn differs_from_first(&self, column: usize) -> Option<bool> {
-        self.compared.get(column)?.as_ref()?.differs_from_first
-    }
-
     /// The ratio of two measurements of the same system at most, where one
     /// was measured twice.
     fn same(&self) -> f64 {
         self.control.map_or(1.0, Spread::widest_ratio)
     }
 
-    /// A system's figure with its spread, whether it is a lower bound, and whether it differs from
-    /// that of the first system.
-    pub fn cell(&self, column: usize) -> String {
-        let Some(spread) = self.spread(column) else { return "–".into() };
-        let bound = if self.is_limited_by_sender(column) { AT_LEAST } else { "" };
-        let is_within = column > 0 && self.differs_from_first(column) == Some(false);
-        let mark = if is_within { NO_DIFFERENCE } else { "" };
-        format!("{bound}{}{mark}", spread.text(significant))
-    }
-
     /// The number of runs: from the fewest of a system to the most.
     fn count(&self) -> Option<String> {
-        let counts: Vec<f64> = self.values.iter().map(|values| values.len() as f64).collect();
+        let counts: Vec<f64> = self.cells.iter().map(|cell| cell.values.len() as f64).collect();
         let (low, high) = range(&counts)?;
         Some(if low < high { format!("{low}–{high}") } else { high.to_string() })
+    }
+}
+
+impl Cell {
+    fn rates(&self) -> Vec<f64> {
+        self.values.values().copied().collect()
+    }
+
+    pub fn spread(&self) -> Option<Spread> {
+        Spread::of(&self.rates())
+    }
+
+    /// Whether the system differs from the first one; `None` if that is not judged.
+    fn differs_from_first(&self) -> Option<bool> {
+        self.compared.as_ref()?.differs_from_first
+    }
+
+    /// The figure with its spread, whether it is a lower bound, and whether it differs from that of
+    /// the first system.
+    pub fn text(&self) -> String {
+        let Some(spread) = self.spread() else { return "–".into() };
+        let bound = if self.is_limited_by_sender { AT_LEAST } else { "" };
+        let mark = if self.differs_from_first() == Some(false) { NO_DIFFERENCE } else { "" };
+        format!("{bound}{}{mark}", spread.text(significant))
     }
 }
 
@@ -296,10 +276,10 @@ mod tests {
             ([50.0, 50.0], [false, false], ["50.0 (50.0–50.0)", "50.0 (50.0–50.0) ≈"], Some(false)),
         ] {
             let section = sections(&bounded(mbit, limited)).remove(0);
-            let rates = &section.rows[0];
-            assert_eq!([rates.cell(0), rates.cell(1)], cells, "{limited:?}");
-            assert_eq!(rates.differs_from_first(1), differs, "{mbit:?} {limited:?}");
-            assert_eq!(section.rows[1].cell(0), "0.500 (0.500–0.500)", "a loss is no bound");
+            let rates = &section.rows[0].cells;
+            assert_eq!([rates[0].text(), rates[1].text()], cells, "{limited:?}");
+            assert_eq!(rates[1].differs_from_first(), differs, "{mbit:?} {limited:?}");
+            assert_eq!(section.rows[1].cells[0].text(), "0.500 (0.500–0.500)", "a loss is no bound");
         }
     }
 }

@@ -156,7 +156,7 @@ fn keys(campaign: &SuiteCampaign, section: &Section, number: usize) -> Option<Pi
         [short, long].into_iter().filter_map(|(column, bits)| {
             // Elsewhere on the page a colour stands for a system, so it does here.
             let style = style(campaign, section.columns.get(column)?);
-            Some((format!("{bits}: {}", row.case), style, Point::of(0.0, row.spread(column)?)))
+            Some((format!("{bits}: {}", row.case), style, Point::of(0.0, row.cells[column].spread()?)))
         })
     });
     let title = "Length of the key: AES-GCM with 128 and with 256 bits".to_owned();
