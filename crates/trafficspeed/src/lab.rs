@@ -201,9 +201,6 @@ impl Lab {
     /// Waits until no namespace holds fragments of what was sent before, so that no measurement
     /// meets a queue that is full of them. Agents wait at the ends; a router that translates
     /// addresses holds fragments, too. An interrupt ends the waiting.
-    ///
-    /// # Errors
-    /// [`LabError::System`].
     pub fn await_few_fragments(&self, interrupt: &Interrupt) -> Result<(), LabError> {
         self.namespaces().try_for_each(|namespace| {
             namespace.within(|| {
@@ -239,9 +236,6 @@ impl Lab {
     }
 
     /// The MTU of a client's link.
-    ///
-    /// # Errors
-    /// [`LabError::Tool`].
     pub fn link_mtu(&self) -> Result<u32, LabError> {
         let devices = Device::all(&self.clients[0])?;
         let link = devices.iter().find(|device| device.name == CLIENT_LINK);
@@ -319,9 +313,6 @@ pub fn run_tool(command: &mut Command) -> Result<String, LabError> {
 }
 
 /// A tool of the package `package`, which most machines have.
-///
-/// # Errors
-/// [`LabError::Missing`].
 pub fn tool(name: &str, package: &str) -> Result<PathBuf, LabError> {
     let missing = || LabError::Missing(format!("`{name}` is missing; it belongs to {package}"));
     find_program(name).ok_or_else(missing)

@@ -42,9 +42,6 @@ impl<W: Write> LineWriter<W> {
     }
 
     /// Writes one message and flushes it.
-    ///
-    /// # Errors
-    /// [`LineError::Io`], [`LineError::TooLong`].
     pub fn write(&mut self, message: &impl Serialize) -> Result<(), LineError> {
         let mut line = serde_json::to_vec(message)?;
         if line.len() > MAX_LINE_BYTES {
@@ -131,9 +128,6 @@ impl LineKey {
 }
 
 /// One line without its end, or `None` at the end of the input.
-///
-/// # Errors
-/// [`LineError::Io`], [`LineError::TooLong`].
 pub fn read_bounded(input: &mut impl BufRead, limit: usize) -> Result<Option<Vec<u8>>, LineError> {
     let mut line = Vec::new();
     loop {

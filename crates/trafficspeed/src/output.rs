@@ -44,17 +44,11 @@ pub fn progress(output: &OutputArgs) -> Progress {
 }
 
 /// Writes the measurements, from which all reports can be made again, if there is a directory.
-///
-/// # Errors
-/// They cannot be written.
 pub fn save(results: &Results, output: &OutputArgs) -> anyhow::Result<()> {
     output.out.iter().try_for_each(|directory| Ok(files::write_measurements(directory, results)?))
 }
 
 /// Prints results as the user asked for them, writes the reports, and returns the exit code.
-///
-/// # Errors
-/// A file cannot be written.
 pub fn show(results: &Results, output: &OutputArgs) -> anyhow::Result<ExitCode> {
     if output.json {
         print(&(serde_json::to_string_pretty(&results.json())? + "\n"));
@@ -75,9 +69,6 @@ pub fn show(results: &Results, output: &OutputArgs) -> anyhow::Result<ExitCode> 
 }
 
 /// Saves results, and shows them also where they can't be saved.
-///
-/// # Errors
-/// A file cannot be written.
 pub fn finish(results: &Results, output: &OutputArgs) -> anyhow::Result<ExitCode> {
     let saved = save(results, output);
     let shown = show(results, output);

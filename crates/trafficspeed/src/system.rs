@@ -333,9 +333,6 @@ impl Subject {
     }
 
     /// Says what is missing for it, before anything is changed.
-    ///
-    /// # Errors
-    /// [`SystemError::Missing`].
     pub fn check(self, programs: &Programs) -> Result<(), SystemError> {
         self.system(programs)?.check()
     }
@@ -343,9 +340,6 @@ impl Subject {
     /// Says what is missing for `subjects`. A program that is missing leaves a gap in the report,
     /// unless no system can run; a part of the kernel can't be installed, so without one nothing
     /// runs.
-    ///
-    /// # Errors
-    /// [`SystemError::NoModule`], [`SystemError::Missing`].
     pub fn check_all(subjects: &[Self], programs: &Programs) -> Result<(), SystemError> {
         let problems = subjects.iter().filter_map(|subject| subject.check(programs).err());
         let (in_kernel, others): (Vec<_>, Vec<_>) =
@@ -400,9 +394,6 @@ pub fn check_tun() -> Result<(), SystemError> {
 }
 
 /// Waits a little for a system to come up, unless the user ends it.
-///
-/// # Errors
-/// [`SystemError::Interrupted`].
 pub fn pause(interrupt: &Interrupt) -> Result<(), SystemError> {
     if interrupt.is_set() {
         return Err(SystemError::Interrupted);
@@ -414,9 +405,6 @@ pub fn pause(interrupt: &Interrupt) -> Result<(), SystemError> {
 /// One VPN in one lab.
 pub trait System {
     /// Says what is missing, before anything is changed.
-    ///
-    /// # Errors
-    /// [`SystemError::Missing`].
     fn check(&self) -> Result<(), SystemError>;
 
     /// Brings it up in `lab` as its makers mean it, and returns the clients' addresses in order;
@@ -441,9 +429,6 @@ pub trait System {
 
     /// Makes the gateway itself reachable through the system, which is up, and returns where.
     /// `None`: at the addresses of the device by which the gateway reaches the clients.
-    ///
-    /// # Errors
-    /// Any of [`SystemError`].
     fn gateway_address(
         &mut self,
         _lab: &Lab,

@@ -84,9 +84,6 @@ impl Default for Fleet {
 impl Fleet {
     /// Adds a child process that is an agent on its standard input and output. It shares the
     /// coordinator's clock.
-    ///
-    /// # Errors
-    /// [`FleetError::Spawn`], [`FleetError::Agent`].
     pub fn add_child(&mut self, name: &str, mut process: Process) -> Result<usize, FleetError> {
         process.stdin(Stdio::piped()).stdout(Stdio::piped());
         let spawn = |source| FleetError::Spawn { name: name.to_owned(), source };
@@ -98,9 +95,6 @@ impl Fleet {
     }
 
     /// Adds a host where `trafficspeed serve` runs, and compares clocks with it.
-    ///
-    /// # Errors
-    /// [`FleetError::Reach`], [`FleetError::Token`], [`FleetError::Agent`].
     pub fn add_host(&mut self, name: &str, address: &str, token: &Token) -> Result<usize, FleetError> {
         let reach = |source| FleetError::Reach { name: name.to_owned(), source };
         let socket = connect(address).map_err(reach)?;
@@ -166,9 +160,6 @@ impl Fleet {
     /// Compares clocks with a host. Takes the exchange with the shortest round trip: the offset's
     /// error is at most half of it. What the host still had to say of an earlier measurement is
     /// passed over, so that it cannot be taken for words of the next.
-    ///
-    /// # Errors
-    /// [`FleetError::Agent`].
     pub fn compare_clocks(&mut self, number: usize) -> Result<(), FleetError> {
         let mut best = Offset { ns: 0, uncertainty_ns: u64::MAX };
         for _ in 0..CLOCK_ROUNDS {

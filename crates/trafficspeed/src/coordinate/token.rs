@@ -54,9 +54,6 @@ pub struct Token(Zeroizing<Vec<u8>>);
 
 impl Token {
     /// Reads a token; its file must not be open to others.
-    ///
-    /// # Errors
-    /// [`TokenError::File`].
     pub fn read(path: &Path) -> Result<Self, TokenError> {
         let refuse = |reason: String| TokenError::File { path: path.to_owned(), reason };
         let meta = fs::metadata(path).map_err(|error| refuse(error.to_string()))?;
@@ -77,9 +74,6 @@ impl Token {
     }
 
     /// Writes a new random token to a file that must not exist yet, readable by its owner only.
-    ///
-    /// # Errors
-    /// [`TokenError::File`].
     pub fn create(path: &Path) -> Result<(), TokenError> {
         let text = Zeroizing::new(hex(&rand::random::<[u8; CHALLENGE_BYTES]>()));
         let write = || {
@@ -124,9 +118,6 @@ pub struct LineKeys {
 }
 
 /// The coordinator's side: proves the token and has the agent prove it.
-///
-/// # Errors
-/// [`TokenError::NotOurs`], [`TokenError::Refused`], [`TokenError::Line`].
 pub fn prove(
     token: &Token,
     input: &mut impl BufRead,

@@ -27,9 +27,6 @@ pub struct Hogs(Vec<Child>);
 
 impl Hogs {
     /// Starts `count` processes that end within `timeout`.
-    ///
-    /// # Errors
-    /// [`LabError::System`].
     pub fn start(count: u32, timeout: Duration) -> Result<Self, LabError> {
         let own = std::env::current_exe().expect("the kernel names a running program");
         let mut hogs = Self::default();

@@ -130,9 +130,6 @@ pub struct Measured {
 impl LabAgents {
     /// Starts an agent in the namespace of each client, or on the host behind it. The lab may have
     /// more namespaces than there are addresses: then the first are the clients.
-    ///
-    /// # Errors
-    /// [`TestbedError::Fleet`], [`TestbedError::Lab`].
     pub fn start(lab: &Lab, clients: &[ClientAddress]) -> Result<Self, TestbedError> {
         let mut all = Self::default();
         for ((namespace, address), number) in lab.clients().iter().zip(clients).zip(1..) {
@@ -153,9 +150,6 @@ impl LabAgents {
 
     /// Starts an agent on the gateway, or on the campus host behind it, at the address by which the
     /// first client reaches it through `system`, and returns its number.
-    ///
-    /// # Errors
-    /// Any of [`TestbedError`].
     pub fn add_gateway(
         &mut self,
         lab: &Lab,
@@ -167,9 +161,6 @@ impl LabAgents {
 
     /// Agents with a target of blocks, which are written to `place`; it shares the CPU limit of
     /// the VPN's programs there.
-    ///
-    /// # Errors
-    /// Any of [`TestbedError`].
     pub fn add_target(
         &mut self,
         lab: &Lab,
@@ -194,9 +185,6 @@ impl LabAgents {
 
     /// Starts an agent for each client on the gateway, or on the campus host behind it, at the
     /// address by which that client reaches it; in the order of the clients.
-    ///
-    /// # Errors
-    /// Any of [`TestbedError`].
     pub fn add_partners(
         &mut self,
         lab: &Lab,
@@ -248,9 +236,6 @@ impl LabAgents {
     }
 
     /// The run of agent `near`, which connects, with agent `far` over IP version `ip`.
-    ///
-    /// # Errors
-    /// [`TestbedError::NoAddress`].
     pub fn pair<'a>(
         &self,
         (near, far): (usize, usize),
@@ -299,9 +284,6 @@ impl LabAgents {
     }
 
     /// Makes sure that the clients of every pair would reach the other end through their tunnels.
-    ///
-    /// # Errors
-    /// [`TestbedError::Past`], [`TestbedError::NoRoute`].
     pub fn check_routes(&self, pairs: &[PairRun<'_>], interrupt: &Interrupt) -> Result<(), TestbedError> {
         let deadline = Instant::now() + ROUTE_TIMEOUT;
         for pair in pairs {
@@ -323,17 +305,11 @@ impl LabAgents {
     }
 
     /// The counters of each client's devices.
-    ///
-    /// # Errors
-    /// [`LabError`].
     pub fn read_devices(&self) -> Result<Vec<Reading>, LabError> {
         self.clients().map(|(_, agent)| Reading::take(&agent.namespace)).collect()
     }
 
     /// The account of the first client's devices since `before`, while it moved this much.
-    ///
-    /// # Errors
-    /// [`LabError`].
     pub fn carried_since(&self, before: &[Reading], payload: Payload) -> Result<Vec<Carried>, LabError> {
         let first = self.clients().zip(before.iter().zip(self.read_devices()?)).take(1);
         let carried = first.map(|((_, agent), (before, after))| {

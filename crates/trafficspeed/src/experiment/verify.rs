@@ -134,9 +134,6 @@ impl Verification {
 }
 
 /// Says what is missing, before anything is changed. One of the generators is enough.
-///
-/// # Errors
-/// In words.
 pub fn check(plan: &VerifyPlan) -> anyhow::Result<()> {
     super::generate::check(&[plan.subject], &plan.programs, plan.links)?;
     let missing = ALL.iter().filter_map(|generator| absent(plan, generator));

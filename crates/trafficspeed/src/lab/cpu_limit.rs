@@ -114,9 +114,6 @@ impl CpuLimit {
     }
 
     /// Fails if this machine can't limit CPU time.
-    ///
-    /// # Errors
-    /// [`LabError::Missing`].
     pub fn check(self) -> Result<(), LabError> {
         let missing = "this machine has no control group for CPU time; mount cgroup2 at /sys/fs/cgroup, or leave out \
                        --gateway-cpu";
@@ -124,9 +121,6 @@ impl CpuLimit {
     }
 
     /// Limits the programs that will be started in a namespace, all together.
-    ///
-    /// # Errors
-    /// [`LabError`].
     pub fn apply(self, namespace: &str) -> Result<(), LabError> {
         self.check()?;
         let Some(controller) = Controller::find() else { return Ok(()) };
@@ -149,9 +143,6 @@ fn limiting(group: &Path, source: io::Error) -> LabError {
 }
 
 /// Gives a namespace with a limit another one, or none for a while.
-///
-/// # Errors
-/// [`LabError::System`].
 pub fn change(namespace: &str, limit: Option<CpuLimit>) -> Result<(), LabError> {
     let Some(controller) = Controller::find() else { return Ok(()) };
     let group = controller.group(namespace);
@@ -159,9 +150,6 @@ pub fn change(namespace: &str, limit: Option<CpuLimit>) -> Result<(), LabError> 
 }
 
 /// Puts the calling process under the limit of a namespace, if that has one.
-///
-/// # Errors
-/// [`LabError::System`].
 pub fn join(namespace: &str) -> Result<(), LabError> {
     let Some(group) = group_of(namespace) else { return Ok(()) };
     let action = format!("entering {}", group.display());
@@ -171,9 +159,6 @@ pub fn join(namespace: &str) -> Result<(), LabError> {
 
 /// Takes the limit of a namespace away, and ends what its programs have left behind: one that has
 /// forked away is in the group still, and would keep it and the namespace.
-///
-/// # Errors
-/// The kernel's.
 pub fn remove(namespace: &str) -> io::Result<()> {
     let Some(group) = group_of(namespace) else { return Ok(()) };
     let deadline = Instant::now() + END_TIMEOUT;

@@ -70,9 +70,6 @@ impl Counters {
     }
 
     /// Reads all devices of `namespace`, by name.
-    ///
-    /// # Errors
-    /// [`LabError::System`].
     pub fn read(namespace: &Namespace) -> Result<HashMap<String, Self>, LabError> {
         let action = format!("reading the devices of namespace {}", namespace.name());
         // The thread's own view: /proc/net would be that of the program's first thread, which is
@@ -85,9 +82,6 @@ impl Counters {
     }
 
     /// Bytes that all of the lab's own links have brought to `namespace`.
-    ///
-    /// # Errors
-    /// [`LabError::System`].
     pub fn received_over_links(namespace: &Namespace) -> Result<Traffic, LabError> {
         let devices = Self::read(namespace)?;
         let links = devices.iter().filter(|(name, _)| is_end(name)).map(|(_, counters)| counters.received);
@@ -117,9 +111,6 @@ pub struct Device {
 
 impl Device {
     /// All devices of `namespace`.
-    ///
-    /// # Errors
-    /// [`LabError::Tool`].
     pub fn all(namespace: &Namespace) -> Result<Vec<Self>, LabError> {
         let text = run_tool(Command::new("ip").args(["-n", namespace.name(), "-json", "addr", "show"]))?;
         let shown: Vec<Shown> = serde_json::from_str(&text).map_err(|error| LabError::Tool {
@@ -188,9 +179,6 @@ impl ShownLink {
 }
 
 /// The kind of a device, such as `tun` or `wireguard`; empty if it has none or is not there.
-///
-/// # Errors
-/// [`LabError::Tool`].
 pub fn kind(namespace: &Namespace, device: &str) -> Result<String, LabError> {
     let shown = ShownLink::all(namespace)?.into_iter().find(|link| link.ifname == device);
     Ok(shown.map(|link| link.linkinfo.info_kind).unwrap_or_default())
@@ -199,9 +187,6 @@ pub fn kind(namespace: &Namespace, device: &str) -> Result<String, LabError> {
 impl Tunnel {
     /// All of `namespace`, without the ends of the lab's own links, which an emulator makes of TAP
     /// devices.
-    ///
-    /// # Errors
-    /// [`LabError::Tool`].
     pub fn all(namespace: &Namespace) -> Result<Vec<Self>, LabError> {
         Ok(Self::of(ShownLink::all(namespace)?))
     }
@@ -213,9 +198,6 @@ impl Tunnel {
     }
 
     /// Gives it a transmit queue of this many packets; the kernel resizes the ring behind it too.
-    ///
-    /// # Errors
-    /// [`LabError::Tool`].
     pub fn set_queue(&self, namespace: &Namespace, packets: u32) -> Result<(), LabError> {
         namespace.ip(&["link", "set", &self.name, "txqueuelen", &packets.to_string()])
     }

@@ -234,9 +234,6 @@ pub struct Emulator {
 
 impl Emulator {
     /// No links yet.
-    ///
-    /// # Errors
-    /// [`LabError::System`].
     pub fn new(emulation: Emulation, carriage: Carriage) -> Result<Self, LabError> {
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| failed("making an event", error.into()))?;
@@ -245,9 +242,6 @@ impl Emulator {
 
     /// Makes a link: the device `gateway_device` in the gateway, `client_device` in the client, and
     /// its two threads.
-    ///
-    /// # Errors
-    /// [`LabError::System`].
     pub fn link(
         &mut self,
         (gateway, gateway_device): (&Namespace, &str),

@@ -11,9 +11,6 @@ use super::{CLIENT_LINK, Lab, LabError, LinkSettings, run_tool};
 const TAP_QUEUE: u32 = 2000;
 
 /// Makes all links of a lab; what carries the frames of emulated ones is returned.
-///
-/// # Errors
-/// [`LabError::Tool`], [`LabError::System`].
 pub fn connect(
     gateway: &Namespace,
     clients: &[Namespace],

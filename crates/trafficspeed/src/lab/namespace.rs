@@ -35,9 +35,6 @@ impl Namespace {
     }
 
     /// Makes it and brings up its loopback.
-    ///
-    /// # Errors
-    /// [`LabError::Tool`].
     pub fn make(&self) -> Result<(), LabError> {
         run_tool(Command::new("ip").args(["netns", "add", &self.name]))?;
         self.ip(&["link", "set", "lo", "up"])
@@ -48,18 +45,12 @@ impl Namespace {
     }
 
     /// Runs `ip` on it.
-    ///
-    /// # Errors
-    /// [`LabError::Tool`].
     pub fn ip(&self, words: &[&str]) -> Result<(), LabError> {
         run_tool(Command::new("ip").args(["-n", &self.name]).args(words)).map(drop)
     }
 
     /// Gives a device addresses, with the lengths of their networks or for itself alone. An IPv6
     /// address that is still being probed for would be of no use yet, so none is.
-    ///
-    /// # Errors
-    /// [`LabError::Tool`].
     pub fn add_addresses(&self, device: &str, addresses: &[impl ToString]) -> Result<(), LabError> {
         for address in addresses.iter().map(ToString::to_string) {
             let nodad: &[&str] = if address.contains(':') { &["nodad"] } else { &[] };
@@ -93,9 +84,6 @@ impl Namespace {
     }
 
     /// Moves the calling thread into it.
-    ///
-    /// # Errors
-    /// [`LabError::System`].
     pub fn enter(&self) -> Result<(), LabError> {
         let enter = || {
             let file = File::open(self.path())?;
@@ -121,9 +109,6 @@ impl Namespace {
     }
 
     /// Sets a sysctl of it, given as its path below /proc/sys.
-    ///
-    /// # Errors
-    /// [`LabError::System`].
     pub fn sysctl(&self, path: &str, value: &str) -> Result<(), LabError> {
         let action = format!("setting {path} to {value} in namespace {}", self.name);
         self.within(|| {
@@ -147,9 +132,6 @@ impl Namespace {
     }
 
     /// Removes its name; the kernel removes the rest with its last process.
-    ///
-    /// # Errors
-    /// [`LabError::Tool`].
     pub fn remove(&self) -> Result<(), LabError> {
         run_tool(Command::new("ip").args(["netns", "delete", &self.name])).map(drop)
     }

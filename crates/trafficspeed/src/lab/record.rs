@@ -55,9 +55,6 @@ pub struct Cleanup {
 
 impl Record {
     /// Records that this process is about to make namespaces of these names.
-    ///
-    /// # Errors
-    /// [`LabError::System`].
     pub fn open(names: Vec<String>) -> Result<Self, LabError> {
         let pid = std::process::id();
         let started = ProcessStat::read(pid).map_or(0, |stat| stat.started);
@@ -91,9 +88,6 @@ impl Record {
     }
 
     /// Records which namespaces stand behind the names.
-    ///
-    /// # Errors
-    /// [`LabError::System`].
     pub fn note_identities(&mut self) -> Result<(), LabError> {
         for entry in &mut self.content.namespaces {
             entry.identity = Namespace::unmade(&entry.name).identity();

@@ -128,9 +128,6 @@ impl Lan {
     }
 
     /// Lets the host reach others through the tunnel that ends at `end`, and others reach it there.
-    ///
-    /// # Errors
-    /// [`LabError::Tool`].
     pub fn open(&self, end: TunnelEnd<'_>) -> Result<(), LabError> {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", self.router.name(), "nft"]).arg(self.rules(end));

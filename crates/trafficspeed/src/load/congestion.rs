@@ -49,9 +49,6 @@ impl CongestionControl {
     }
 
     /// A connection that has it from its first segment on.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub fn connect(&self, peer: SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
         let socket = Socket::new(Domain::for_address(peer), Type::STREAM, Some(Protocol::TCP))?;
         self.set(&socket)?;
@@ -60,9 +57,6 @@ impl CongestionControl {
     }
 
     /// The congestion control of a socket.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub fn of<'s>(socket: impl Into<SockRef<'s>>) -> io::Result<Self> {
         let padded = socket.into().tcp_congestion()?;
         let name = String::from_utf8_lossy(&padded);

@@ -128,9 +128,6 @@ impl Task {
     }
 
     /// Opens the listening end on `address`.
-    ///
-    /// # Errors
-    /// [`ConnectError::Listen`], [`ConnectError::Congestion`].
     pub fn listen(&self, address: IpAddr) -> Result<ListeningTask, ConnectError> {
         Ok(ListeningTask(match self.connections() {
             Some(job) => Inner::Tcp(Listener::bind(SocketAddr::new(address, 0), &job)?),
@@ -186,9 +183,6 @@ impl ListeningTask {
     }
 
     /// Waits until every stream of the task is there.
-    ///
-    /// # Errors
-    /// [`ConnectError::Missing`], [`ConnectError::Strangers`], [`ConnectError::Stopped`].
     pub fn meet(
         self,
         task: Task,

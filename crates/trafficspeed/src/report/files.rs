@@ -71,9 +71,6 @@ pub fn vacate(path: &Path, force: bool) -> Result<(), FilesError> {
 }
 
 /// Writes report.json, report.csv and report.html into `directory`.
-///
-/// # Errors
-/// [`FilesError::Io`].
 pub fn write_reports(directory: &Path, results: &Results) -> Result<(), FilesError> {
     let json = serde_json::to_string_pretty(&results.json()).expect("keys are strings");
     write(directory, "report.json", (json + "\n").as_bytes())?;
@@ -82,9 +79,6 @@ pub fn write_reports(directory: &Path, results: &Results) -> Result<(), FilesErr
 }
 
 /// Writes the measurements themselves into `directory`.
-///
-/// # Errors
-/// [`FilesError::Io`].
 pub fn write_measurements(directory: &Path, results: &Results) -> Result<(), FilesError> {
     let (name, bytes) = match results {
         Results::Traffic(campaign) => (CAMPAIGN, serde_json::to_vec(campaign)),
@@ -131,9 +125,6 @@ fn read_file<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, FilesError> 
 }
 
 /// Writes a file so that no reader sees it half-written.
-///
-/// # Errors
-/// [`FilesError::Io`].
 pub fn write(directory: &Path, name: &str, bytes: &[u8]) -> Result<(), FilesError> {
     let path = directory.join(name);
     let put = || {

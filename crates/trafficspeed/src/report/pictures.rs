@@ -16,9 +16,6 @@ use crate::stats::Spread;
 use crate::system::{AGAIN, Cipher, Kind, Subject};
 
 /// Writes every picture into `directory`, and returns the names of the files.
-///
-/// # Errors
-/// [`FilesError::Io`].
 pub fn write(pictures: &[Picture], directory: &Path) -> Result<Vec<String>, FilesError> {
     let file = |picture: &Picture| {
         let name = format!("{}.svg", picture.name);

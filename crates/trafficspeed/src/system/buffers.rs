@@ -42,18 +42,12 @@ pub const METHOD: &str = "each UDP socket of a VPN has receive and send buffers 
                           own sizing";
 
 /// Gives a system that is up its buffers. Returns in words what still has others.
-///
-/// # Errors
-/// [`SystemError::Lab`].
 pub fn equalise(lab: &Lab) -> Result<Option<String>, SystemError> {
     set_queues(lab)?;
     Ok(enlarge_sockets(lab)?)
 }
 
 /// Gives all tunnel devices their queues, those included that were made since the last time.
-///
-/// # Errors
-/// [`LabError::Tool`].
 pub fn set_queues(lab: &Lab) -> Result<(), LabError> {
     let clients = lab.clients().iter().map(|client| (client, CLIENT_QUEUE));
     for (namespace, packets) in std::iter::once((lab.gateway(), GATEWAY_QUEUE)).chain(clients) {

@@ -53,9 +53,6 @@ impl Daemons {
 
 impl Daemon {
     /// Starts `program` with `arguments` inside `namespace`; both its outputs go to `log`.
-    ///
-    /// # Errors
-    /// [`SystemError::Io`].
     pub fn start<A: AsRef<OsStr>>(
         name: &str,
         namespace: &Namespace,
@@ -67,9 +64,6 @@ impl Daemon {
     }
 
     /// Starts a program that sees its own directories in the place of shared ones.
-    ///
-    /// # Errors
-    /// [`SystemError::Io`].
     pub fn start_with<A: AsRef<OsStr>>(
         private: &[PrivateDirectory],
         name: &str,
@@ -104,9 +98,6 @@ impl Daemon {
     }
 
     /// Fails if the process has ended.
-    ///
-    /// # Errors
-    /// [`SystemError::Start`].
     pub fn must_run(&mut self) -> Result<(), SystemError> {
         match self.child.try_wait() {
             Ok(None) => Ok(()),

@@ -16,17 +16,11 @@ pub struct Folder(PathBuf);
 
 impl Folder {
     /// Makes the directory `name` of `lab`.
-    ///
-    /// # Errors
-    /// [`SystemError::Io`].
     pub fn make(lab: &Lab, name: &str) -> Result<Self, SystemError> {
         Self(lab.directory().to_owned()).sub(name)
     }
 
     /// Makes a directory inside it; `name` may hold slashes.
-    ///
-    /// # Errors
-    /// [`SystemError::Io`].
     pub fn sub(&self, name: &str) -> Result<Self, SystemError> {
         let path = self.0.join(name);
         fs::DirBuilder::new()
@@ -47,9 +41,6 @@ impl Folder {
     }
 
     /// Writes a file that is not there yet.
-    ///
-    /// # Errors
-    /// [`SystemError::Io`].
     pub fn write(&self, name: &str, text: &str) -> Result<PathBuf, SystemError> {
         let path = self.path(name);
         let write = || {

@@ -125,9 +125,6 @@ fn nuttcp_received(said: &str) -> Option<Received> {
 
 impl Generator {
     /// Sends from one namespace to another, which has the load's address.
-    ///
-    /// # Errors
-    /// Any of [`SystemError`].
     pub fn run(
         &self,
         programs: &Programs,

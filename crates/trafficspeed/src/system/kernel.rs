@@ -43,9 +43,6 @@ pub fn check_limit(subjects: &[Subject], limit: Option<CpuLimit>) -> Result<(), 
 }
 
 /// Says which of `modules` this kernel lacks for `system`.
-///
-/// # Errors
-/// [`SystemError::NoModule`].
 pub fn check(system: &str, modules: &[&str]) -> Result<(), SystemError> {
     let release = release();
     check_in(Path::new("/"), &release, system, modules)

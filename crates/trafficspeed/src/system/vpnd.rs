@@ -171,9 +171,6 @@ impl Vpnd {
     }
 
     /// The CA that vouches for the gateway, PEM. Only while it is up.
-    ///
-    /// # Errors
-    /// [`SystemError::Io`].
     pub fn ca_pem(&self) -> Result<String, SystemError> {
         let path = self.files().directory.join("ca.pem");
         let failed = |source| SystemError::Io { action: format!("reading {}", path.display()), source };

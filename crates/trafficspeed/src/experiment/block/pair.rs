@@ -50,9 +50,6 @@ pub struct Connected {
 
 impl BlockPair<'_> {
     /// The permission of the target's owner.
-    ///
-    /// # Errors
-    /// [`FleetError::Agent`].
     pub fn place(&mut self) -> Result<String, FleetError> {
         self.fleet.send(self.far, &Command::BlockPlace);
         let reason = match self.answer(self.far, ANSWER_TIMEOUT) {
@@ -66,9 +63,6 @@ impl BlockPair<'_> {
 
     /// The network's rate without encryption and without waiting in bytes per second, and its
     /// one-way delay; `None` if the user ended it.
-    ///
-    /// # Errors
-    /// [`FleetError::Agent`].
     pub fn calibrate(
         &mut self,
         outer: IpAddr,
@@ -92,9 +86,6 @@ impl BlockPair<'_> {
     }
 
     /// Makes one connection, and compares what the target holds with what was acknowledged.
-    ///
-    /// # Errors
-    /// [`Interrupted`].
     pub fn connect(
         &mut self,
         way: Way,

@@ -146,9 +146,6 @@ impl Journal {
     }
 
     /// Adds a result; it is on the disk when this returns.
-    ///
-    /// # Errors
-    /// [`JournalError::Io`].
     pub fn append(&mut self, run: &Run) -> Result<(), JournalError> {
         let line = line(&Line::<&Header, _>::Run(run));
         let written = self.file.write_all(&line).and_then(|()| self.file.sync_data());

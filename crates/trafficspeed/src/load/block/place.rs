@@ -91,9 +91,6 @@ impl Place {
     }
 
     /// A place that another process of this program has made ready.
-    ///
-    /// # Errors
-    /// [`PlaceError::Io`].
     pub fn ready(path: &Path) -> Result<Self, PlaceError> {
         let meta = path.metadata().map_err(PlaceError::io("looking at", path))?;
         Self::open(path.to_owned(), meta.file_type().is_block_device(), None)

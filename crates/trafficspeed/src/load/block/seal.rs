@@ -186,9 +186,6 @@ impl Sealer {
     /// Seals data in place. Before, plaintext number i of [`RECORD_BYTES`] lies at i ×
     /// ([`RECORD_BYTES`] + [`TAG_BYTES`]), where its record will be; `sealed` ends with the last
     /// tag. `aad` is authenticated with each record.
-    ///
-    /// # Errors
-    /// [`BlockError::Exhausted`].
     pub fn seal(&mut self, aad: &[u8], sealed: &mut [u8]) -> Result<(), BlockError> {
         for record in sealed.chunks_mut(RECORD_BYTES + TAG_BYTES) {
             let nonce = self.0.next_nonce().ok_or(BlockError::Exhausted)?;

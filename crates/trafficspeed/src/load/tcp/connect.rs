@@ -71,9 +71,6 @@ pub struct Listener {
 
 impl Listener {
     /// Listens on `address` (port 0 lets the system choose).
-    ///
-    /// # Errors
-    /// [`ConnectError::Listen`], [`ConnectError::Congestion`].
     pub fn bind(address: SocketAddr, job: &Job) -> Result<Self, ConnectError> {
         let socket = socket_for(address, job)?;
         let listen = |socket: &Socket| {
@@ -94,9 +91,6 @@ impl Listener {
     }
 
     /// Takes connections until every stream of the job has one.
-    ///
-    /// # Errors
-    /// [`ConnectError::Missing`], [`ConnectError::Strangers`], [`ConnectError::Stopped`].
     pub fn accept_all(
         &self,
         job: &Job,
@@ -141,9 +135,6 @@ impl Listener {
 }
 
 /// Opens every connection of the job to `peer`, trying again until `timeout` is over.
-///
-/// # Errors
-/// [`ConnectError::Connect`], [`ConnectError::Congestion`], [`ConnectError::Stopped`].
 pub fn connect_all(
     peer: SocketAddr,
     job: &Job,
