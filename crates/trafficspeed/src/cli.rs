@@ -46,7 +46,6 @@ const PROBE_EVERY_MS: u32 = 20;
 #[derive(Debug, Parser)]
 #[command(version, override_help = OVERVIEW, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Cli {
-    /// The experiment in the lab.
     #[command(flatten)]
     pub lab: LabArgs,
     /// Anything else.
@@ -123,7 +122,6 @@ pub enum Command {
         /// An existing directory, such as /usr/local/share/man/man1.
         dir: PathBuf,
     },
-    /// A process of the program itself.
     #[command(flatten)]
     Own(OwnProcess),
 }
@@ -139,13 +137,10 @@ pub struct LabArgs {
     /// a host in the trusted segment behind it.
     #[arg(long, value_enum, default_value = "client")]
     pub to: RemoteEnd,
-    /// The systems.
     #[command(flatten)]
     pub systems: SystemArgs,
-    /// The work.
     #[command(flatten)]
     pub work: WorkArgs,
-    /// Where results go.
     #[command(flatten)]
     pub output: OutputArgs,
 }
@@ -170,7 +165,6 @@ pub struct SystemArgs {
     /// from itself.
     #[arg(long)]
     pub no_control: bool,
-    /// The programs.
     #[command(flatten)]
     pub programs: ProgramArgs,
     /// Microseconds for which vpnd's gateway and clients look for the next packet instead of
@@ -190,10 +184,8 @@ pub struct SystemArgs {
     /// measure each.
     #[arg(long, value_name = "CORES", value_delimiter = ',')]
     pub gateway_cpu: Vec<CpuLimit>,
-    /// The lab.
     #[command(flatten)]
     pub lab: link::LabLinksArgs,
-    /// Emulated links.
     #[command(flatten, next_help_heading = "Emulated links")]
     pub link: link::LinkArgs,
 }
@@ -221,13 +213,10 @@ impl ProgramArgs {
 #[derive(Debug, Args)]
 #[command(mut_arg("pairs", |arg| arg.required(true)))]
 pub struct RunArgs {
-    /// The hosts.
     #[command(flatten)]
     pub hosts: hosts::HostsArgs,
-    /// The work.
     #[command(flatten)]
     pub work: WorkArgs,
-    /// Where results go.
     #[command(flatten)]
     pub output: OutputArgs,
 }

@@ -28,7 +28,6 @@ pub enum InstallError {
     /// A command could not be started.
     #[error("`{command}` could not be started: {source}{hint}")]
     Start {
-        /// The command.
         command: String,
         /// Why.
         source: std::io::Error,
@@ -38,7 +37,6 @@ pub enum InstallError {
     /// A command failed; its own words are above.
     #[error("`{command}` failed ({status}); its own words are above{hint}")]
     Failed {
-        /// The command.
         command: String,
         /// How it ended.
         status: std::process::ExitStatus,

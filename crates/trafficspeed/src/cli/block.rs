@@ -112,10 +112,8 @@ pub struct BlockArgs {
     /// it.
     #[arg(long, value_enum, default_value = "own")]
     pub priority: Priority,
-    /// The programs.
     #[command(flatten)]
     pub programs: ProgramArgs,
-    /// Where results go.
     #[command(flatten)]
     pub output: OutputArgs,
     /// Or real hosts: the first one holds the target, in the place that `serve --block-target`

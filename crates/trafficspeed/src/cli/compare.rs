@@ -20,7 +20,6 @@ const NOT_WORK: [&str; 9] = ["resume", "baseline", "out", "force", "json", "csv"
 #[derive(Clone, Debug, Args)]
 #[command(mut_arg("clients", |arg| arg.required(false).default_value("2,4,8,16")))]
 pub struct CompareArgs {
-    /// The work, and where results go.
     #[command(flatten)]
     pub lab: LabArgs,
     /// Compare the others with this system, too, by its name in --vpn or in the report.
@@ -59,7 +58,7 @@ pub struct ReportArgs {
     /// Compare the others with this system too, by its name in the report.
     #[arg(long, value_name = "NAME")]
     pub baseline: Option<String>,
-    /// Where results go; --out is the one directory itself by default.
+    /// --out is the one directory itself by default.
     #[command(flatten)]
     pub output: OutputArgs,
 }

@@ -23,7 +23,6 @@ use crate::load::tcp::MAX_STREAMS;
     })
 )]
 pub struct HomeArgs {
-    /// The systems.
     #[command(flatten)]
     pub systems: SystemArgs,
     /// Measured seconds of everything at once.
@@ -50,7 +49,6 @@ pub struct HomeArgs {
     /// Seed of the random payload.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Where results go.
     #[command(flatten)]
     pub output: OutputArgs,
 }

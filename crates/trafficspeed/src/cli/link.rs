@@ -113,7 +113,6 @@ impl LinkArgs {
 /// Measuring the emulated links alone.
 #[derive(Debug, Args)]
 pub struct LinkCheckArgs {
-    /// The link.
     #[command(flatten, next_help_heading = "Emulated links")]
     pub link: LinkArgs,
     /// Segmentation offload of the link's ends.

@@ -54,10 +54,8 @@ const LAB_ONLY: [&str; 18] = [
 #[derive(Clone, Debug, Args)]
 #[command(mut_arg("pairs", |arg| arg.conflicts_with_all(LAB_ONLY)))]
 pub struct PathArgs {
-    /// The systems.
     #[command(flatten)]
     pub systems: SystemArgs,
-    /// Or real hosts.
     #[command(flatten, next_help_heading = "Between real hosts, where `trafficspeed serve` runs")]
     pub hosts: HostsArgs,
     /// Clients that measure at once, each with its own partner at the gateway (or behind it);
@@ -86,7 +84,6 @@ pub struct PathArgs {
     /// each is measured.
     #[arg(short = 'C', long, value_delimiter = ',', default_value = "cubic")]
     pub congestion: Vec<CongestionControl>,
-    /// Where results go.
     #[command(flatten)]
     pub output: OutputArgs,
 }
@@ -121,10 +118,8 @@ pub struct FlowArgs {
 /// `trafficspeed stream`.
 #[derive(Clone, Debug, Args)]
 pub struct StreamArgs {
-    /// The path.
     #[command(flatten)]
     pub path: PathArgs,
-    /// The load.
     #[command(flatten)]
     pub flow: FlowArgs,
     /// Use UDP (as `trafficspeed udp`).
@@ -141,10 +136,8 @@ pub struct StreamArgs {
 /// `trafficspeed udp`.
 #[derive(Clone, Debug, Args)]
 pub struct UdpArgs {
-    /// The path.
     #[command(flatten)]
     pub path: PathArgs,
-    /// The load; the rate is 1 Mbit/s by default.
     #[command(flatten)]
     pub flow: FlowArgs,
     /// Search the highest rate without loss instead; -t is then the length of each trial.
@@ -161,7 +154,6 @@ pub struct UdpArgs {
 /// `trafficspeed rr`.
 #[derive(Clone, Debug, Args)]
 pub struct RrArgs {
-    /// The path.
     #[command(flatten)]
     pub path: PathArgs,
     /// Use UDP.

@@ -92,7 +92,6 @@ pub struct ModelArgs {
     /// MTU of the lab's links in bytes.
     #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u32).range(1500..=65_535))]
     pub mtu: u32,
-    /// Where results go.
     #[command(flatten)]
     pub output: OutputArgs,
 }

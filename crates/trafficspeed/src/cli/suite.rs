@@ -69,7 +69,6 @@ pub struct ScaleArgs {
     /// the first, among other VPNs both.
     #[arg(long, value_delimiter = ',', value_enum)]
     pub priority: Vec<Priority>,
-    /// The programs.
     #[command(flatten)]
     pub programs: ProgramArgs,
     /// The other end: the gateway itself, or a second client behind it.
@@ -78,13 +77,10 @@ pub struct ScaleArgs {
     /// Congestion control of the measured connections, and in the lab of VPNs over TCP.
     #[arg(short = 'C', long, default_value_t)]
     pub congestion: CongestionControl,
-    /// The lab.
     #[command(flatten)]
     pub lab: super::link::LabLinksArgs,
-    /// Emulated links.
     #[command(flatten, next_help_heading = "Emulated links")]
     pub link: super::link::LinkArgs,
-    /// Where results go.
     #[command(flatten)]
     pub output: OutputArgs,
 }
@@ -95,10 +91,8 @@ pub struct ScaleArgs {
     arg.conflicts_with_all(["vpn", "priority", "named_programs", "cipher", "vpnd", "to", "offload", "mtu", "topology", "hogs", "LinkArgs"])
 }))]
 pub struct IpsecArgs {
-    /// The scale.
     #[command(flatten)]
     pub scale: ScaleArgs,
-    /// Or real hosts: then one system, whatever is between them, and no CPU hogs.
     #[command(flatten, next_help_heading = "Between real hosts, where `trafficspeed serve` runs")]
     pub hosts: HostsArgs,
     /// The parts of the original to measure.
@@ -128,7 +122,6 @@ pub struct IpsecArgs {
 /// `trafficspeed suite aead`.
 #[derive(Clone, Debug, Args)]
 pub struct AeadArgs {
-    /// The scale.
     #[command(flatten)]
     pub scale: ScaleArgs,
     /// Largest TCP segment for all ciphers, in bytes, TCP options included.
@@ -148,7 +141,6 @@ pub struct AeadArgs {
 /// `trafficspeed suite flows`.
 #[derive(Clone, Debug, Args)]
 pub struct FlowsArgs {
-    /// The scale.
     #[command(flatten)]
     pub scale: ScaleArgs,
     /// IP version inside.

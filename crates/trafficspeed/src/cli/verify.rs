@@ -42,10 +42,8 @@ pub struct VerifyArgs {
     /// IP version inside.
     #[arg(long, value_enum, default_value = "4")]
     pub ip: IpVersion,
-    /// The programs.
     #[command(flatten)]
     pub programs: super::ProgramArgs,
-    /// Emulated links.
     #[command(flatten, next_help_heading = "Emulated links")]
     pub link: super::link::LinkArgs,
     /// Print JSON instead of the table.

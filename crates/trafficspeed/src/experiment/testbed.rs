@@ -49,7 +49,6 @@ pub struct Trial {
 /// A measurement of several clients at once, each with its partner at the gateway.
 #[derive(Clone, Debug)]
 pub struct ClientsTrial {
-    /// The tasks of each client.
     pub tasks: Vec<Vec<Task>>,
     /// IP version inside.
     pub ip: u8,
@@ -156,7 +155,6 @@ impl Testbed {
         self.lab.emulator().map(Emulator::notes).unwrap_or_default()
     }
 
-    /// The lab that it is in.
     pub fn lab(&self) -> &Lab {
         &self.lab
     }

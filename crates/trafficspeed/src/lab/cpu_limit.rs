@@ -174,7 +174,6 @@ pub fn remove(namespace: &str) -> io::Result<()> {
     }
 }
 
-/// The processes in a group.
 fn processes_of(group: &Path) -> impl Iterator<Item = Pid> {
     let ids = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
     let ids: Vec<Pid> = ids.lines().filter_map(|id| Pid::from_raw(id.parse().ok()?)).collect();

@@ -123,7 +123,6 @@ impl Namespace {
         fs::metadata(self.path()).ok().map(|meta| meta.ino())
     }
 
-    /// The processes that are in it.
     pub fn processes(&self) -> Vec<u32> {
         let Some(own) = self.identity() else { return Vec::new() };
         let inside =

@@ -116,7 +116,6 @@ pub struct Blocks {
     /// Cipher of sealed blocks.
     #[serde(default, skip_serializing_if = "Sealing::is_default")]
     pub sealing: Sealing,
-    /// Bytes of each block.
     pub block_bytes: u32,
     /// Bytes of the target that are written, again and again from the start; a multiple of the
     /// block.

@@ -32,7 +32,6 @@ use crate::observe::process_ids;
 pub const UDP_BYTES: usize = 8 << 20;
 /// Packets that wait at most in each tunnel device of the gateway.
 pub const GATEWAY_QUEUE: u32 = 2_000;
-/// The queue at a client.
 pub const CLIENT_QUEUE: u32 = 500;
 
 /// A remark for a reader of the figures; the same for all systems.

@@ -97,7 +97,6 @@ pub fn ways(ahead: &[u32], controls: &[u32]) -> Vec<Way> {
 pub struct Case {
     /// One-way delay asked for, ms.
     pub delay_ms: f64,
-    /// Bytes of a block.
     pub block_bytes: u32,
     pub way: Way,
     /// Which repetition, from 1.

@@ -184,7 +184,6 @@ fn pages(settings: &HomeSettings) -> Pages {
     }
 }
 
-/// The pages in words.
 pub fn pages_in_words(settings: &HomeSettings) -> String {
     let pages = pages(settings);
     let bytes: u32 = pages.lengths().iter().sum();

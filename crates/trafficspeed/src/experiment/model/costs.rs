@@ -23,7 +23,6 @@ const LEAST_SIZES: usize = 3;
 pub enum End {
     /// The client, which sends the data and receives the acknowledgements.
     Client,
-    /// The gateway.
     Gateway,
 }
 

@@ -4,7 +4,6 @@ use serde::{Deserialize, Serialize};
 
 use super::stages::Live;
 
-/// Bytes of a Gbit.
 pub const GBIT_BYTES: f64 = 1e9 / 8.0;
 /// Length of IPv4 and TCP headers with time stamps, in bytes.
 pub const HEADERS: f64 = 52.0;
@@ -33,7 +32,6 @@ pub enum Unit {
     AckWrites,
     /// How often the client's shards sleep and are woken.
     ClientWakes,
-    /// Wakes of the gateway's.
     GatewayWakes,
 }
 

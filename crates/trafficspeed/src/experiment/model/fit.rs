@@ -17,7 +17,6 @@ pub struct Line {
     pub worst: f64,
 }
 
-/// A stage and its line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stage {
     pub name: String,

@@ -83,7 +83,6 @@ pub struct Options {
     pub ip: Option<u8>,
 }
 
-/// The suite.
 pub fn plan(options: &Options) -> SuitePlan {
     let suite = &options.suite;
     let stage = |subject| suite.stage(subject, cases(options, subject));

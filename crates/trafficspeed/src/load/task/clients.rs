@@ -27,7 +27,6 @@ impl Task {
         task
     }
 
-    /// Its streams.
     pub fn streams(&self) -> u32 {
         match self {
             Self::Bulk(job) => job.streams,

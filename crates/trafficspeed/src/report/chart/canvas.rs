@@ -11,7 +11,6 @@ pub(super) const WIDTH: f64 = 500.0;
 pub(super) const LEFT: f64 = 64.0;
 /// Free space at the right edge.
 pub(super) const RIGHT: f64 = 24.0;
-/// Height of the plot.
 pub(super) const PLOT_HEIGHT: f64 = 280.0;
 /// Room for ticks and label below the plot.
 pub(super) const BELOW: f64 = 52.0;

@@ -17,7 +17,6 @@ const DRAWN: [(&str, Quantity); 4] = [
     (SHORT_FLOWS, Quantity::Flow50),
 ];
 
-/// The pictures of a section.
 pub fn pictures(campaign: &SuiteCampaign, section: &Section, number: usize) -> Vec<Picture> {
     let Some((_, quantity)) = DRAWN.iter().find(|(name, _)| *name == section.name) else { return Vec::new() };
     let picture = |version: &str| {
