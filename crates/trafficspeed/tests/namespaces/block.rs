@@ -22,7 +22,7 @@ use trafficspeed::load::block::{Blocks, Protection, Secret, WriterJob};
 use trafficspeed::load::congestion::CongestionControl;
 
 use super::vpn::real_vpnd;
-use super::{PROGRAM, can_run, measured, run, trafficspeed, wait_until};
+use super::{PROGRAM, can_run, measured, report_of, run, start, wait_until};
 
 const BLOCK_BYTES: u32 = 16 << 10;
 /// More than can be written before the end, so that no place is written twice.
@@ -243,11 +243,10 @@ fn a_case_fails_when_a_vpn_process_ends() {
         return;
     }
     let Some(program) = real_vpnd() else { return };
-    let mut command = trafficspeed(&format!(
+    let child = start(&format!(
         "block --r2t off --delays 5ms --sizes 64K --ahead 1 -t 5 --repeat 1 --no-control --span 4 --no-sync --json --quiet --vpnd {}",
         program.display()
     ));
-    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("built");
     let parent = child.id();
     let deadline = Instant::now() + Duration::from_secs(60);
     while sent_into_tunnel(parent) < 1 << 20 {
@@ -255,9 +254,7 @@ fn a_case_fails_when_a_vpn_process_ends() {
         std::thread::sleep(Duration::from_millis(20));
     }
     kill_process(gateway(parent).expect("a gateway"), Signal::KILL).expect("it runs");
-    let output = child.wait_with_output().expect("it ends");
-    assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
-    let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
+    let report = report_of(child, 1);
     let is_ended = |case: &&Value| {
         case["problem"]
             .as_str()

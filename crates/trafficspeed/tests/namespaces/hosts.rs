@@ -10,7 +10,6 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -20,7 +19,9 @@ use trafficspeed::load::block::seal::Sealing;
 use trafficspeed::load::block::{Blocks, Protection, Secret};
 use trafficspeed::load::congestion::CongestionControl;
 
-use super::{Served, measured, report_again, run, signal, token, trafficspeed, wait_until};
+use super::{
+    Served, interrupted, measured, report_again, report_of, run, signal, start, token, wait_until,
+};
 
 /// Hosts that hold a token.
 struct Hosts {
@@ -78,13 +79,11 @@ fn streams_requests_and_datagrams_need_no_lab() {
 fn a_lost_host_ends_only_its_pair() {
     let mut hosts = Hosts::start(4);
     let line = format!("udp {} -b 4M -l 500 -t 4 -O 0 -i 0.25 --repeat 2 -J", hosts.pairs());
-    let child = trafficspeed(&line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("built");
+    let child = start(&line);
     std::thread::sleep(Duration::from_millis(3500));
     // The first pair's near end, which sends.
     hosts.served[1].child.kill().expect("it runs");
-    let output = child.wait_with_output().expect("it ends");
-    assert_eq!(output.status.code(), Some(1));
-    let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
+    let report = report_of(child, 1);
     let runs = report["runs"].as_array().expect("runs");
     assert_eq!(runs.len(), 4, "two repetitions of two pairs");
     let gone = &hosts.served[1].address;
@@ -217,7 +216,7 @@ fn a_host_whose_owner_allows_no_blocks_refuses_them() {
 /// Kills one of the hosts while blocks are written; the report.
 fn killed_while_writing(hosts: &mut BlockHosts, kills_target: bool) -> Value {
     let line = hosts.line("--sizes 4K --ahead 4 -t 20");
-    let mut child = trafficspeed(&line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("built");
+    let mut child = start(&line);
     let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
     let begun = lines.by_ref().map_while(Result::ok).any(|line| line.contains("one-way delay"));
     std::thread::spawn(move || lines.for_each(drop));
@@ -225,9 +224,7 @@ fn killed_while_writing(hosts: &mut BlockHosts, kills_target: bool) -> Value {
     std::thread::sleep(Duration::from_millis(1000));
     let victim = if kills_target { &mut hosts.target } else { &mut hosts.writer };
     victim.child.kill().expect("it runs");
-    let output = child.wait_with_output().expect("it ends");
-    assert_eq!(output.status.code(), Some(1));
-    let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
+    let report = report_of(child, 1);
     let gone = if kills_target { &hosts.target.address } else { &hosts.writer.address };
     for said in [&report["cases"][0]["problem"], &report["problems"][0]] {
         assert!(said.as_str().is_some_and(|why| why.contains(gone)), "{report:#}");
@@ -279,13 +276,9 @@ fn when_the_writer_is_killed_the_target_says_what_it_acknowledged_and_compares_i
 fn interrupting_block_writes_between_hosts_shows_what_was_measured_and_frees_the_hosts() {
     let hosts = BlockHosts::start();
     let line = hosts.line("--sizes 4K --ahead 4 -t 0.3").replace("4K", "4K,8K,16K,32K,64K,128K");
-    let child = trafficspeed(&line).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("built");
+    let child = start(&line);
     std::thread::sleep(Duration::from_secs(4));
-    signal(&child, Signal::INT);
-    let output = child.wait_with_output().expect("it ends");
-    assert_eq!(output.status.code(), Some(130));
-    let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
-    assert_eq!(report["interrupted"], true);
+    interrupted(child);
     let mut next = None;
     wait_until("the hosts are free for the next", || {
         let output = run(&hosts.line("--sizes 4K --ahead 4 -t 0.2 --repeat 1"));

@@ -5,18 +5,18 @@
 //! besides others.
 
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::Child;
 use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
 
 use super::vpn::real_vpnd;
-use super::{PROGRAM, can_run, cleaning, namespaces_of, run, signal, trafficspeed, wait_until};
+use super::{PROGRAM, can_run, cleaning, namespaces_of, run, signal, start, wait_until};
 
 /// Starts a measurement that takes minutes and waits until its lab stands and something runs in it.
-fn start(line: &str) -> Child {
-    let child = trafficspeed(line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("built");
+fn start_lab(line: &str) -> Child {
+    let child = start(line);
     wait_until("its lab stands", || !namespaces_of(child.id()).is_empty());
     std::thread::sleep(Duration::from_millis(1500));
     child
@@ -45,7 +45,7 @@ fn ctrl_c_ends_every_experiment_shows_what_was_measured_and_leaves_nothing() {
         "suite aead -t 60 -J",
         &model,
     ] {
-        let child = start(&format!("{line} --vpnd {}", vpnd.display()));
+        let child = start_lab(&format!("{line} --vpnd {}", vpnd.display()));
         let pid = child.id();
         signal(&child, Signal::INT);
         let output = child.wait_with_output().expect("it ends");

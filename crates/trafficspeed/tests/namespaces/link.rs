@@ -14,7 +14,7 @@ use std::process::Command;
 use serde_json::Value;
 use trafficspeed::lab::cpu_limit::{self, CpuLimit};
 
-use super::{can_run, measured, namespaces_of, run, trafficspeed, wait_until};
+use super::{can_run, measured, namespaces_of, report_of, run, start, wait_until};
 
 fn number(value: &Value, path: &str) -> f64 {
     value.pointer(path).and_then(Value::as_f64).unwrap_or_else(|| panic!("{path} is missing in {value:#}"))
@@ -66,15 +66,9 @@ fn an_experiment_runs_over_emulated_links_reports_them_and_leaves_nothing() {
         return;
     }
     let line = "--clients 2 --vpn none -P 2 -t 1 -O 0 --verify --json --delay 3ms --ip 6";
-    let child = trafficspeed(line)
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::piped())
-        .spawn()
-        .expect("the program was built");
+    let child = start(line);
     let pid = child.id();
-    let output = child.wait_with_output().expect("it ends");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let report = report_of(child, 0);
     assert_eq!(report["whole"], true, "{report:#}");
     let links = report["environment"]["links"].as_str().expect("links");
     assert!(links.contains("each way delay 3 ms"), "{links}");

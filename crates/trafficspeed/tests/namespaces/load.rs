@@ -4,14 +4,12 @@
 //!   client 1 ══ gateway            or   client 1 ══ gateway ══ client 2
 //! ```
 
+use std::time::Duration;
+
 use serde_json::Value;
 
 use super::vpn::real_vpnd;
-use super::{can_run, measured, namespaces_of, run, signal, trafficspeed, wait_until};
-use std::process::Stdio;
-use std::time::Duration;
-
-use rustix::process::Signal;
+use super::{can_run, interrupted, measured, namespaces_of, run, start, trafficspeed, wait_until};
 
 /// The figures of the first run's task number `at`.
 fn task(report: &Value, at: usize) -> &Value {
@@ -144,19 +142,11 @@ fn ctrl_c_shows_what_was_measured_so_far() {
     if !can_run() {
         return;
     }
-    let child = trafficspeed("stream --vpn none --no-control --repeat 1 -t 60 -O 0 -i 0.1 -J")
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the program was built");
+    let child = start("stream --vpn none --no-control --repeat 1 -t 60 -O 0 -i 0.1 -J");
     let pid = child.id();
     wait_until("the agents are there", || super::agents_of(pid).len() == 2);
     std::thread::sleep(Duration::from_millis(1500));
-    signal(&child, Signal::INT);
-    let output = child.wait_with_output().expect("it ends");
-    assert_eq!(output.status.code(), Some(130));
-    let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
-    assert_eq!(report["interrupted"], true);
+    let report = interrupted(child);
     let figures = &report["runs"][0]["figures"][0];
     assert!(number(&figures["received_bits_per_second"]) > 0.0, "{report:#}");
     assert_eq!(namespaces_of(pid), [""; 0]);

@@ -69,6 +69,27 @@ fn run(line: &str) -> Output {
     trafficspeed(line).output().expect("the program was built")
 }
 
+/// Starts a measurement for [`report_of`].
+fn start(line: &str) -> Child {
+    let mut command = trafficspeed(line);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program was built")
+}
+
+/// The report of a measurement that ends with this exit code.
+fn report_of(child: Child, code: i32) -> Value {
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(code), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("a report")
+}
+
+/// The report of what was measured until Ctrl-C.
+fn interrupted(child: Child) -> Value {
+    signal(&child, Signal::INT);
+    let report = report_of(child, 130);
+    assert_eq!(report["interrupted"], true);
+    report
+}
+
 fn measured(line: &str) -> Value {
     let output = run(line);
     let words = String::from_utf8_lossy(&output.stderr);
@@ -126,11 +147,7 @@ fn namespaces_of(pid: u32) -> Vec<String> {
 
 /// Starts a long measurement and waits until all its namespaces are there and traffic can flow.
 fn start_long() -> Child {
-    let mut child = trafficspeed("--clients 2 --vpn none -P 2 -t 60 -O 0 --json")
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the program was built");
+    let mut child = start("--clients 2 --vpn none -P 2 -t 60 -O 0 --json");
     let deadline = Instant::now() + Duration::from_secs(20);
     while agents_of(child.id()).len() < 2 {
         if Instant::now() > deadline {
@@ -142,6 +159,16 @@ fn start_long() -> Child {
     }
     std::thread::sleep(Duration::from_millis(1500));
     child
+}
+
+/// The process id of a long measurement that was killed, and whose agents have ended.
+fn killed() -> u32 {
+    let mut child = start_long();
+    let pid = child.id();
+    child.kill().expect("it runs");
+    child.wait().expect("it ends");
+    wait_until("the agents end with their parent", || agents_of(pid).is_empty());
+    pid
 }
 
 /// The generator processes that `parent` started.
@@ -223,11 +250,7 @@ fn ctrl_c_shows_what_was_measured_and_removes_the_lab() {
     }
     let child = start_long();
     let pid = child.id();
-    signal(&child, Signal::INT);
-    let output = child.wait_with_output().expect("it ends");
-    assert_eq!(output.status.code(), Some(130));
-    let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
-    assert_eq!(report["interrupted"], true);
+    let report = interrupted(child);
     assert!(listed(&report, "goodput")[0].0 > 0.0, "{report:#}");
     assert_eq!(namespaces_of(pid), [""; 0]);
     assert_eq!(agents_of(pid), [0; 0]);
@@ -239,11 +262,7 @@ fn after_kill_9_no_process_is_left_and_cleanup_removes_the_namespaces() {
         return;
     }
     let _alone = cleaning();
-    let mut child = start_long();
-    let pid = child.id();
-    child.kill().expect("it runs");
-    child.wait().expect("it ends");
-    wait_until("the agents end with their parent", || agents_of(pid).is_empty());
+    let pid = killed();
     assert_eq!(namespaces_of(pid).len(), 3, "nothing but cleanup can remove them now");
 
     let output = run("cleanup");
@@ -262,11 +281,7 @@ fn cleanup_leaves_a_namespace_that_took_an_old_name() {
         return;
     }
     let _alone = cleaning();
-    let mut child = start_long();
-    let pid = child.id();
-    child.kill().expect("it runs");
-    child.wait().expect("it ends");
-    wait_until("the agents end with their parent", || agents_of(pid).is_empty());
+    let pid = killed();
     // Another namespace now stands under the name of the second client. It is made while
     // the old one is there, so that the kernel cannot give it the same inode.
     let (foreign, name) = (format!("tsforeign{pid}"), format!("ts{pid}c2"));
@@ -401,12 +416,10 @@ fn a_host_that_drops_out_is_reported_and_the_other_pair_is_collected() {
         hosts[0].address, hosts[1].address, hosts[2].address, hosts[3].address
     );
     let line = format!("run {pairs} --token-file {} -P 2 -t 3 -O 0 --json", token.display());
-    let child = trafficspeed(&line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("built");
+    let child = start(&line);
     std::thread::sleep(Duration::from_millis(2500));
     hosts[0].child.kill().expect("it runs");
-    let output = child.wait_with_output().expect("it ends");
-    assert_eq!(output.status.code(), Some(1));
-    let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
+    let report = report_of(child, 1);
     let run = &report["runs"][0];
     let problems = report["problems"].to_string();
     assert!(problems.contains(&hosts[0].address), "{problems}");

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::{can_run, first_problem, namespaces_of, trafficspeed};
+use super::{can_run, first_problem, namespaces_of, start};
 
 /// A directory for programs. SoftEther's processes would not see one in /tmp, where the sources may
 /// be too.
@@ -23,9 +23,7 @@ fn program(directory: &Path, name: &str, text: &str) -> PathBuf {
 
 /// Measures and returns the report; whatever happened, no namespace is left.
 fn report(line: &str) -> Value {
-    let mut command = trafficspeed(line);
-    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::null());
-    let child = command.spawn().expect("the program was built");
+    let child = start(line);
     let pid = child.id();
     let output = child.wait_with_output().expect("it ends");
     assert_eq!(namespaces_of(pid), [""; 0]);

@@ -4,13 +4,11 @@
 //!   h1 ── client 1 ══ gateway ── h0            or   h1 ── client 1 ══ gateway ══ client 2 ── h2
 //! ```
 
-use std::process::Stdio;
-
 use rustix::process::Signal;
 use serde_json::Value;
 
 use super::vpn::real_vpnd;
-use super::{agents_of, can_run, measured, namespaces_of, run, signal, trafficspeed, wait_until};
+use super::{agents_of, can_run, measured, namespaces_of, run, signal, start, wait_until};
 
 fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or_else(|| panic!("no number: {value}"))
@@ -71,11 +69,7 @@ fn each_end_has_a_namespace_of_its_own_also_behind_a_second_client() {
     }
     for (to, hosts) in [("gateway", ["h1", "h0"]), ("client", ["h1", "h2"])] {
         let line = format!("stream --vpn none --no-control --topology routers --to {to} --repeat 1 -t 60 -J");
-        let child = trafficspeed(&line)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the program was built");
+        let child = start(&line);
         let pid = child.id();
         wait_until("the agents are there", || agents_of(pid).len() == 2);
         let expected = hosts.map(|host| namespace_of(&format!("/run/netns/ts{pid}{host}")));

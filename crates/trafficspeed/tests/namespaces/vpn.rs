@@ -15,8 +15,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use super::{
-    PROGRAM, agents_of, can_run, cleaning, first_problem, listed, measured, namespaces_of, signal,
-    trafficspeed, values, wait_until,
+    PROGRAM, agents_of, can_run, cleaning, first_problem, listed, measured, namespaces_of, report_of,
+    signal, start, trafficspeed, values, wait_until,
 };
 
 /// A stand-in for `vpnd` that keeps its command-line contract and carries packets by the kernel's
@@ -155,14 +155,11 @@ fn a_gateway_that_is_killed_while_something_is_measured_makes_the_run_broken() {
     let directory = tempfile::tempdir().expect("a directory");
     let program = stand_in(directory.path());
     let line = format!("--clients 2 --vpn vpnd --vpnd {} -P 2 -t 3 -O 0 --json", program.display());
-    let mut command = trafficspeed(&line);
-    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("built");
+    let child = start(&line);
     let parent = child.id();
     wait_until("two clients have agents", || agents_of(parent).len() == 2);
     kill_process(stand_in_gateway(parent).expect("a gateway"), Signal::KILL).expect("it runs");
-    let output = child.wait_with_output().expect("it ends");
-    assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
-    let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
+    let report = report_of(child, 1);
     // The kernel of the gateway still carried everything.
     assert!(listed(&report, "goodput")[0].0 > 0.0, "{report:#}");
     let problem = first_problem(&report, "vpnd");
@@ -349,15 +346,9 @@ fn the_example_of_a_system_of_ones_own_is_measured_over_both_ip_versions() {
             up = up.display(),
             down = down.display()
         );
-        let child = trafficspeed(&line)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the program was built");
+        let child = start(&line);
         let pid = child.id();
-        let output = child.wait_with_output().expect("it ends");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
+        let report = report_of(child, 0);
         assert_eq!(report["whole"], true, "{report:#}");
         for (at, name) in ["mine, aes-256-gcm", "other, aes-256-gcm"].into_iter().enumerate() {
             let run = &report["runs"][at];
@@ -474,10 +465,9 @@ fn programs_with_fixed_places_see_directories_of_their_own() {
     let program = script(directory.path(), "wireguard", text);
     let line =
         format!("--clients 2 --vpn wireguard-go --program wireguard-go={} -t 1 --json", program.display());
-    let child = trafficspeed(&line).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("built");
+    let child = start(&line);
     let pid = child.id();
-    let output = child.wait_with_output().expect("it ends");
-    let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
+    let report = report_of(child, 1);
     let problem = first_problem(&report, "");
     assert!(problem.contains("ended (exit status: 7)"), "{problem}");
     assert!(problem.ends_with(&format!("its log ends:\n    | ts{pid}g.test")), "{problem}");
