@@ -10,11 +10,7 @@
 use serde_json::Value;
 
 use super::vpn::real_vpnd;
-use super::{can_run, measured, report_again, run};
-
-fn number(value: &Value) -> f64 {
-    value.as_f64().unwrap_or_else(|| panic!("no number: {value}"))
-}
+use super::{can_run, measured, number, report_again, run};
 
 /// A figure of a system's flow beside all others: the median of its rounds, or of what is counted
 /// the sum.

@@ -20,7 +20,7 @@ use trafficspeed::load::block::{Blocks, Protection, Secret};
 use trafficspeed::load::congestion::CongestionControl;
 
 use super::{
-    Served, interrupted, measured, report_again, report_of, run, signal, start, token, wait_until,
+    Served, interrupted, measured, number, report_again, report_of, run, signal, start, token, wait_until,
 };
 
 /// Hosts that hold a token.
@@ -44,10 +44,6 @@ impl Hosts {
         let pairs: String = self.served.chunks(2).map(pair).collect();
         format!("{pairs}--token-file {}", self.token.display())
     }
-}
-
-fn number(value: &Value) -> f64 {
-    value.as_f64().unwrap_or_else(|| panic!("no number: {value}"))
 }
 
 #[test]

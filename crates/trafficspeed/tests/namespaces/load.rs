@@ -9,16 +9,12 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::vpn::real_vpnd;
-use super::{can_run, interrupted, measured, namespaces_of, run, start, trafficspeed, wait_until};
+use super::{can_run, interrupted, measured, namespaces_of, number, run, start, trafficspeed, wait_until};
 
 /// The figures of the first run's task number `at`.
 fn task(report: &Value, at: usize) -> &Value {
     assert_eq!(report["whole"], true, "{report:#}");
     &report["runs"][0]["figures"][at]
-}
-
-fn number(value: &Value) -> f64 {
-    value.as_f64().unwrap_or_else(|| panic!("no number: {value}"))
 }
 
 #[test]

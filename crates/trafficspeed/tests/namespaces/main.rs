@@ -183,6 +183,10 @@ fn agents_of(parent: u32) -> Vec<u32> {
     .collect()
 }
 
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("no number: {value}"))
+}
+
 fn signal(child: &Child, signal: Signal) {
     let pid = Pid::from_raw(child.id().cast_signed()).expect("a child has a positive id");
     kill_process(pid, signal).expect("the child is not reaped yet");

@@ -6,14 +6,10 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::vpn::real_vpnd;
-use super::{PROGRAM, can_run, measured, report_again};
+use super::{PROGRAM, can_run, measured, number, report_again};
 
 const SUM: [&str; 2] = ["sum of stages", "error of the sum"];
 const MEASURED: [&str; 2] = ["VPN CPU per Gbit", "throughput"];
-
-fn number(value: &Value) -> f64 {
-    value.as_f64().unwrap_or_else(|| panic!("no number: {value}"))
-}
 
 #[test]
 fn stages_are_measured_and_compared_with_the_real_vpnd() {

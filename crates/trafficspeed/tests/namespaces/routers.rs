@@ -8,11 +8,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use super::vpn::real_vpnd;
-use super::{agents_of, can_run, measured, namespaces_of, run, signal, start, wait_until};
-
-fn number(value: &Value) -> f64 {
-    value.as_f64().unwrap_or_else(|| panic!("no number: {value}"))
-}
+use super::{agents_of, can_run, measured, namespaces_of, number, run, signal, start, wait_until};
 
 /// The namespace of a process, as one can compare it.
 fn namespace_of(path: &str) -> Option<u64> {
