@@ -251,6 +251,13 @@ pub fn load_average() -> Option<f64> {
     first_number(&fs::read_to_string("/proc/loadavg").ok()?)
 }
 
+/// A value of /proc/meminfo, such as `MemTotal:`, in MiB.
+pub fn memory_mib(name: &str) -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    Some(line.trim().trim_end_matches(" kB").parse::<u64>().ok()? / 1024)
+}
+
 fn first_number(text: &str) -> Option<f64> {
     text.split_whitespace().next()?.parse().ok()
 }

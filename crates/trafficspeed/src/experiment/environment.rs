@@ -65,7 +65,7 @@ impl Environment {
         Self {
             host: HostInfo::read(),
             cpu_flags: observe::cipher_cpu_flags(),
-            memory_mib: memory_mib(),
+            memory_mib: observe::memory_mib("MemTotal:").unwrap_or(0),
             command_line: command_line(),
             started: clock::wall_text(),
             links: describe(all),
@@ -144,13 +144,6 @@ fn describe_congestion(congestion: CongestionControl) -> String {
         "{congestion}; VPNs over TCP have {inherited}, since this machine lets namespaces choose no other (to change that: sysctl -w \
          net.ipv4.tcp_allowed_congestion_control='reno {inherited} {congestion}')"
     )
-}
-
-fn memory_mib() -> u64 {
-    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
-    let kib = line.and_then(|rest| rest.trim().trim_end_matches(" kB").parse::<u64>().ok());
-    kib.unwrap_or(0) / 1024
 }
 
 /// The words after the program's name.

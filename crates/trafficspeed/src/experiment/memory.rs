@@ -3,9 +3,8 @@
 //! One system runs at a time, so it is the largest number of clients that counts. The estimate is
 //! for ordinary daemons and the kernel's default socket buffers; it errs on the side of refusing.
 
-use std::fs;
-
 use super::outcome::Settings;
+use crate::observe::memory_mib;
 
 /// Gateway, coordinator and the lab itself, in MiB.
 const BASE_MIB: u64 = 128;
@@ -30,7 +29,7 @@ pub struct TooLittle {
 /// Refuses a measurement with more `clients` than memory allows. A kernel that does not say what it
 /// has is believed to have enough.
 pub fn check(clients: u32, settings: &Settings) -> Result<(), TooLittle> {
-    fits(clients, settings.streams, available_mib())
+    fits(clients, settings.streams, memory_mib("MemAvailable:"))
 }
 
 fn fits(clients: u32, streams: u32, available: Option<u64>) -> Result<(), TooLittle> {
@@ -46,12 +45,6 @@ fn fits(clients: u32, streams: u32, available: Option<u64>) -> Result<(), TooLit
 fn needed_mib(clients: u32, streams: u32) -> u64 {
     let connections = u64::from(clients / 2) * u64::from(streams);
     BASE_MIB + u64::from(clients) * CLIENT_MIB + connections * CONNECTION_KIB / 1024
-}
-
-fn available_mib() -> Option<u64> {
-    let text = fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    Some(line.trim().trim_end_matches(" kB").parse::<u64>().ok()? / 1024)
 }
 
 #[cfg(test)]
@@ -71,6 +64,6 @@ mod tests {
 
     #[test]
     fn this_machine_says_what_it_has() {
-        assert!(available_mib().is_some_and(|mib| mib > 0));
+        assert!(memory_mib("MemAvailable:").is_some_and(|mib| mib > 0));
     }
 }
