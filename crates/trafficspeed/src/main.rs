@@ -267,8 +267,7 @@ fn compare(args: CompareArgs, has_work: bool) -> anyhow::Result<ExitCode> {
     if !output.quiet {
         terminal::say(format_args!("{}", schedule::announcement(&plan, &earlier, &directory)));
     }
-    let done =
-        compare::run(&plan, &mut journal, environment, earlier, &output::progress(output), &interrupt);
+    let done = compare::run(&plan, &mut journal, environment, earlier, &output::progress(output), &interrupt);
     let is_over = !done.campaign.interrupted && done.error.is_none();
     let shown = output::show(&Results::Traffic(Box::new(done.campaign)), output);
     if !is_over {

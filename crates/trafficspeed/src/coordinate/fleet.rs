@@ -150,7 +150,9 @@ impl Fleet {
         loop {
             match self.next(deadline.saturating_duration_since(Instant::now())) {
                 Some((from, Event::Report(report))) if from == number => return Ok(report),
-                Some((from, Event::Lost(reason))) if from == number => return Err(self.useless(number, reason)),
+                Some((from, Event::Lost(reason))) if from == number => {
+                    return Err(self.useless(number, reason));
+                }
                 Some(_) => {}
                 None => return Err(self.useless(number, "no answer".into())),
             }
@@ -180,7 +182,9 @@ impl Fleet {
         loop {
             match self.next(deadline.saturating_duration_since(Instant::now())) {
                 Some((from, Event::Report(Report::Clock { now_ns }))) if from == number => return Ok(now_ns),
-                Some((from, Event::Lost(reason))) if from == number => return Err(self.useless(number, reason)),
+                Some((from, Event::Lost(reason))) if from == number => {
+                    return Err(self.useless(number, reason));
+                }
                 Some(_) => {}
                 None => return Err(self.useless(number, "does not tell its clock".into())),
             }

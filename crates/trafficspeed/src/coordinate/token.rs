@@ -81,7 +81,8 @@ impl Token {
             file.write_all(text.as_bytes())?;
             file.write_all(b"\n")
         };
-        write().map_err(|error: io::Error| TokenError::File { path: path.to_owned(), reason: error.to_string() })
+        write()
+            .map_err(|error: io::Error| TokenError::File { path: path.to_owned(), reason: error.to_string() })
     }
 
     /// A key for another purpose than this connection's lines; no other purpose has the same.

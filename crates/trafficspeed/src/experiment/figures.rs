@@ -97,7 +97,8 @@ pub fn figures(task: &Task, at: usize, reports: &EndReports) -> Figures {
     let to = receiver(task);
     let end = |side: usize| reports.ends[side].tasks.get(at);
     let ends = end(1 - to).zip(end(to));
-    let (sending_end, receiving_end) = (end(1 - to).cloned().unwrap_or_default(), end(to).cloned().unwrap_or_default());
+    let (sending_end, receiving_end) =
+        (end(1 - to).cloned().unwrap_or_default(), end(to).cloned().unwrap_or_default());
     let per_second = |count: u64, side: usize| {
         let end = &reports.ends[side];
         // Messages end with the schedule, and so does the time that they are divided by, however
@@ -123,9 +124,12 @@ pub fn figures(task: &Task, at: usize, reports: &EndReports) -> Figures {
             figures.variation.clone_from(&receiving_end.found.variation);
             ends.iter().for_each(|(sending_end, receiving_end)| figures.lose(sending_end, receiving_end));
             if work.open_loop.is_some() {
-                ends.iter().for_each(|(sending_end, receiving_end)| figures.be_late(sending_end, receiving_end));
+                ends.iter()
+                    .for_each(|(sending_end, receiving_end)| figures.be_late(sending_end, receiving_end));
             }
-            let delivered = |(sending_end, receiving_end)| delivered_percent(work, &reports.ends[1 - to], sending_end, receiving_end);
+            let delivered = |(sending_end, receiving_end)| {
+                delivered_percent(work, &reports.ends[1 - to], sending_end, receiving_end)
+            };
             figures.delivered_percent = ends.and_then(delivered);
         }
         Task::Exchange(_) | Task::Pages(_) => {
@@ -178,7 +182,12 @@ impl Figures {
 }
 
 /// Share of the messages that the rate asked for while they counted which arrived, percent.
-fn delivered_percent(work: &Messages, sender: &Measurement, sending_end: &TaskEnd, receiving_end: &TaskEnd) -> Option<f64> {
+fn delivered_percent(
+    work: &Messages,
+    sender: &Measurement,
+    sending_end: &TaskEnd,
+    receiving_end: &TaskEnd,
+) -> Option<f64> {
     // Messages count from the agreed instant to the agreed end, however late the agent's readings
     // were.
     let asked = work.messages_per_second()? * sender.sending_seconds;

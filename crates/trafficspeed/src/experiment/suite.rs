@@ -317,12 +317,7 @@ pub fn run(plan: &SuitePlan, progress: &Progress, interrupt: &Interrupt) -> Suit
     campaign.close(interrupt)
 }
 
-fn run_stage(
-    plan: &SuitePlan,
-    stage: &Stage,
-    repeat: u32,
-    interrupt: &Interrupt,
-) -> (StageInfo, Vec<Row>) {
+fn run_stage(plan: &SuitePlan, stage: &Stage, repeat: u32, interrupt: &Interrupt) -> (StageInfo, Vec<Row>) {
     let build = || Testbed::build(stage.system(&plan.programs)?, plan.far, stage.links, interrupt);
     let mut rows = Vec::new();
     let mut facts = StageInfo {

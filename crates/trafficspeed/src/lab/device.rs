@@ -211,7 +211,8 @@ pub fn towards(namespace: &Namespace, address: IpAddr) -> Result<String, LabErro
     let mut command = Command::new("ip");
     command.args(["-n", namespace.name(), "-json", "route", "get", &address.to_string()]);
     let text = run_tool(&mut command)?;
-    let unreadable = |reason: String| LabError::Tool { command: format!("ip -json route get {address}"), reason };
+    let unreadable =
+        |reason: String| LabError::Tool { command: format!("ip -json route get {address}"), reason };
     let routes: Vec<Route> = serde_json::from_str(&text).map_err(|error| unreadable(error.to_string()))?;
     routes.into_iter().next().map(|route| route.dev).ok_or_else(|| unreadable("it showed no route".into()))
 }

@@ -90,8 +90,10 @@ impl Namespace {
             move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))?;
             Ok(())
         };
-        enter()
-            .map_err(|source| LabError::System { action: format!("entering namespace {}", self.name), source })
+        enter().map_err(|source| LabError::System {
+            action: format!("entering namespace {}", self.name),
+            source,
+        })
     }
 
     /// Runs `work` on a thread inside it.

@@ -104,9 +104,8 @@ fn all_of_interest(campaign: &Campaign) -> Vec<String> {
 fn of_one(campaign: &Campaign, table: &Observations, claim: &Claim, own: &str) -> Vec<String> {
     let congestion = campaign.settings.congestion.to_string();
     let labels = campaign.labels();
-    let is_rival = |label: &&String| {
-        campaign.subject(label).is_some_and(|system| is_rival(campaign, own, system))
-    };
+    let is_rival =
+        |label: &&String| campaign.subject(label).is_some_and(|system| is_rival(campaign, own, system));
     let rivals: Vec<&String> = labels.iter().filter(is_rival).collect();
     let sentence = |case: String| {
         let median = |label: &&&String| Some(table.spread(label, &case, claim.quantity)?.median);

@@ -15,12 +15,7 @@ pub fn far(subject: &str, values: &[f64], show: impl Fn(f64) -> String) -> Optio
 
 /// Points at the values that are more than `same` times the median, or less than its `same`th part.
 /// Measurements of one system are as far apart as that.
-pub fn far_beyond(
-    subject: &str,
-    same: f64,
-    values: &[f64],
-    show: impl Fn(f64) -> String,
-) -> Option<String> {
+pub fn far_beyond(subject: &str, same: f64, values: &[f64], show: impl Fn(f64) -> String) -> Option<String> {
     let middle = median(values)?;
     let is_beyond = |value: &f64| value.max(middle) > same * value.min(middle);
     let far: Vec<String> = outliers(values).into_iter().filter(is_beyond).map(&show).collect();

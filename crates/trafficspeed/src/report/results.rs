@@ -232,10 +232,8 @@ mod tests {
         let mut suite = campaign();
         for row in &mut suite.rows {
             row.label = format!("{}, aes-256-cbc-hmac-sha-256, without AES instructions", row.label);
-            row.case.name = format!(
-                "{}, messages of 8192 bytes, socket buffers of 32768, with CPU hogs",
-                row.case.name
-            );
+            row.case.name =
+                format!("{}, messages of 8192 bytes, socket buffers of 32768, with CPU hogs", row.case.name);
             if let Some(figures) = &mut row.figures {
                 figures.received_bits_per_second *= 1.234_567e9;
             }

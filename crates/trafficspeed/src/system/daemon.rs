@@ -82,7 +82,8 @@ impl Daemon {
                 .stderr(output)
                 .spawn()
         };
-        let child = spawn().map_err(|source| SystemError::Io { action: format!("starting {name}"), source })?;
+        let child =
+            spawn().map_err(|source| SystemError::Io { action: format!("starting {name}"), source })?;
         Ok(Self { name: name.to_owned(), child, log: log.to_owned() })
     }
 

@@ -47,7 +47,8 @@ impl Folder {
             let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
             file.write_all(text.as_bytes())
         };
-        write().map_err(|source| SystemError::Io { action: format!("writing {}", path.display()), source })?;
+        write()
+            .map_err(|source| SystemError::Io { action: format!("writing {}", path.display()), source })?;
         Ok(path)
     }
 }

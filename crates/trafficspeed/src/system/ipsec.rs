@@ -9,8 +9,8 @@ pub mod config;
 use super::folder::Folder;
 use super::{Cipher, ClientAddress, Profile, Subject, System, SystemError, SystemInfo, kernel};
 use crate::interrupt::Interrupt;
-use crate::lab::namespace::Namespace;
 use crate::lab::Lab;
+use crate::lab::namespace::Namespace;
 use config::{DEVICE, Keys, Protection};
 
 const MODULES: &[&str] = &["xfrm_user", "xfrm_interface", "esp4", "ah4"];

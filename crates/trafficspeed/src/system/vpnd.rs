@@ -159,9 +159,7 @@ impl Vpnd {
     fn starter(&self, program: &Path) -> Result<(PathBuf, Vec<OsString>), SystemError> {
         match self.code {
             Code::Native => Ok((program.to_owned(), Vec::new())),
-            Code::WithoutAes => {
-                Ok((tool("env", "coreutils")?, vec![WITHOUT_AES.into(), program.into()]))
-            }
+            Code::WithoutAes => Ok((tool("env", "coreutils")?, vec![WITHOUT_AES.into(), program.into()])),
         }
     }
 
@@ -278,8 +276,7 @@ impl Vpnd {
         let arguments = first.iter().map(OsString::as_os_str).chain(arguments).chain(insecure);
         let mut gateway = Daemon::start("vpnd server", lab.gateway(), &starter, arguments, &log)?;
         let failure = "does not answer `vpnd status`";
-        let status =
-            gateway.wait_until(failure, SERVER_TIMEOUT, interrupt, |_| Ok(files.status(program)))?;
+        let status = gateway.wait_until(failure, SERVER_TIMEOUT, interrupt, |_| Ok(files.status(program)))?;
         self.gateway = Some(gateway);
         self.choose_suite(status);
         Ok(())

@@ -81,10 +81,9 @@ fn settings_that_contradict_each_other_are_refused_before_anything_is_made() {
     if !can_run() {
         return;
     }
-    for (line, expected) in [
-        ("--delay 1ms --jitter 2ms", "before they were sent"),
-        ("--delay 1ms --queue 10p", "needs a rate"),
-    ] {
+    for (line, expected) in
+        [("--delay 1ms --jitter 2ms", "before they were sent"), ("--delay 1ms --queue 10p", "needs a rate")]
+    {
         let output = run(&format!("--clients 2 --vpn none -t 1 {line}"));
         assert_eq!(output.status.code(), Some(2), "{line}");
         let said = String::from_utf8_lossy(&output.stderr);

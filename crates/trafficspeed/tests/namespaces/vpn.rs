@@ -15,8 +15,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use super::{
-    PROGRAM, agents_of, can_run, cleaning, first_problem, listed, measured, namespaces_of, report_of,
-    signal, start, trafficspeed, values, wait_until,
+    PROGRAM, agents_of, can_run, cleaning, first_problem, listed, measured, namespaces_of, report_of, signal,
+    start, trafficspeed, values, wait_until,
 };
 
 /// A stand-in for `vpnd` that keeps its command-line contract and carries packets by the kernel's

@@ -207,7 +207,9 @@ impl BlockPair<'_> {
         let deadline = Instant::now() + timeout;
         loop {
             match self.event(deadline)? {
-                Some((from, Event::Report(Report::Failed { why: reason }) | Event::Lost(reason))) if from == host => {
+                Some((from, Event::Report(Report::Failed { why: reason }) | Event::Lost(reason)))
+                    if from == host =>
+                {
                     return Ok(Err(reason));
                 }
                 Some((from, Event::Report(report))) if from == host => return Ok(Ok(report)),

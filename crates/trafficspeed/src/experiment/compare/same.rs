@@ -86,8 +86,9 @@ impl Identity {
     /// # Errors
     /// [`Changed`], with the first difference.
     pub fn check(&self, now: &Self) -> Result<(), Changed> {
-        let value =
-            |identity: &Self, name: &str| identity.parts.iter().find(|(n, _)| n == name).map(|(_, value)| value.clone());
+        let value = |identity: &Self, name: &str| {
+            identity.parts.iter().find(|(n, _)| n == name).map(|(_, value)| value.clone())
+        };
         for (name, _) in self.parts.iter().chain(&now.parts) {
             let (before, now) = (value(self, name), value(now, name));
             if before != now {

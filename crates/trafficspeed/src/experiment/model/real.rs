@@ -147,12 +147,7 @@ impl Turns {
     }
 
     /// Brings the system up and measures each case once.
-    fn take_turn(
-        &mut self,
-        plan: &ModelPlan,
-        subject: Subject,
-        interrupt: &Interrupt,
-    ) -> anyhow::Result<()> {
+    fn take_turn(&mut self, plan: &ModelPlan, subject: Subject, interrupt: &Interrupt) -> anyhow::Result<()> {
         let system = subject.system(&plan.programs)?;
         let mut testbed = Testbed::build(system, RemoteEnd::Gateway, plan.links, interrupt)?;
         for (case, rounds) in plan.cases.iter().zip(&mut self.cases) {
@@ -222,8 +217,9 @@ pub(super) fn carry(
 
 impl Real {
     fn of(rounds: &[Round], facts: SystemInfo) -> Self {
-        let middle =
-            |value: fn(&Round) -> f64| median(&rounds.iter().map(value).collect::<Vec<_>>()).unwrap_or_default();
+        let middle = |value: fn(&Round) -> f64| {
+            median(&rounds.iter().map(value).collect::<Vec<_>>()).unwrap_or_default()
+        };
         let vpn: Vec<f64> = rounds.iter().map(|round| round.client + round.gateway).collect();
         Self {
             bits_per_second: middle(|round| round.bits_per_second),

@@ -204,7 +204,8 @@ mod tests {
         // The standard deviation of the count is 134.
         assert!(lost(&decisions).abs_diff(20_000) < 700, "{}", lost(&decisions));
         let begins = |pair: &&[Decision]| pair[0] != Decision::Lost && pair[1] == Decision::Lost;
-        let bursts = decisions.windows(2).filter(begins).count() + usize::from(decisions[0] == Decision::Lost);
+        let bursts =
+            decisions.windows(2).filter(begins).count() + usize::from(decisions[0] == Decision::Lost);
         let mean = lost(&decisions) as f64 / bursts as f64;
         assert!((mean - 1.0 / 0.9).abs() < 0.02, "{mean}");
     }

@@ -175,7 +175,8 @@ fn unexpected_readiness_and_unrequested_data_end_the_connection() {
             io::Write::write_all(&mut stream, &target::encode_header(&blocks, 0, frame)).unwrap();
             let received = target.join().unwrap();
             assert!(
-                received.fault.is_some_and(|reason| reason.contains("not the next one")) && received.written == 0
+                received.fault.is_some_and(|reason| reason.contains("not the next one"))
+                    && received.written == 0
             );
         });
     }

@@ -91,11 +91,7 @@ mod tests {
                 Some(Cipher::ChaCha20Poly1305),
                 "chacha20-poly1305 (the tunnel's cipher)",
             ),
-            (
-                Sealing::Aes256Gcm,
-                Some(Cipher::Auto),
-                "aes-256-gcm (the tunnel chose its cipher itself)",
-            ),
+            (Sealing::Aes256Gcm, Some(Cipher::Auto), "aes-256-gcm (the tunnel chose its cipher itself)"),
             (Sealing::Aes256Gcm, Some(Cipher::AuthOnly), "aes-256-gcm (not the tunnel's auth-only"),
             (Sealing::Aes256Gcm, None, "aes-256-gcm (the tunnel's cipher is not known)"),
         ] {

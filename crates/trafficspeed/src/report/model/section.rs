@@ -121,9 +121,7 @@ fn control(model: &Model) -> Option<Section> {
         vec![load, text(cpu), text(speed), speed.map_or(0, |speed| speed.n).to_string()]
     };
     Some(Section::new(
-        format!(
-            "A/A: {name}, its second measurement in each turn / its first; median (lowest-highest)"
-        ),
+        format!("A/A: {name}, its second measurement in each turn / its first; median (lowest-highest)"),
         Grid::of(1, ["load", "CPU s/Gbit", "Gbit/s", "n"], model.control.iter().map(row).collect()),
     ))
 }

@@ -531,7 +531,9 @@ mod tests {
         assert!(said([18.0; 3], [10.0; 3], near).contains(": reproduced: "), "80 % and 113 %");
         assert!(said([17.0; 3], [10.0; 3], near).contains(" smaller: "), "70 % and 113 %");
         assert_eq!(judge_difference(0.5, 0.51).1, judge_difference(2.0, 1.0 / 0.51).1);
-        assert!(judge_difference(0.5, 0.51).1 && !judge_difference(0.5, 0.9).1 && !judge_difference(0.5, 2.0).1);
+        assert!(
+            judge_difference(0.5, 0.51).1 && !judge_difference(0.5, 0.9).1 && !judge_difference(0.5, 2.0).1
+        );
     }
 
     #[test]
@@ -540,7 +542,10 @@ mod tests {
             judge_loss(0.7, 0.995),
             ("reversed: less than 20.0 % lost (0.500 % lost, then 30.0 %)".into(), false)
         );
-        assert_eq!(judge_loss(0.7, 0.4), ("the same direction, larger: 60.0 % lost, then 30.0 %".into(), false));
+        assert_eq!(
+            judge_loss(0.7, 0.4),
+            ("the same direction, larger: 60.0 % lost, then 30.0 %".into(), false)
+        );
         assert!(judge_loss(0.7, 0.79).1 && judge_loss(0.7, 0.56).1 && !judge_loss(0.7, 0.81).1);
     }
 

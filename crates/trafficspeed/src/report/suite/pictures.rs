@@ -123,8 +123,7 @@ fn course(campaign: &SuiteCampaign, section: &Section, number: usize) -> Vec<Pic
             Some(Picture::new(format!("suite-{number}-{at}-{name}"), &title, &caption, svg))
         };
         let words = "One-way delay, mean of each interval";
-        let delay =
-            other("delay", "mean one-way delay, ms", words, |point| Some(point.delay_mean_us? / 1e3));
+        let delay = other("delay", "mean one-way delay, ms", words, |point| Some(point.delay_mean_us? / 1e3));
         let words = "Jitter at the end of each interval";
         let jitter = other("jitter", "jitter (RFC 3550), ms", words, |point| {
             (point.jitter_us > 0.0).then_some(point.jitter_us / 1e3)

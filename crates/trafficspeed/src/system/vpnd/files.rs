@@ -18,8 +18,10 @@ pub(super) struct Files {
 
 impl Files {
     pub(super) fn make(directory: PathBuf) -> Result<Self, SystemError> {
-        fs::create_dir_all(&directory)
-            .map_err(|source| SystemError::Io { action: format!("making {}", directory.display()), source })?;
+        fs::create_dir_all(&directory).map_err(|source| SystemError::Io {
+            action: format!("making {}", directory.display()),
+            source,
+        })?;
         Ok(Self { directory })
     }
 
