@@ -19,7 +19,7 @@ fn medians(report: &Value, section: &str, quantity: &str) -> Vec<f64> {
 }
 
 #[test]
-fn ipsecs_parts_are_measured_idle_and_beside_hogs_and_written_as_reports() {
+fn ipsec_parts_are_measured_idle_and_with_hogs_and_written_as_reports() {
     if !can_run() {
         return;
     }
