@@ -5,7 +5,6 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::hosts::HostsArgs;
-use super::load::{rate, size};
 use super::{IpVersion, OutputArgs, ProgramArgs, seconds, seconds_or_none};
 use crate::experiment::hosts::host_pairs::HostPairsPlan;
 use crate::experiment::pair_run::Times;
@@ -104,16 +103,6 @@ pub struct IpsecArgs {
     /// No sweeps.
     #[arg(long, conflicts_with = "sweep")]
     pub no_sweep: bool,
-    /// Bytes of the socket buffers of UDP at the highest rate; the original had 57344 and 32768.
-    /// The kernel's by default. K and M are understood.
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    pub udp_window: Option<u32>,
-    /// Payload rate of the live video in bit/s.
-    #[arg(long, default_value = "13M", value_parser = rate)]
-    pub video_rate: u64,
-    /// Payload of its datagrams in bytes.
-    #[arg(long, default_value = "500", value_parser = size)]
-    pub video_payload: u32,
     /// Processes that want the whole CPU in the loaded measurements; by default one for each CPU.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub hogs: Option<u32>,
@@ -233,9 +222,6 @@ impl IpsecArgs {
             quick: self.scale.quick,
             parts: self.part.clone(),
             sweeps: if self.no_sweep { Vec::new() } else { self.sweep.clone() },
-            udp_window: self.udp_window,
-            video_rate: self.video_rate,
-            video_payload: self.video_payload,
             hogs: self.hogs.unwrap_or_else(|| HostInfo::read().cpus),
             ip: None,
         }
@@ -342,7 +328,6 @@ mod tests {
             ("trafficspeed suite ipsec --cipher rot13", "chacha20-poly1305"),
             ("trafficspeed suite ipsec --part moon", "stream, datagram, transaction, time, video"),
             ("trafficspeed suite ipsec --sweep moon", "payload, mtu, rate"),
-            ("trafficspeed suite ipsec --video-payload 5", "24 to 65000"),
             ("trafficspeed suite ipsec --pair a=b --token-file t --cipher none", "cannot be used with"),
             ("trafficspeed suite aead --pair a=b", "unexpected argument"),
             ("trafficspeed suite aead --code x", "native, without-aes, both"),

@@ -32,6 +32,9 @@ const WINDOWS: [u32; 2] = [57_344, 32_768];
 pub const UDP_SECTION: &str = "UDP stream, highest rate with at most 0.1 % lost";
 /// The loss up to which a rate counts as carried, in percent.
 pub(super) const ALLOWED_LOSS: f64 = 0.1;
+/// The original's live video: payload in bit/s, and bytes of each datagram.
+const VIDEO_RATE: u64 = 13_000_000;
+const VIDEO_PAYLOAD: u32 = 500;
 /// Bytes of a datagram whose rate is swept.
 const RATE_PAYLOAD: u32 = 1_200;
 
@@ -71,12 +74,6 @@ pub struct Options {
     /// The parts of the original.
     pub parts: Vec<SuitePart>,
     pub sweeps: Vec<Sweep>,
-    /// Bytes of the socket buffers of UDP as fast as it is carried; the kernel's if absent.
-    pub udp_window: Option<u32>,
-    /// Payload rate of the live video, bit/s.
-    pub video_rate: u64,
-    /// Payload of its datagrams, bytes.
-    pub video_payload: u32,
     /// CPU hogs of the loaded measurements.
     pub hogs: u32,
     /// The one IP version of the measured connections; both, or what the original had, if absent.
@@ -164,10 +161,8 @@ fn streams(options: &Options, ip: u8) -> Vec<Case> {
 
 fn datagrams(options: &Options, ip: u8) -> Vec<Case> {
     let one = |length: u32| {
-        let window =
-            options.udp_window.map(|bytes| format!(", socket buffers of {bytes}")).unwrap_or_default();
-        let name = format!("IPv{ip}, datagrams of {length} bytes{window}");
-        let task = Task::Messages(messages(Protocol::Udp, length, None, options.udp_window));
+        let name = format!("IPv{ip}, datagrams of {length} bytes");
+        let task = Task::Messages(messages(Protocol::Udp, length, None, None));
         let shown = [Quantity::Throughput, Quantity::Packets, Quantity::Loss];
         searched(options, options.suite.case(UDP_SECTION, name, task, ip, &shown))
     };
@@ -215,7 +210,7 @@ fn over_time(options: &Options) -> Vec<Case> {
 
 fn video(options: &Options) -> Vec<Case> {
     let ip = options.ip.unwrap_or(6);
-    let work = messages(Protocol::Udp, options.video_payload, Some(options.video_rate), None);
+    let work = messages(Protocol::Udp, VIDEO_PAYLOAD, Some(VIDEO_RATE), None);
     let task = Task::Messages(work.when_due());
     let shown = [
         Quantity::Throughput,
@@ -228,8 +223,7 @@ fn video(options: &Options) -> Vec<Case> {
         Quantity::Variation99,
         Quantity::Delay99,
     ];
-    let rate = options.video_rate as f64 / 1e6;
-    let name = format!("IPv{ip}, {rate} Mbit/s in datagrams of {} bytes", options.video_payload);
+    let name = format!("IPv{ip}, {} Mbit/s in datagrams of {VIDEO_PAYLOAD} bytes", VIDEO_RATE / 1_000_000);
     idle_and_loaded(options, options.suite.case("Live video over UDP", name, task, ip, &shown))
 }
 
@@ -239,7 +233,7 @@ fn payloads(options: &Options) -> Vec<Case> {
     let many: &[u32] =
         &[32, 64, 128, 256, 384, 512, 640, 768, 896, 1_024, 1_152, 1_280, 1_400, 2_800, 8_000, 32_000];
     let one = |length: &u32| {
-        let task = Task::Messages(messages(Protocol::Udp, *length, None, options.udp_window));
+        let task = Task::Messages(messages(Protocol::Udp, *length, None, None));
         let shown = [Quantity::Throughput, Quantity::Packets, Quantity::Loss];
         let name = format!("IPv{ip}, {length} bytes");
         searched(options, options.suite.case("Sweep: payload of datagrams", name, task, ip, &shown))
@@ -294,9 +288,6 @@ mod tests {
             quick,
             parts: SuitePart::value_variants().to_vec(),
             sweeps: vec![Sweep::Payload, Sweep::Mtu, Sweep::Rate],
-            udp_window: None,
-            video_rate: 13_000_000,
-            video_payload: 500,
             hogs: 2,
             ip: None,
         }
@@ -334,13 +325,12 @@ mod tests {
 
     #[test]
     fn no_figure_is_of_a_flood_over_udp() {
-        let plan = plan(&Options { udp_window: Some(57_344), ..options(true) });
+        let plan = plan(&options(true));
         let mut searched = 0;
         for case in plan.stages.iter().flat_map(|stage| &stage.cases) {
             let Task::Messages(work) = &case.task else { continue };
             if work.protocol == Protocol::Udp && work.bits_per_second.is_none() {
                 assert!(case.search.is_some(), "{}", case.name);
-                assert_eq!(work.sockets.window, Some(57_344));
                 searched += 1;
             }
         }
