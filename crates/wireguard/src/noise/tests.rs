@@ -81,7 +81,10 @@ fn a_message_with_the_claim_of_another_key_proves_nothing() {
 #[test]
 fn points_of_low_order_are_refused() {
     for point in crate::key::tests::LOW_ORDER {
-        assert_eq!(agree(&PrivateKey::new(&Secret::new([1; 32])), &PublicKey(point)).err(), Some(NotAuthentic));
+        assert_eq!(
+            agree(&PrivateKey::new(&Secret::new([1; 32])), &PublicKey(point)).err(),
+            Some(NotAuthentic)
+        );
         let (client, gateway) = (key(1), key(2));
         let (initiator, mut message) = begin(&client, &gateway);
         let opened = prove(&gateway, &message).expect("it is for the gateway");
