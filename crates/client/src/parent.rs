@@ -25,6 +25,7 @@ mod stop;
 mod transport;
 mod tunnel_dns;
 mod user_login;
+mod worker;
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -37,8 +38,8 @@ use vpnd_proto::control::{AsText, SecretText};
 
 use crate::args::{ConnectArgs, KillSwitchArgs};
 use crate::messages::{
-    Browse, Configure, FromWorker, ListenForBrowser, LookUp, OpenSocket, ParentRequest, Prove, Question,
-    Renew, SetMtu, Tell, ToWorker, UseTunnelDns, WorkerLaunch,
+    Browse, Configure, ListenForBrowser, LookUp, OpenSocket, ParentRequest, Prove, Question, Renew, SetMtu,
+    Tell, ToWorker, UseTunnelDns, WorkerLaunch,
 };
 use crate::person::browser;
 use crate::person::credentials::CredentialsError;
@@ -50,7 +51,6 @@ use device::Device;
 use gateway_addresses::GatewayAddresses;
 use kill_switch::{End, KillSwitch, Requirements, Wanted, WouldCutOff, unless_stopped};
 use layer::OwnLayer;
-use limits::Limits;
 use login_page::LoginPages;
 use lookups::Lookups;
 use network::{NetworkSetup, TunnelOptions};
@@ -64,10 +64,9 @@ use user_login::UserLogin;
 use vpnd_config::profile::Profile;
 use vpnd_ipc::child::ChildRole;
 use vpnd_ipc::messages::{Common, SecretBytes};
-use vpnd_ipc::spawn::{ChildError, RunningChild, StartingChild};
+use vpnd_ipc::spawn::{ChildError, StartingChild};
 use vpnd_journal::JournalDirectory;
 use vpnd_sys::account::UnixUser;
-use vpnd_sys::clock::now;
 use vpnd_sys::control_socket;
 use vpnd_sys::log_limit::LogLimit;
 use vpnd_sys::logging::{self, NEWS};
@@ -77,14 +76,13 @@ use vpnd_sys::resume_watch::ResumeWatch;
 use vpnd_sys::sandbox::SandboxMode;
 use vpnd_sys::service_manager;
 use vpnd_sys::text::harmless;
+use worker::Worker;
 
 /// Changes of the machine's network come in bursts; the core is notified this long after the first.
 const NETWORK_CHANGE_DELAY: Duration = Duration::from_millis(100);
 /// Delay until routes and addresses that another program has removed are put back: it lists them
 /// again and again until none is left, and is done by then.
 const RENEWAL_DELAY: Duration = Duration::from_millis(5);
-/// Time for the worker to close its connection to the gateway.
-const WORKER_END_TIMEOUT: Duration = Duration::from_secs(6);
 /// Shortest interval between lines about a network that can't be kept up to date.
 const FAILURE_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -170,14 +168,13 @@ pub fn needs_user_action(error: &anyhow::Error) -> bool {
 
 /// A running client, as its privileged parent holds it.
 struct RunningClient {
-    worker: RunningChild<FromWorker>,
+    worker: Worker,
     setup: NetworkSetup,
     lookups: Lookups,
     addresses: GatewayAddresses,
     paths: OuterPaths,
     interface_index: u32,
     device: Device,
-    limits: Limits,
     stop: Stop,
     /// The name that the gateway's certificate carries.
     gateway: String,
@@ -253,14 +250,13 @@ impl RunningClient {
         let setup =
             NetworkSetup::new(journals, &interface, interface_index, layer.layer(), options, stop.clone())?;
         Ok(Self {
-            worker,
+            worker: Worker::new(worker),
             setup,
             lookups,
             addresses,
             paths: OuterPaths::new(layer.layer().mark(), interface_index),
             interface_index,
             device,
-            limits: Limits::new(),
             stop,
             gateway: profile.server_name.clone(),
             console: console.clone(),
@@ -281,11 +277,8 @@ impl RunningClient {
         }
         self.kill_switch = kill_switch;
         let outcome = self.work().await;
-        // A worker that has ended by itself does not receive it.
-        let reason = outcome.as_ref().map_or("failure", |reason| reason);
         service_manager::stopping();
-        let _ = self.worker.send(&ToWorker::Stop(Some(reason.to_owned())), &[]).await;
-        self.worker.end(WORKER_END_TIMEOUT).await;
+        self.worker.stop(outcome.as_ref().map_or("failure", |reason| reason)).await;
         let is_undone = self.setup.undo().await;
         if let Some(kill_switch) = self.kill_switch {
             // Last: nothing of the tunnel is left by now.
@@ -306,21 +299,17 @@ impl RunningClient {
         loop {
             tokio::select! {
                 name = self.stop.asked_for() => return Ok(name),
-                message = self.worker.receive() => match message? {
-                    FromWorker::Request { number, request } => {
-                        pace.sign();
-                        self.handle_request(number, request).await?;
-                    }
-                    FromWorker::Failed(why) => return Err(ChildError::Failed(harmless(&why)).into()),
-                    FromWorker::Refused(why) => return Err(ChildError::Refused(harmless(&why)).into()),
-                    FromWorker::Unreached(why) => return Err(ChildError::Unreached(harmless(&why)).into()),
-                },
+                request = self.worker.requested() => {
+                    let (number, request) = request?;
+                    pace.sign();
+                    self.handle_request(number, request).await?;
+                }
                 Some((number, reply)) = self.lookups.next() => {
                     self.end_lookups().await;
-                    self.worker.send(&ToWorker::reply::<LookUp>(number, reply), &[]).await?;
+                    self.worker.send(&ToWorker::reply::<LookUp>(number, reply)).await?;
                 }
                 (number, typed) = self.prompts.typed(&self.console) => {
-                    self.worker.send(&ToWorker::reply::<Question>(number, Ok(typed)), &[]).await?;
+                    self.worker.send(&ToWorker::reply::<Question>(number, Ok(typed))).await?;
                 }
                 Some(change) = watch.next() => {
                     pace.sign();
@@ -334,9 +323,9 @@ impl RunningClient {
                 }
                 () = resumed(&mut resume) => {
                     pace.sign();
-                    self.worker.send(&ToWorker::NetworkChanged, &[]).await?;
+                    self.worker.send(&ToWorker::NetworkChanged).await?;
                 }
-                () = self.console.report_requested() => self.worker.send(&ToWorker::Measure, &[]).await?,
+                () = self.console.report_requested() => self.worker.send(&ToWorker::Measure).await?,
                 () = dns_watch.due() => self.check_dns(&mut dns_watch).await,
                 () = self.setup.guard_disturbed() => {
                     pace.sign();
@@ -354,7 +343,7 @@ impl RunningClient {
                     if self.paths.have_changed(self.setup.netlink()).await {
                         tracing::info!("the machine's network changed");
                         self.look_for_login_page();
-                        self.worker.send(&ToWorker::NetworkChanged, &[]).await?;
+                        self.worker.send(&ToWorker::NetworkChanged).await?;
                     }
                 }
             }
@@ -363,7 +352,7 @@ impl RunningClient {
 
     /// Does one thing for the worker and replies to it.
     async fn handle_request(&mut self, number: u64, request: ParentRequest) -> Result<(), ChildError> {
-        if !self.allows(number, &request).await? {
+        if !self.worker.allows(number, &request).await? {
             return Ok(());
         }
         let mut descriptors = Vec::new();
@@ -422,7 +411,7 @@ impl RunningClient {
             ParentRequest::Measured(measured) => self.report(number, measured),
             ParentRequest::Renew(Renew(renewal)) => ToWorker::reply::<Renew>(number, self.renew(&renewal)),
         };
-        self.worker.send(&reply, &descriptors).await
+        self.worker.send_with(&reply, &descriptors).await
     }
 
     /// After the last request of a connection's set-up: if it succeeded, the client is connected.
@@ -442,15 +431,6 @@ impl RunningClient {
         if state == TunnelState::Connecting {
             self.look_for_login_page();
         }
-    }
-
-    /// Whether the worker has not had too much of this; otherwise it is refused.
-    async fn allows(&mut self, number: u64, request: &ParentRequest) -> Result<bool, ChildError> {
-        if let Err(why) = self.limits.take(request, now()) {
-            self.worker.send(&ToWorker::refusal(number, &why), &[]).await?;
-            return Ok(false);
-        }
-        Ok(true)
     }
 
     /// The key stays here, so an attacker in the worker can use it only while the client runs, and
