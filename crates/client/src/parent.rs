@@ -8,6 +8,7 @@ mod cleanup;
 mod console;
 mod device;
 mod gateway_addresses;
+mod gateway_sockets;
 mod kill_switch;
 mod layer;
 mod limits;
@@ -38,8 +39,8 @@ use vpnd_proto::control::{AsText, SecretText};
 
 use crate::args::{ConnectArgs, KillSwitchArgs};
 use crate::messages::{
-    Browse, Configure, ListenForBrowser, LookUp, OpenSocket, ParentRequest, Prove, Question, Renew, SetMtu,
-    Tell, ToWorker, UseTunnelDns, WorkerLaunch,
+    Browse, Configure, ListenForBrowser, LookUp, OpenSocket, OpenStream, ParentRequest, Prove, Question,
+    Renew, Reopen, SetMtu, Tell, ToWorker, UseTunnelDns, WorkerLaunch,
 };
 use crate::person::browser;
 use crate::person::credentials::CredentialsError;
@@ -49,12 +50,12 @@ pub use cleanup::{cleanup, kill_switch_state, states};
 use console::Console;
 use device::Device;
 use gateway_addresses::GatewayAddresses;
+use gateway_sockets::GatewaySockets;
 use kill_switch::{End, KillSwitch, Requirements, Wanted, WouldCutOff, unless_stopped};
 use layer::OwnLayer;
 use login_page::LoginPages;
 use lookups::Lookups;
 use network::{NetworkSetup, TunnelOptions};
-use outer_path::OuterPaths;
 use pace::Pace;
 use prompt::Prompts;
 use stop::Stop;
@@ -67,7 +68,6 @@ use vpnd_ipc::messages::{Common, SecretBytes};
 use vpnd_ipc::spawn::{ChildError, StartingChild};
 use vpnd_journal::JournalDirectory;
 use vpnd_sys::account::UnixUser;
-use vpnd_sys::control_socket;
 use vpnd_sys::log_limit::LogLimit;
 use vpnd_sys::logging::{self, NEWS};
 use vpnd_sys::netlink::{NetworkChange, NetworkWatch};
@@ -172,7 +172,7 @@ struct RunningClient {
     setup: NetworkSetup,
     lookups: Lookups,
     addresses: GatewayAddresses,
-    paths: OuterPaths,
+    sockets: GatewaySockets,
     interface_index: u32,
     device: Device,
     stop: Stop,
@@ -254,7 +254,7 @@ impl RunningClient {
             setup,
             lookups,
             addresses,
-            paths: OuterPaths::new(layer.layer().mark(), interface_index),
+            sockets: GatewaySockets::new(profile, sockets, layer.layer().mark(), interface_index),
             interface_index,
             device,
             stop,
@@ -262,7 +262,7 @@ impl RunningClient {
             console: console.clone(),
             kill_switch: None,
             requirements,
-            transport: Transport::new(profile, sockets),
+            transport: Transport::new(profile),
             login_pages: LoginPages::default(),
             prompts: Prompts::default(),
             failures: LogLimit::new(1, FAILURE_INTERVAL),
@@ -340,7 +340,7 @@ impl RunningClient {
                 () = sleep_until(recheck_at.unwrap_or_else(Instant::now)), if recheck_at.is_some() => {
                     recheck_at = None;
                     self.follow().await;
-                    if self.paths.have_changed(self.setup.netlink()).await {
+                    if self.sockets.have_other_path(self.setup.netlink()).await {
                         tracing::info!("the machine's network changed");
                         self.look_for_login_page();
                         self.worker.send(&ToWorker::NetworkChanged).await?;
@@ -358,15 +358,17 @@ impl RunningClient {
         let mut descriptors = Vec::new();
         let reply = match request {
             ParentRequest::Socket(OpenSocket(AsText(gateway))) => {
-                self.paths.watch(self.setup.netlink(), gateway.ip()).await;
-                let opened = control_socket::socket(gateway, Some(self.layer.layer().mark()));
-                let opened = opened.map(|socket| descriptors.push(OwnedFd::from(socket)));
-                let opened = opened.map_err(|error| error.to_string());
-                ToWorker::reply::<OpenSocket>(number, opened)
+                let opened = self.sockets.open(self.setup.netlink(), gateway).await;
+                ToWorker::reply::<OpenSocket>(number, opened.map(|socket| descriptors.push(socket)))
             }
-            ParentRequest::Stream(request) => self.open_stream(number, &request, &mut descriptors).await,
+            ParentRequest::Stream(OpenStream(AsText(gateway))) => {
+                let opened = self.sockets.open_stream(self.setup.netlink(), gateway).await;
+                ToWorker::reply::<OpenStream>(number, opened.map(|opened| descriptors.extend(opened)))
+            }
             ParentRequest::OverTcp(request) => self.note_transport(number, &request),
-            ParentRequest::Reopen(request) => self.transport.reopen(number, &request),
+            ParentRequest::Reopen(Reopen(lanes)) => {
+                ToWorker::reply::<Reopen>(number, self.sockets.reopen_lanes(lanes))
+            }
             ParentRequest::Addresses(LookUp(server)) => match self.start_lookup(number, server).await {
                 Ok(()) => return Ok(()),
                 Err(why) => ToWorker::reply::<LookUp>(number, Err(why)),
