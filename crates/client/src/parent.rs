@@ -264,7 +264,7 @@ impl RunningClient {
             requirements,
             transport: Transport::new(profile),
             login_pages: LoginPages::default(),
-            prompts: Prompts::default(),
+            prompts: Prompts::new(console.clone()),
             failures: LogLimit::new(1, FAILURE_INTERVAL),
             layer,
         })
@@ -308,7 +308,7 @@ impl RunningClient {
                     self.end_lookups().await;
                     self.worker.send(&ToWorker::reply::<LookUp>(number, reply)).await?;
                 }
-                (number, typed) = self.prompts.typed(&self.console) => {
+                (number, typed) = self.prompts.typed() => {
                     self.worker.send(&ToWorker::reply::<Question>(number, Ok(typed))).await?;
                 }
                 Some(change) = watch.next() => {
@@ -396,7 +396,7 @@ impl RunningClient {
             ParentRequest::Mtu(SetMtu(mtu)) => {
                 ToWorker::reply::<SetMtu>(number, explained(self.setup.set_mtu(mtu).await))
             }
-            ParentRequest::Ask(question) => match self.prompts.ask(number, question, &self.console) {
+            ParentRequest::Ask(question) => match self.prompts.ask(number, question) {
                 Some(displaced) => ToWorker::reply::<Question>(displaced, Ok(None)),
                 None => return Ok(()),
             },

@@ -15,8 +15,8 @@ use crate::person::credentials::CredentialsError;
 use crate::user_messages::Ask;
 
 /// The questions that a person has not answered.
-#[derive(Default)]
 pub(super) struct Prompts {
+    console: Console,
     open: Option<Prompt>,
     /// The last one that was asked while another was open.
     next: Option<(u64, Ask)>,
@@ -38,16 +38,20 @@ impl Prompt {
 }
 
 impl Prompts {
+    pub(super) fn new(console: Console) -> Self {
+        Self { console, open: None, next: None }
+    }
+
     /// Shows the question of this request, or takes it down for later. Returns the request that it
     /// has displaced, which gets no answer any more: the worker asks again only after its login has
     /// ended.
-    pub(super) fn ask(&mut self, number: u64, question: Question, console: &Console) -> Option<u64> {
+    pub(super) fn ask(&mut self, number: u64, question: Question) -> Option<u64> {
         let ask = match question {
             Question::Code => Ask::Code,
             Question::Challenge { text, is_shown } => Ask::Challenge { text, is_shown },
         };
         let Some(open) = &self.open else {
-            self.open = Some(Prompt::show(number, ask, console));
+            self.open = Some(Prompt::show(number, ask, &self.console));
             return None;
         };
         let displaced = self.next.replace((number, ask));
@@ -56,7 +60,7 @@ impl Prompts {
 
     /// Waits for an answer: the number of its request, and the text typed, if any. Never ready
     /// without a question. Safe to cancel.
-    pub(super) async fn typed(&mut self, console: &Console) -> (u64, Option<ChallengeAnswer>) {
+    pub(super) async fn typed(&mut self) -> (u64, Option<ChallengeAnswer>) {
         loop {
             let Some(open) = &mut self.open else { return std::future::pending().await };
             let typed = (&mut open.asked).await.ok().and_then(Result::ok);
@@ -64,7 +68,7 @@ impl Prompts {
             let is_answer = |next: &Ask| typed.is_some() && *next == open.ask;
             match self.next.take() {
                 Some((number, ask)) if !is_answer(&ask) => {
-                    self.open = Some(Prompt::show(number, ask, console));
+                    self.open = Some(Prompt::show(number, ask, &self.console));
                 }
                 next => {
                     let number = next.map_or(open.number, |(number, _)| number);
@@ -108,26 +112,26 @@ mod tests {
     #[tokio::test]
     async fn text_typed_late_answers_the_same_question_of_the_next_login() {
         let (console, mut reader, mut writer) = console();
-        let mut prompts = Prompts::default();
-        assert_eq!(prompts.ask(1, Question::Code, &console), None);
+        let mut prompts = Prompts::new(console);
+        assert_eq!(prompts.ask(1, Question::Code), None);
         assert_eq!(seen(&mut reader).await, Ask::Code);
-        assert_eq!(prompts.ask(2, Question::Code, &console), Some(1));
-        assert_eq!(prompts.ask(3, Question::Code, &console), Some(2));
+        assert_eq!(prompts.ask(2, Question::Code), Some(1));
+        assert_eq!(prompts.ask(3, Question::Code), Some(2));
         type_in(&mut writer, "123456").await;
-        assert_eq!(text(prompts.typed(&console).await), (3, Some("123456".to_owned())));
-        assert_eq!(prompts.ask(4, Question::Code, &console), None, "it is shown again");
+        assert_eq!(text(prompts.typed().await), (3, Some("123456".to_owned())));
+        assert_eq!(prompts.ask(4, Question::Code), None, "it is shown again");
         assert_eq!(seen(&mut reader).await, Ask::Code);
     }
 
     #[tokio::test]
     async fn text_typed_for_a_question_answers_no_other() {
         let (console, mut reader, mut writer) = console();
-        let mut prompts = Prompts::default();
-        prompts.ask(1, challenge("1: phone, 2: token"), &console);
+        let mut prompts = Prompts::new(console);
+        prompts.ask(1, challenge("1: phone, 2: token"));
         seen(&mut reader).await;
-        assert_eq!(prompts.ask(2, challenge("1: token, 2: phone"), &console), Some(1));
+        assert_eq!(prompts.ask(2, challenge("1: token, 2: phone")), Some(1));
         type_in(&mut writer, "1").await;
-        let answered = async { text(prompts.typed(&console).await) };
+        let answered = async { text(prompts.typed().await) };
         let person = async {
             assert!(
                 matches!(seen(&mut reader).await, Ask::Challenge { text, .. } if text.starts_with("1: token"))
@@ -141,11 +145,11 @@ mod tests {
     #[tokio::test]
     async fn an_unanswered_question_is_asked_again_at_the_next_login() {
         let (console, mut reader, mut writer) = console();
-        let mut prompts = Prompts::default();
-        prompts.ask(1, Question::Code, &console);
+        let mut prompts = Prompts::new(console);
+        prompts.ask(1, Question::Code);
         seen(&mut reader).await;
-        prompts.ask(2, Question::Code, &console);
-        let answered = async { text(prompts.typed(&console).await) };
+        prompts.ask(2, Question::Code);
+        let answered = async { text(prompts.typed().await) };
         let person = async {
             assert_eq!(seen(&mut reader).await, Ask::Code, "after the time of the first");
             type_in(&mut writer, "too late, for the first").await;
