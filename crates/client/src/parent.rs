@@ -51,7 +51,7 @@ use console::Console;
 use device::Device;
 use gateway_addresses::GatewayAddresses;
 use gateway_sockets::GatewaySockets;
-use kill_switch::{End, KillSwitch, Requirements, Wanted, WouldCutOff, unless_stopped};
+use kill_switch::{End, KillSwitch, OwnKillSwitch, Wanted, WouldCutOff, unless_stopped};
 use layer::OwnLayer;
 use login_page::LoginPages;
 use lookups::Lookups;
@@ -127,12 +127,11 @@ async fn connect(args: &mut ConnectArgs, console: &Console) -> anyhow::Result<()
         }
     }
     let wanted = Wanted::new(args, &profile);
-    let requirements = Requirements::new(wanted.clone(), journals.try_clone()?);
+    let own = OwnKillSwitch::new(wanted.clone(), journals.try_clone()?, &profile.server_name, console);
     let kill_switch = KillSwitch::close(&wanted, login.browser, &journals, console).await?;
     let profile = (&profile, text, addresses);
     let console_and_stop = (console, stop.clone());
-    let start =
-        RunningClient::start(args, profile, login, identity, &journals, requirements, console_and_stop);
+    let start = RunningClient::start(args, profile, login, identity, &journals, own, console_and_stop);
     match unless_stopped(start, &mut stop).await {
         Ok(client) => client.serve(kill_switch).await,
         Err(outcome) => {
@@ -179,8 +178,7 @@ struct RunningClient {
     /// The name that the gateway's certificate carries.
     gateway: String,
     console: Console,
-    kill_switch: Option<KillSwitch>,
-    requirements: Requirements,
+    kill_switch: OwnKillSwitch,
     transport: Transport,
     login_pages: LoginPages,
     prompts: Prompts,
@@ -198,7 +196,7 @@ impl RunningClient {
         UserLogin { user, password, browser }: UserLogin,
         identity: Option<UnixUser>,
         journals: &JournalDirectory,
-        requirements: Requirements,
+        kill_switch: OwnKillSwitch,
         (console, stop): (&Console, Stop),
     ) -> anyhow::Result<Self> {
         let layer = OwnLayer::take(journals)?;
@@ -228,6 +226,7 @@ impl RunningClient {
             launch.common.clone(),
             profile.servers.clone(),
             profile.proxy.as_ref().map(|proxy| proxy.server.clone()),
+            layer.layer().mark(),
         );
         let lookup_user = launch.common.identity.as_ref().map(UnixUser::uid);
         let mut worker = StartingChild::start(ChildRole::Client)?;
@@ -260,8 +259,7 @@ impl RunningClient {
             stop,
             gateway: profile.server_name.clone(),
             console: console.clone(),
-            kill_switch: None,
-            requirements,
+            kill_switch,
             transport: Transport::new(profile),
             login_pages: LoginPages::default(),
             prompts: Prompts::new(console.clone()),
@@ -273,17 +271,15 @@ impl RunningClient {
     /// Carries out the worker's requests until one of the two ends; then everything is undone.
     async fn serve(mut self, kill_switch: Option<KillSwitch>) -> anyhow::Result<()> {
         if kill_switch.is_some() {
-            self.lookups.mark(self.layer.layer().mark());
+            self.lookups.mark();
         }
-        self.kill_switch = kill_switch;
+        self.kill_switch.hold(kill_switch);
         let outcome = self.work().await;
         service_manager::stopping();
         self.worker.stop(outcome.as_ref().map_or("failure", |reason| reason)).await;
         let is_undone = self.setup.undo().await;
-        if let Some(kill_switch) = self.kill_switch {
-            // Last: nothing of the tunnel is left by now.
-            kill_switch.end(End::of(&outcome, is_undone), &self.console).await;
-        }
+        // Last: nothing of the tunnel is left by now.
+        self.kill_switch.end(End::of(&outcome, is_undone)).await;
         outcome.map(drop)
     }
 
@@ -384,7 +380,10 @@ impl RunningClient {
                 ToWorker::reply::<UseTunnelDns>(number, outcome)
             }
             ParentRequest::Configure(Configure(network)) => {
-                self.meet_requirement(network.kill_switch).await?;
+                self.kill_switch.meet_requirement(network.kill_switch).await?;
+                if self.kill_switch.is_on() {
+                    self.lookups.mark();
+                }
                 let outcome = explained(self.setup.apply(&network).await);
                 if self.stop.is_asked_for() {
                     // The worker is about to be stopped, and needs no reply.

@@ -9,7 +9,7 @@
 mod ending;
 mod inbound;
 mod keeper;
-mod required;
+mod own;
 mod state;
 mod wanted;
 
@@ -28,7 +28,7 @@ use ending::end_at;
 pub(super) use ending::{clean_up, reopen};
 pub(super) use inbound::WouldCutOff;
 pub(super) use keeper::keep;
-pub(super) use required::Requirements;
+pub(super) use own::OwnKillSwitch;
 pub(super) use state::read as state;
 use vpnd_config::profile::KillSwitchMode;
 use vpnd_journal::JournalDirectory;

@@ -43,18 +43,26 @@ pub(super) struct Lookups {
     proxy: Option<ServerAddress>,
     running: JoinSet<(u64, Found)>,
     trial: Option<JoinHandle<()>>,
-    /// Set while a kill switch lets what has this mark pass, and nothing else.
-    mark: Option<u32>,
+    /// The mark of the tunnel's own datagrams.
+    mark: u32,
+    /// Whether a kill switch lets what has this mark pass, and nothing else.
+    is_marked: bool,
 }
 
 impl Lookups {
-    pub(super) fn new(common: Common, servers: Vec<ServerAddress>, proxy: Option<ServerAddress>) -> Self {
-        Self { common, servers, proxy, running: JoinSet::new(), trial: None, mark: None }
+    /// Looks up these addresses of the gateway, and that of the proxy, for a tunnel with this mark.
+    pub(super) fn new(
+        common: Common,
+        servers: Vec<ServerAddress>,
+        proxy: Option<ServerAddress>,
+        mark: u32,
+    ) -> Self {
+        Self { common, servers, proxy, running: JoinSet::new(), trial: None, mark, is_marked: false }
     }
 
-    /// Has name servers asked over sockets with this mark from now on.
-    pub(super) fn mark(&mut self, mark: u32) {
-        self.mark = Some(mark);
+    /// Has name servers asked over sockets with the tunnel's mark from now on.
+    pub(super) fn mark(&mut self) {
+        self.is_marked = true;
     }
 
     /// Has these addresses of the gateway looked up, too. Those from before keep their places.
@@ -74,7 +82,7 @@ impl Lookups {
         if self.running.len() >= MAX_RUNNING {
             return Err("too many names are being looked up".to_owned());
         }
-        let sockets = self.mark.map(sockets).transpose()?.unwrap_or_default();
+        let sockets = if self.is_marked { sockets(self.mark)? } else { Vec::new() };
         let running = StartingChild::start(ChildRole::Lookup).map_err(|error| error.to_string())?;
         let launch = LookupLaunch { common: self.common.clone(), host: server.host.clone() };
         self.running.spawn(async move { (number, wait(running, &launch, &sockets).await) });

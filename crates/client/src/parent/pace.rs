@@ -60,9 +60,7 @@ impl RunningClient {
     /// Brings the tunnel's network up to date. Returns whether it was so before, and will stay so
     /// as far as can be seen.
     pub(super) async fn follow(&mut self) -> bool {
-        if let Some(kill_switch) = &self.kill_switch {
-            kill_switch.follow(self.interface_index).await;
-        }
+        self.kill_switch.follow(self.interface_index).await;
         let renewals = self.setup.renewals();
         let outcome = self.setup.follow().await;
         let is_settled = outcome.is_ok() && renewals == self.setup.renewals() && !self.setup.is_contested();

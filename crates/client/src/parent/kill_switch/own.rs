@@ -1,0 +1,105 @@
+//! The kill switch that a running client has, of its own accord or as its gateway requires.
+//!
+//! INVARIANT: what this machine's profile or arguments say of a kill switch counts, whatever the
+//! gateway requires. It switches one on and ends none, and who may end one, is as with a profile
+//! that asks for it: no gateway holds a machine that its user can't open again.
+
+use vpnd_config::profile::KillSwitchMode;
+use vpnd_proto::control::KILL_SWITCH_PERSISTENT;
+use vpnd_sys::text::format_chain;
+
+use super::{End, KillSwitch, Wanted};
+use crate::parent::console::Console;
+use vpnd_ipc::spawn::ChildError;
+use vpnd_journal::JournalDirectory;
+use vpnd_journal::kill_switch::KillSwitchPlace;
+
+/// The kill switch of a running client, if it has one: since its start, or since the gateway has
+/// required it.
+pub(in super::super) struct OwnKillSwitch {
+    held: Option<KillSwitch>,
+    wanted: Wanted,
+    journals: JournalDirectory,
+    /// The name of the gateway that may require one.
+    gateway: String,
+    console: Console,
+    /// Whether the person knows that this machine forbids what the gateway requires.
+    is_refusal_known: bool,
+}
+
+impl OwnKillSwitch {
+    /// None is on yet.
+    pub(in super::super) fn new(
+        wanted: Wanted,
+        journals: JournalDirectory,
+        gateway: &str,
+        console: &Console,
+    ) -> Self {
+        let (gateway, console) = (gateway.to_owned(), console.clone());
+        Self { held: None, wanted, journals, gateway, console, is_refusal_known: false }
+    }
+
+    /// Keeps the one that was switched on at the start.
+    pub(in super::super) fn hold(&mut self, kill_switch: Option<KillSwitch>) {
+        self.held = kill_switch;
+    }
+
+    pub(in super::super) fn is_on(&self) -> bool {
+        self.held.is_some()
+    }
+
+    /// Switches on the kill switch that the gateway requires, before the tunnel carries anything.
+    ///
+    /// # Errors
+    /// [`ChildError::Refused`] if that can't be: the client must not work without it.
+    pub(in super::super) async fn meet_requirement(
+        &mut self,
+        required: Option<u8>,
+    ) -> Result<(), ChildError> {
+        let Some(required) = required.filter(|required| *required != 0) else { return Ok(()) };
+        if self.is_on() {
+            return Ok(());
+        }
+        if self.wanted.mode == Some(KillSwitchMode::Off) {
+            if !std::mem::replace(&mut self.is_refusal_known, true) {
+                let line = "the gateway requires a kill switch, which this machine's profile, or --kill-switch=off, forbids: there is none";
+                tracing::warn!("{line}");
+                self.console.say(line);
+            }
+            return Ok(());
+        }
+        let holder = KillSwitchPlace::of_this_namespace(&self.journals).map(|place| place.holder());
+        if matches!(holder, Ok(Ok(Some(_)))) {
+            // Its tunnel carries this one.
+            return Ok(());
+        }
+        let mode =
+            if required == KILL_SWITCH_PERSISTENT { KillSwitchMode::Persistent } else { KillSwitchMode::On };
+        let mut wanted = self.wanted.clone();
+        (wanted.mode, wanted.required_by) = (Some(mode), Some(self.gateway.clone()));
+        match KillSwitch::close(&wanted, false, &self.journals, &self.console).await {
+            Ok(kill_switch) => {
+                self.held = kill_switch;
+                Ok(())
+            }
+            Err(error) => Err(ChildError::Refused(format!(
+                "the gateway requires a kill switch, and this machine can't have it: {}",
+                format_chain(&error)
+            ))),
+        }
+    }
+
+    /// Follows the machine to other local networks.
+    pub(in super::super) async fn follow(&self, tunnel: u32) {
+        if let Some(kill_switch) = &self.held {
+            kill_switch.follow(tunnel).await;
+        }
+    }
+
+    /// Opens the network, or leaves it closed, as this end of the client demands.
+    pub(in super::super) async fn end(self, end: End) {
+        if let Some(kill_switch) = self.held {
+            kill_switch.end(end, &self.console).await;
+        }
+    }
+}
