@@ -21,7 +21,7 @@ mod pace;
 mod permission;
 mod plan;
 mod prompt;
-mod report;
+mod state_display;
 mod stop;
 mod transport;
 mod tunnel_dns;
@@ -39,8 +39,8 @@ use vpnd_proto::control::{AsText, SecretText};
 
 use crate::args::{ConnectArgs, KillSwitchArgs};
 use crate::messages::{
-    Browse, Configure, ListenForBrowser, LookUp, OpenSocket, OpenStream, ParentRequest, Prove, Question,
-    Renew, Reopen, SetMtu, Tell, ToWorker, UseTunnelDns, WorkerLaunch,
+    Browse, Configure, ListenForBrowser, LookUp, Measured, OpenSocket, OpenStream, OverTcp, ParentRequest,
+    Prove, Question, Renew, Reopen, SetMtu, Tell, ToWorker, UseTunnelDns, WorkerLaunch,
 };
 use crate::person::browser;
 use crate::person::credentials::CredentialsError;
@@ -53,13 +53,12 @@ use gateway_addresses::GatewayAddresses;
 use gateway_sockets::GatewaySockets;
 use kill_switch::{End, KillSwitch, OwnKillSwitch, Wanted, WouldCutOff, unless_stopped};
 use layer::OwnLayer;
-use login_page::LoginPages;
 use lookups::Lookups;
 use network::{NetworkSetup, TunnelOptions};
 use pace::Pace;
 use prompt::Prompts;
+use state_display::StateDisplay;
 use stop::Stop;
-use transport::Transport;
 use tunnel_dns::DnsWatch;
 use user_login::UserLogin;
 use vpnd_config::profile::Profile;
@@ -175,17 +174,12 @@ struct RunningClient {
     interface_index: u32,
     device: Device,
     stop: Stop,
-    /// The name that the gateway's certificate carries.
-    gateway: String,
-    console: Console,
     kill_switch: OwnKillSwitch,
-    transport: Transport,
-    login_pages: LoginPages,
     prompts: Prompts,
     /// Lines about a network that is not up to date.
     failures: LogLimit,
-    /// Given up last: by then nothing of this tunnel is left.
-    layer: OwnLayer,
+    /// Given up last, with the tunnel's layer: by then nothing of this tunnel is left.
+    display: StateDisplay,
 }
 
 impl RunningClient {
@@ -257,14 +251,10 @@ impl RunningClient {
             interface_index,
             device,
             stop,
-            gateway: profile.server_name.clone(),
-            console: console.clone(),
             kill_switch,
-            transport: Transport::new(profile),
-            login_pages: LoginPages::default(),
             prompts: Prompts::new(console.clone()),
             failures: LogLimit::new(1, FAILURE_INTERVAL),
-            layer,
+            display: StateDisplay::new(profile, interface, console.clone(), layer),
         })
     }
 
@@ -291,7 +281,7 @@ impl RunningClient {
         let mut resume = ResumeWatch::open().ok();
         let mut dns_watch = DnsWatch::open(self.interface_index);
         service_manager::ready(CONNECTING);
-        self.note(TunnelState::Connecting);
+        self.display.note(TunnelState::Connecting);
         loop {
             tokio::select! {
                 name = self.stop.asked_for() => return Ok(name),
@@ -321,7 +311,7 @@ impl RunningClient {
                     pace.sign();
                     self.worker.send(&ToWorker::NetworkChanged).await?;
                 }
-                () = self.console.report_requested() => self.worker.send(&ToWorker::Measure).await?,
+                () = self.display.console().report_requested() => self.worker.send(&ToWorker::Measure).await?,
                 () = dns_watch.due() => self.check_dns(&mut dns_watch).await,
                 () = self.setup.guard_disturbed() => {
                     pace.sign();
@@ -338,7 +328,7 @@ impl RunningClient {
                     self.follow().await;
                     if self.sockets.have_other_path(self.setup.netlink()).await {
                         tracing::info!("the machine's network changed");
-                        self.look_for_login_page();
+                        self.display.look_for_login_page();
                         self.worker.send(&ToWorker::NetworkChanged).await?;
                     }
                 }
@@ -361,7 +351,10 @@ impl RunningClient {
                 let opened = self.sockets.open_stream(self.setup.netlink(), gateway).await;
                 ToWorker::reply::<OpenStream>(number, opened.map(|opened| descriptors.extend(opened)))
             }
-            ParentRequest::OverTcp(request) => self.note_transport(number, &request),
+            ParentRequest::OverTcp(OverTcp(is_tcp)) => {
+                self.display.note_transport(is_tcp);
+                ToWorker::reply::<OverTcp>(number, Ok(()))
+            }
             ParentRequest::Reopen(Reopen(lanes)) => {
                 ToWorker::reply::<Reopen>(number, self.sockets.reopen_lanes(lanes))
             }
@@ -370,14 +363,7 @@ impl RunningClient {
                 Err(why) => ToWorker::reply::<LookUp>(number, Err(why)),
             },
             ParentRequest::UseTunnelDns(UseTunnelDns(tunnel)) => {
-                if !tunnel {
-                    self.note(TunnelState::Connecting);
-                }
-                let outcome = explained(self.setup.use_tunnel_dns(tunnel).await);
-                if tunnel {
-                    self.connected(&outcome);
-                }
-                ToWorker::reply::<UseTunnelDns>(number, outcome)
+                ToWorker::reply::<UseTunnelDns>(number, self.use_tunnel_dns(tunnel).await)
             }
             ParentRequest::Configure(Configure(network)) => {
                 self.kill_switch.meet_requirement(network.kill_switch).await?;
@@ -407,30 +393,39 @@ impl RunningClient {
                 });
                 ToWorker::reply::<ListenForBrowser>(number, opened.map_err(|error| error.to_string()))
             }
-            ParentRequest::Browse(page) => ToWorker::reply::<Browse>(number, self.console.browse(&page)),
-            ParentRequest::Tell(Tell(text)) => self.tell(number, &text),
-            ParentRequest::Measured(measured) => self.report(number, measured),
+            ParentRequest::Browse(page) => {
+                ToWorker::reply::<Browse>(number, self.display.console().browse(&page))
+            }
+            ParentRequest::Tell(Tell(text)) => {
+                self.display.console().tell(&text);
+                ToWorker::reply::<Tell>(number, Ok(()))
+            }
+            ParentRequest::Measured(measured) => {
+                self.display.report(measured, || self.setup.in_force());
+                ToWorker::reply::<Measured>(number, Ok(()))
+            }
             ParentRequest::Renew(Renew(renewal)) => ToWorker::reply::<Renew>(number, self.renew(&renewal)),
         };
         self.worker.send_with(&reply, &descriptors).await
     }
 
+    /// Has the machine use the tunnel's DNS servers, as while the tunnel leads somewhere, or its
+    /// own.
+    async fn use_tunnel_dns(&mut self, tunnel: bool) -> Result<(), String> {
+        if !tunnel {
+            self.display.note(TunnelState::Connecting);
+        }
+        let outcome = explained(self.setup.use_tunnel_dns(tunnel).await);
+        if tunnel {
+            self.connected(&outcome);
+        }
+        outcome
+    }
+
     /// After the last request of a connection's set-up: if it succeeded, the client is connected.
     fn connected(&mut self, outcome: &Result<(), String>) {
         if outcome.is_ok() {
-            self.note(TunnelState::Connected);
-        }
-    }
-
-    /// Shows the state in `systemctl status` and `vpnd status`.
-    fn note(&mut self, state: TunnelState) {
-        let words = self.transport.note(state);
-        service_manager::status(words);
-        self.layer.note(&format!("{} to {}: {words}", self.setup.interface(), self.gateway));
-        self.console.note(state, self.transport.tcp_port());
-        // A login page can be opened in this state alone.
-        if state == TunnelState::Connecting {
-            self.look_for_login_page();
+            self.display.note(TunnelState::Connected);
         }
     }
 

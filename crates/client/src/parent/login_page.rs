@@ -1,6 +1,5 @@
 //! The login page that a network names itself, for a person whose gateway does not answer.
 
-use super::RunningClient;
 use super::console::Console;
 use crate::capport::{self, Named};
 use vpnd_sys::logging::NEWS;
@@ -9,20 +8,18 @@ use vpnd_sys::logging::NEWS;
 #[derive(Default)]
 pub(super) struct LoginPages(Vec<Named>);
 
-impl RunningClient {
-    /// Says it once for each network, but not while the gateway answers: then there is nothing to
+impl LoginPages {
+    /// Says each once, but not while the gateway answers (`is_connected`): then there is nothing to
     /// do, and `vpnd captive-portal` is refused.
-    pub(super) fn look_for_login_page(&mut self) {
+    pub(super) fn look(&mut self, is_connected: bool, console: &Console) {
         let named = capport::named();
-        if self.transport.is_connected() {
-            self.login_pages.0.retain(|word| named.contains(word));
+        if is_connected {
+            self.0.retain(|word| named.contains(word));
         } else {
-            self.login_pages.say(named, &self.console);
+            self.say(named, console);
         }
     }
-}
 
-impl LoginPages {
     fn say(&mut self, named: Vec<Named>, console: &Console) {
         for word in named.iter().filter(|word| !self.0.contains(word)) {
             if let Named::Api(api) = word {

@@ -147,11 +147,6 @@ impl NetworkSetup {
         &self.link.netlink
     }
 
-    /// The tunnel's interface.
-    pub(super) fn interface(&self) -> &str {
-        &self.link.interface
-    }
-
     /// Replaces the settings in force by those of `network`, as far as the profile permits them.
     /// New settings are added before old ones are removed, so that no packet finds neither.
     ///

@@ -2,8 +2,7 @@
 
 use vpnd_config::profile::Profile;
 
-use super::{CONNECTING, RunningClient};
-use crate::messages::{OverTcp, ToWorker};
+use super::CONNECTING;
 use crate::user_messages::TunnelState;
 
 /// Which way the tunnel may go, and goes.
@@ -29,6 +28,11 @@ impl Transport {
         }
     }
 
+    /// Whether the tunnel goes over TCP from now on.
+    pub(super) fn set_tcp(&mut self, is_tcp: bool) {
+        self.is_tcp = is_tcp;
+    }
+
     pub(super) fn is_connected(&self) -> bool {
         self.is_connected
     }
@@ -36,16 +40,5 @@ impl Transport {
     /// The TCP port over which the tunnel goes, if it does.
     pub(super) fn tcp_port(&self) -> Option<u16> {
         self.tcp_port.filter(|_| self.is_tcp)
-    }
-}
-
-impl RunningClient {
-    /// Shows which way the tunnel goes.
-    pub(super) fn note_transport(&mut self, number: u64, OverTcp(is_tcp): &OverTcp) -> ToWorker {
-        self.transport.is_tcp = *is_tcp;
-        if self.transport.is_connected {
-            self.note(TunnelState::Connected);
-        }
-        ToWorker::reply::<OverTcp>(number, Ok(()))
     }
 }
