@@ -25,6 +25,7 @@ mod state_display;
 mod stop;
 mod transport;
 mod tunnel_dns;
+mod tunnel_network;
 mod user_login;
 mod worker;
 
@@ -60,6 +61,7 @@ use prompt::Prompts;
 use state_display::StateDisplay;
 use stop::Stop;
 use tunnel_dns::DnsWatch;
+use tunnel_network::{NetworkEvent, TunnelNetwork};
 use user_login::UserLogin;
 use vpnd_config::profile::Profile;
 use vpnd_ipc::child::ChildRole;
@@ -67,7 +69,6 @@ use vpnd_ipc::messages::{Common, SecretBytes};
 use vpnd_ipc::spawn::{ChildError, StartingChild};
 use vpnd_journal::JournalDirectory;
 use vpnd_sys::account::UnixUser;
-use vpnd_sys::log_limit::LogLimit;
 use vpnd_sys::logging::{self, NEWS};
 use vpnd_sys::netlink::{NetworkChange, NetworkWatch};
 use vpnd_sys::process::{self, Capability};
@@ -82,8 +83,6 @@ const NETWORK_CHANGE_DELAY: Duration = Duration::from_millis(100);
 /// Delay until routes and addresses that another program has removed are put back: it lists them
 /// again and again until none is left, and is done by then.
 const RENEWAL_DELAY: Duration = Duration::from_millis(5);
-/// Shortest interval between lines about a network that can't be kept up to date.
-const FAILURE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The state in `systemctl status` and `vpnd status` while the gateway does not answer.
 const CONNECTING: &str = "connecting";
@@ -167,17 +166,12 @@ pub fn needs_user_action(error: &anyhow::Error) -> bool {
 /// A running client, as its privileged parent holds it.
 struct RunningClient {
     worker: Worker,
-    setup: NetworkSetup,
-    lookups: Lookups,
-    addresses: GatewayAddresses,
+    network: TunnelNetwork,
     sockets: GatewaySockets,
-    interface_index: u32,
     device: Device,
     stop: Stop,
     kill_switch: OwnKillSwitch,
     prompts: Prompts,
-    /// Lines about a network that is not up to date.
-    failures: LogLimit,
     /// Given up last, with the tunnel's layer: by then nothing of this tunnel is left.
     display: StateDisplay,
 }
@@ -244,30 +238,24 @@ impl RunningClient {
             NetworkSetup::new(journals, &interface, interface_index, layer.layer(), options, stop.clone())?;
         Ok(Self {
             worker: Worker::new(worker),
-            setup,
-            lookups,
-            addresses,
+            network: TunnelNetwork::new(setup, lookups, addresses, stop.clone()),
             sockets: GatewaySockets::new(profile, sockets, layer.layer().mark(), interface_index),
-            interface_index,
             device,
             stop,
             kill_switch,
             prompts: Prompts::new(console.clone()),
-            failures: LogLimit::new(1, FAILURE_INTERVAL),
             display: StateDisplay::new(profile, interface, console.clone(), layer),
         })
     }
 
     /// Carries out the worker's requests until one of the two ends; then everything is undone.
     async fn serve(mut self, kill_switch: Option<KillSwitch>) -> anyhow::Result<()> {
-        if kill_switch.is_some() {
-            self.lookups.mark();
-        }
         self.kill_switch.hold(kill_switch);
+        self.mark_lookups();
         let outcome = self.work().await;
         service_manager::stopping();
         self.worker.stop(outcome.as_ref().map_or("failure", |reason| reason)).await;
-        let is_undone = self.setup.undo().await;
+        let is_undone = self.network.undo().await;
         // Last: nothing of the tunnel is left by now.
         self.kill_switch.end(End::of(&outcome, is_undone)).await;
         outcome.map(drop)
@@ -279,7 +267,7 @@ impl RunningClient {
         let mut recheck_at: Option<Instant> = None;
         let mut pace = Pace::new();
         let mut resume = ResumeWatch::open().ok();
-        let mut dns_watch = DnsWatch::open(self.interface_index);
+        let mut dns_watch = DnsWatch::open(self.network.interface_index());
         service_manager::ready(CONNECTING);
         self.display.note(TunnelState::Connecting);
         loop {
@@ -290,16 +278,22 @@ impl RunningClient {
                     pace.sign();
                     self.handle_request(number, request).await?;
                 }
-                Some((number, reply)) = self.lookups.next() => {
-                    self.end_lookups().await;
-                    self.worker.send(&ToWorker::reply::<LookUp>(number, reply)).await?;
-                }
+                event = self.network.event() => match event {
+                    NetworkEvent::LookedUp(number, reply) => {
+                        self.network.end_lookups().await;
+                        self.worker.send(&ToWorker::reply::<LookUp>(number, reply)).await?;
+                    }
+                    NetworkEvent::GuardDisturbed => {
+                        pace.sign();
+                        pace.within(RENEWAL_DELAY);
+                    }
+                },
                 (number, typed) = self.prompts.typed() => {
                     self.worker.send(&ToWorker::reply::<Question>(number, Ok(typed))).await?;
                 }
                 Some(change) = watch.next() => {
                     pace.sign();
-                    if self.is_foreign(change) {
+                    if self.network.is_foreign(change) {
                         recheck_at.get_or_insert(Instant::now() + NETWORK_CHANGE_DELAY);
                     } else {
                         let is_rule = change == NetworkChange::RuleRemoved;
@@ -312,21 +306,17 @@ impl RunningClient {
                     self.worker.send(&ToWorker::NetworkChanged).await?;
                 }
                 () = self.display.console().report_requested() => self.worker.send(&ToWorker::Measure).await?,
-                () = dns_watch.due() => self.check_dns(&mut dns_watch).await,
-                () = self.setup.guard_disturbed() => {
-                    pace.sign();
-                    pace.within(RENEWAL_DELAY);
-                }
+                () = dns_watch.due() => self.network.check_dns(&mut dns_watch).await,
                 () = pace.due() => {
-                    self.end_lookups().await;
-                    if !self.follow().await || self.setup.is_looking_up() {
+                    self.network.end_lookups().await;
+                    if !self.follow().await || self.network.is_looking_up() {
                         pace.sign();
                     }
                 }
                 () = sleep_until(recheck_at.unwrap_or_else(Instant::now)), if recheck_at.is_some() => {
                     recheck_at = None;
                     self.follow().await;
-                    if self.sockets.have_other_path(self.setup.netlink()).await {
+                    if self.sockets.have_other_path(self.network.netlink()).await {
                         tracing::info!("the machine's network changed");
                         self.display.look_for_login_page();
                         self.worker.send(&ToWorker::NetworkChanged).await?;
@@ -334,6 +324,12 @@ impl RunningClient {
                 }
             }
         }
+    }
+
+    /// Brings kill switch and network up to date; see [`TunnelNetwork::follow`].
+    async fn follow(&mut self) -> bool {
+        self.kill_switch.follow(self.network.interface_index()).await;
+        self.network.follow().await
     }
 
     /// Does one thing for the worker and replies to it.
@@ -344,11 +340,11 @@ impl RunningClient {
         let mut descriptors = Vec::new();
         let reply = match request {
             ParentRequest::Socket(OpenSocket(AsText(gateway))) => {
-                let opened = self.sockets.open(self.setup.netlink(), gateway).await;
+                let opened = self.sockets.open(self.network.netlink(), gateway).await;
                 ToWorker::reply::<OpenSocket>(number, opened.map(|socket| descriptors.push(socket)))
             }
             ParentRequest::Stream(OpenStream(AsText(gateway))) => {
-                let opened = self.sockets.open_stream(self.setup.netlink(), gateway).await;
+                let opened = self.sockets.open_stream(self.network.netlink(), gateway).await;
                 ToWorker::reply::<OpenStream>(number, opened.map(|opened| descriptors.extend(opened)))
             }
             ParentRequest::OverTcp(OverTcp(is_tcp)) => {
@@ -358,7 +354,8 @@ impl RunningClient {
             ParentRequest::Reopen(Reopen(lanes)) => {
                 ToWorker::reply::<Reopen>(number, self.sockets.reopen_lanes(lanes))
             }
-            ParentRequest::Addresses(LookUp(server)) => match self.start_lookup(number, server).await {
+            ParentRequest::Addresses(LookUp(server)) => match self.network.start_lookup(number, server).await
+            {
                 Ok(()) => return Ok(()),
                 Err(why) => ToWorker::reply::<LookUp>(number, Err(why)),
             },
@@ -367,10 +364,8 @@ impl RunningClient {
             }
             ParentRequest::Configure(Configure(network)) => {
                 self.kill_switch.meet_requirement(network.kill_switch).await?;
-                if self.kill_switch.is_on() {
-                    self.lookups.mark();
-                }
-                let outcome = explained(self.setup.apply(&network).await);
+                self.mark_lookups();
+                let outcome = self.network.apply(&network).await;
                 if self.stop.is_asked_for() {
                     // The worker is about to be stopped, and needs no reply.
                     return Ok(());
@@ -379,7 +374,7 @@ impl RunningClient {
                 ToWorker::reply::<Configure>(number, outcome)
             }
             ParentRequest::Mtu(SetMtu(mtu)) => {
-                ToWorker::reply::<SetMtu>(number, explained(self.setup.set_mtu(mtu).await))
+                ToWorker::reply::<SetMtu>(number, self.network.set_mtu(mtu).await)
             }
             ParentRequest::Ask(question) => match self.prompts.ask(number, question) {
                 Some(displaced) => ToWorker::reply::<Question>(displaced, Ok(None)),
@@ -401,12 +396,21 @@ impl RunningClient {
                 ToWorker::reply::<Tell>(number, Ok(()))
             }
             ParentRequest::Measured(measured) => {
-                self.display.report(measured, || self.setup.in_force());
+                self.display.report(measured, || self.network.in_force());
                 ToWorker::reply::<Measured>(number, Ok(()))
             }
-            ParentRequest::Renew(Renew(renewal)) => ToWorker::reply::<Renew>(number, self.renew(&renewal)),
+            ParentRequest::Renew(Renew(renewal)) => {
+                ToWorker::reply::<Renew>(number, self.network.renew(&renewal))
+            }
         };
         self.worker.send_with(&reply, &descriptors).await
+    }
+
+    /// Has lookups pass a kill switch, if one is on.
+    fn mark_lookups(&mut self) {
+        if self.kill_switch.is_on() {
+            self.network.mark_lookups();
+        }
     }
 
     /// Has the machine use the tunnel's DNS servers, as while the tunnel leads somewhere, or its
@@ -415,7 +419,7 @@ impl RunningClient {
         if !tunnel {
             self.display.note(TunnelState::Connecting);
         }
-        let outcome = explained(self.setup.use_tunnel_dns(tunnel).await);
+        let outcome = self.network.use_tunnel_dns(tunnel).await;
         if tunnel {
             self.connected(&outcome);
         }
@@ -434,27 +438,6 @@ impl RunningClient {
     fn prove(&self, binding: ByteArray<32>) -> ByteArray<64> {
         self.device.key().sign(&Binding::new(binding.into())).into()
     }
-
-    /// Looks up a gateway's addresses as without a tunnel, whose name servers need the gateway.
-    async fn start_lookup(&mut self, number: u64, server: u32) -> Result<(), String> {
-        self.lookups.end_trial().await;
-        let begun = explained(self.setup.begin_lookups().await);
-        let started = begun.and_then(|()| self.lookups.start(number, server));
-        self.end_lookups().await;
-        started
-    }
-
-    /// Has names looked up in the tunnel again, unless a look-up runs. The next call ends what a
-    /// failure leaves.
-    async fn end_lookups(&mut self) {
-        if self.lookups.is_idle()
-            && let Err(error) = self.setup.end_lookups().await
-            && self.failures.admits()
-        {
-            let error = vpnd_sys::text::format_chain(&error.into());
-            tracing::error!(%error, "names are still looked up outside the tunnel, and should not be");
-        }
-    }
 }
 
 /// Waits until the machine wakes from suspend; never returns if the kernel does not report that.
@@ -466,8 +449,4 @@ async fn resumed(watch: &mut Option<ResumeWatch>) {
     }
     *watch = None;
     std::future::pending().await
-}
-
-fn explained(outcome: Result<(), network::NetworkError>) -> Result<(), String> {
-    outcome.map_err(|error| vpnd_sys::text::format_chain(&error.into()))
 }

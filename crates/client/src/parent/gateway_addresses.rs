@@ -8,11 +8,9 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::RunningClient;
 use super::device::file_name;
 use vpnd_config::profile::{Profile, ServerAddress, Trust, joined};
 use vpnd_proto::control::{MAX_GATEWAY_ADDRESSES, Renewal};
-use vpnd_sys::logging::NEWS;
 use vpnd_sys::own_file;
 use vpnd_sys::secret_file::{self, Existing, SECRET_MODE, WriteError};
 use vpnd_sys::text::harmless;
@@ -157,29 +155,6 @@ fn read(path: &Path) -> (Vec<ServerAddress>, Vec<u32>) {
             tracing::warn!("the gateway's list of its addresses is not used: {file} is damaged; remove it");
             <_>::default()
         }
-    }
-}
-
-impl RunningClient {
-    /// Keeps the gateway's addresses for the next start, and has them looked up from now on.
-    pub(super) fn renew(&mut self, renewal: &Renewal) -> Result<(), String> {
-        match self.addresses.keep(renewal) {
-            Ok(true) => tracing::info!(
-                target: NEWS,
-                "from now on the gateway is at {}: kept in {}; 'renew = false' in [server] of the profile switches that off",
-                self.addresses.kept().iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
-                self.addresses.path().display()
-            ),
-            Ok(false) => {}
-            Err(error) => {
-                if self.failures.admits() {
-                    tracing::warn!("the gateway's list of its addresses can't be stored: {error}");
-                }
-                return Err(error.to_string());
-            }
-        }
-        self.lookups.add(self.addresses.kept());
-        Ok(())
     }
 }
 

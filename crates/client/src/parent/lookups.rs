@@ -34,7 +34,7 @@ const MAX_SERVERS: usize = 3;
 const MAX_RUNNING: usize = 4;
 
 /// The addresses of a name, or why there are none.
-type Found = Result<Vec<AsText<IpAddr>>, String>;
+pub(super) type Found = Result<Vec<AsText<IpAddr>>, String>;
 
 /// The lookups that a client's worker waits for.
 pub(super) struct Lookups {

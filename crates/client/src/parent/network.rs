@@ -147,6 +147,11 @@ impl NetworkSetup {
         &self.link.netlink
     }
 
+    /// The number of the tunnel's interface.
+    pub(super) fn interface_index(&self) -> u32 {
+        self.link.index
+    }
+
     /// Replaces the settings in force by those of `network`, as far as the profile permits them.
     /// New settings are added before old ones are removed, so that no packet finds neither.
     ///

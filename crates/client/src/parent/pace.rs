@@ -6,10 +6,6 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-use super::RunningClient;
-use super::tunnel_dns::DnsWatch;
-use vpnd_sys::netlink::NetworkChange;
-
 /// Interval for a while after each sign of a change: others may follow.
 const OFTEN: Duration = Duration::from_secs(1);
 const WHILE: Duration = Duration::from_secs(30);
@@ -53,57 +49,6 @@ impl Pace {
 
     fn looked_at(&mut self, now: Instant) {
         self.next = now + if now < self.often_until { OFTEN } else { SELDOM };
-    }
-}
-
-impl RunningClient {
-    /// Brings the tunnel's network up to date. Returns whether it was so before, and will stay so
-    /// as far as can be seen.
-    pub(super) async fn follow(&mut self) -> bool {
-        self.kill_switch.follow(self.interface_index).await;
-        let renewals = self.setup.renewals();
-        let outcome = self.setup.follow().await;
-        let is_settled = outcome.is_ok() && renewals == self.setup.renewals() && !self.setup.is_contested();
-        if let Err(error) = outcome
-            && !self.stop.is_asked_for()
-            // The interface goes with the worker, whose end is noticed next.
-            && self.setup.has_interface().await
-            && self.failures.admits()
-        {
-            let error = vpnd_sys::text::format_chain(&error.into());
-            tracing::error!(%error, "the tunnel's addresses, routes and rules could not be updated");
-        }
-        is_settled
-    }
-
-    /// Has the machine use the name servers that it should use now, and tries them where they are
-    /// new.
-    pub(super) async fn check_dns(&mut self, watch: &mut DnsWatch) {
-        if !self.setup.check_dns().await {
-            watch.soon();
-        }
-        if self.setup.has_dns_problem() {
-            watch.sign();
-        }
-        if !self.setup.is_looking_up()
-            && let Some(domain) = self.setup.take_untried_names()
-        {
-            self.lookups.try_names(domain);
-        }
-    }
-
-    /// Whether something other than the tunnel changed. If not, something of the tunnel may have
-    /// been removed.
-    pub(super) fn is_foreign(&self, change: NetworkChange) -> bool {
-        match change {
-            NetworkChange::Link { interface } | NetworkChange::Address { interface } => {
-                interface != self.interface_index
-            }
-            NetworkChange::RouteRemoved | NetworkChange::RuleRemoved => false,
-            // Those that vpnd makes are left out; others into the tunnel may be in the way of the
-            // tunnel's datagrams.
-            NetworkChange::Route { .. } | NetworkChange::Rule | NetworkChange::Unknown => true,
-        }
     }
 }
 
