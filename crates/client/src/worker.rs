@@ -239,7 +239,7 @@ impl Connected {
             self.carry_out().await?;
             self.log_state();
             self.choose_dns().await?;
-            self.reach.check(now(), || self.dialer.report())?;
+            self.reach.check(now(), || self.dialer.trials().report())?;
             if self.notice_sleep() {
                 continue;
             }
@@ -288,7 +288,7 @@ impl Connected {
         let up = self.core.is_up() || (self.is_superseded && !self.attempts.is_empty());
         let changed = mem::replace(&mut self.was_up, up) != up;
         // A session may outlast an outage that the log has named.
-        let is_back = self.dialer.ends_outage(|at| up && changed || self.core.is_heard_since(at));
+        let is_back = self.dialer.trials().ends_outage(|at| up && changed || self.core.is_heard_since(at));
         if up && (changed || is_back) {
             self.was_ever_up = true;
             tracing::info!(target: NEWS, "connected");

@@ -8,6 +8,7 @@ mod browser;
 mod candidates;
 mod challenge;
 mod request;
+mod trial_log;
 mod trials;
 mod unanswered;
 mod ways;
@@ -17,7 +18,7 @@ pub(crate) use browser::read_arrival;
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use quinn::{ConnectError, Connection, ConnectionError};
@@ -37,11 +38,10 @@ use super::parent_client::{ParentClient, ParentError};
 use browser::BrowserError;
 use candidates::{Drained, Weights};
 pub(super) use request::Credentials;
-use trials::Trials;
+use trial_log::TrialLog;
 use unanswered::Unanswered;
 use vpnd_config::profile::{Profile, ServerAddress};
 use vpnd_pki::tls::{self, TlsError};
-use vpnd_proto::time::Time;
 use vpnd_sys::address_race;
 use vpnd_sys::clock::now;
 use vpnd_sys::udp::icmp::IcmpErrors;
@@ -180,7 +180,7 @@ pub(super) struct Dialer {
     known: Mutex<Vec<SocketAddr>>,
     /// When the machine's network has changed last.
     network: watch::Sender<Option<Instant>>,
-    trials: Mutex<Trials>,
+    trials: TrialLog,
     /// An attempt to reach the session's gateway has lasted for longer than an answer takes.
     silence: Notify,
     drained: Mutex<Drained>,
@@ -212,7 +212,7 @@ impl Dialer {
             credentials,
             parent,
             network: watch::Sender::new(None),
-            trials: Mutex::new(Trials::default()),
+            trials: TrialLog::default(),
             silence: Notify::new(),
             drained: Mutex::default(),
             weights: Mutex::new(Weights::new(weights)),
@@ -315,7 +315,7 @@ impl Dialer {
                     // A silent name server, or one address after the other, may take longer than a
                     // person should wait for a message.
                     () = &mut silent, if !silent.is_elapsed() => match is_move {
-                        true => drop(self.log_trials(false)),
+                        true => drop(self.trials.log(false)),
                         false => self.silence.notify_one(),
                     },
                 }
@@ -333,42 +333,8 @@ impl Dialer {
         self.silence.notified().await;
     }
 
-    /// Whether the next line about what was tried says what to do about a login page of the
-    /// network.
-    pub(super) fn is_advice_due(&self) -> bool {
-        self.trials().is_advice_due()
-    }
-
-    /// Logs the addresses that were tried and the results, once in each outage; with what to do
-    /// about a login page, if the tunnel `is_lost`. Returns whether it did.
-    pub(super) fn log_trials(&self, is_lost: bool) -> bool {
-        let report = self.trials().report(now(), is_lost);
-        if let Some(report) = &report {
-            tracing::warn!("{report}; trying on");
-        }
-        report.is_some()
-    }
-
-    /// Logs that an attempt has failed with `error`.
-    pub(super) fn log_failure(&self, error: &DialError, is_lost: bool) {
-        if !self.log_trials(is_lost) && self.trials().attempt_failed(now()) {
-            tracing::warn!(%error, "no connection to the gateway; trying again");
-        }
-    }
-
-    /// Whether the gateway was heard since the log had its last line about an outage.
-    pub(super) fn ends_outage(&self, is_heard_since: impl FnOnce(Time) -> bool) -> bool {
-        self.trials().ends_outage(is_heard_since)
-    }
-
-    /// The failures as text, for the error of a client that gives up. `None` if no address failed
-    /// since the gateway answered last.
-    pub(super) fn report(&self) -> Option<String> {
-        self.trials().describe(true)
-    }
-
-    fn trials(&self) -> MutexGuard<'_, Trials> {
-        self.trials.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn trials(&self) -> &TrialLog {
+        &self.trials
     }
 
     async fn shake_hands_with(
@@ -377,25 +343,17 @@ impl Dialer {
         rtt: Option<Duration>,
         is_move: bool,
     ) -> Result<Shaken, DialError> {
-        self.trials().begin(address);
+        self.trials.lock().begin(address);
         let connected = self.try_address(address, rtt, |_| {}).await;
         match &connected {
             Ok(_) => {
-                self.trials().answered();
+                self.trials.lock().answered();
                 // A gateway that may refuse a move is not the one of the session.
                 if !is_move {
                     self.answered(address);
                 }
             }
-            Err(error) => {
-                tracing::debug!(%address, %error, "no connection");
-                match error {
-                    DialError::NoHandshake(_) => {}
-                    DialError::Handshake { source, .. } => self.trials().failed(address, source.to_string()),
-                    DialError::Unproven { cause, .. } => self.trials().unproven(address, cause.to_string()),
-                    error => self.trials().no_way(address, error.to_string()),
-                }
-            }
+            Err(error) => self.trials.failed(address, error),
         }
         connected
     }
@@ -428,7 +386,7 @@ impl Dialer {
     async fn note_icmp(&self, address: SocketAddr, errors: Option<IcmpErrors>) {
         let Some(errors) = errors else { return };
         while let Ok(error) = errors.next().await {
-            if let Some(line) = self.trials().icmp(now(), address, error) {
+            if let Some(line) = self.trials.lock().icmp(now(), address, error) {
                 tracing::warn!("{line}");
             }
         }

@@ -50,7 +50,8 @@ impl Dialer {
         for (place, server) in servers.iter().enumerate() {
             let literal = server.literal();
             found.extend(literal);
-            if literal.is_some_and(|address| !address.is_ipv4() || !self.trials().has_no_way_to(address)) {
+            if literal.is_some_and(|address| !address.is_ipv4() || !self.trials.lock().has_no_way_to(address))
+            {
                 continue;
             }
             match self.parent.addresses(place).await {
@@ -66,10 +67,10 @@ impl Dialer {
             }
         }
         if let (true, Some(error)) = (found.is_empty(), last) {
-            self.trials().lookup_failed(error.to_string());
+            self.trials.lock().lookup_failed(error.to_string());
             return Err(error.into());
         }
-        self.trials().looked_up();
+        self.trials.lock().looked_up();
         let mut known = self.known();
         known.truncate(1);
         found.iter().for_each(|address| {

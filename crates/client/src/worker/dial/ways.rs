@@ -166,10 +166,10 @@ impl Dialer {
     ) -> Result<Shaken, DialError> {
         let carrier = over_tcp.open(&self.parent, to, proxy).await.inspect_err(|error| {
             tracing::debug!(address = %to.0, %error, "no connection over TCP");
-            self.trials().no_tcp(error.to_string());
+            self.trials.lock().no_tcp(error.to_string());
         })?;
         let shaken = self.try_address(carrier.local, rtt, |port| carrier.set_control(port)).await?;
-        self.trials().answered();
+        self.trials.lock().answered();
         Ok(Shaken { carrier: Some(carrier), ..shaken })
     }
 
