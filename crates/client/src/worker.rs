@@ -331,7 +331,7 @@ impl Connected {
                 if matches!(message, Message::Drain(_))
                     && let Some(live) = self.live.get(&connection)
                     && let Some(gateway) = gateway_of(&live.connection, live.carrier.as_ref())
-                    && self.dialer.note_drained(gateway)
+                    && self.dialer.addresses().note_drained(gateway)
                 {
                     tracing::warn!("the gateway is draining: looking for another one of the profile");
                 }
@@ -450,7 +450,7 @@ impl Connected {
     /// Has the gateway's addresses kept, and goes by them from now on.
     async fn renew(&self, renewal: &Renewal) -> anyhow::Result<()> {
         match self.parent.renew(renewal).await {
-            Ok(()) => self.dialer.add(renewal),
+            Ok(()) => self.dialer.addresses().add(renewal),
             // The parent has logged what a person should know.
             Err(ParentError::Refused(why)) => tracing::debug!("the gateway's addresses stay: {why}"),
             Err(error) => return Err(error.into()),

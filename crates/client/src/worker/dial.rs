@@ -18,7 +18,7 @@ pub(crate) use browser::read_arrival;
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use quinn::{ConnectError, Connection, ConnectionError};
@@ -35,8 +35,8 @@ use vpnd_proto::device::DeviceProof;
 use super::distrust::Distrust;
 use super::over_tcp::{Carrier, CarrierError, OverTcp, gateway_of};
 use super::parent_client::{ParentClient, ParentError};
+use addresses::Addresses;
 use browser::BrowserError;
-use candidates::{Drained, Weights};
 pub(super) use request::Credentials;
 use trial_log::TrialLog;
 use unanswered::Unanswered;
@@ -170,21 +170,17 @@ impl Shaken {
 
 /// Everything that attempts have in common.
 pub(super) struct Dialer {
-    servers: Mutex<Vec<ServerAddress>>,
+    addresses: Addresses,
     server_name: String,
     tls: tls::Client,
     credentials: Credentials,
     /// Opens sockets, looks up names and prompts the user.
     parent: Arc<ParentClient>,
-    /// Addresses at which the gateway has answered, the latest first, then those where it may be.
-    known: Mutex<Vec<SocketAddr>>,
     /// When the machine's network has changed last.
     network: watch::Sender<Option<Instant>>,
     trials: TrialLog,
     /// An attempt to reach the session's gateway has lasted for longer than an answer takes.
     silence: Notify,
-    drained: Mutex<Drained>,
-    weights: Mutex<Weights>,
     unanswered: Unanswered,
     ways: Ways,
 }
@@ -198,15 +194,8 @@ impl Dialer {
         over_tcp: Option<OverTcp>,
         weights: Vec<(ServerAddress, u32)>,
     ) -> Self {
-        // Addresses need no lookup, and names need one only where the profile has no address.
-        let mut known: Vec<_> = profile.servers.iter().filter_map(ServerAddress::literal).collect();
-        if profile.spread && !known.is_empty() {
-            let first = rand::random_range(0..known.len());
-            known.rotate_left(first);
-        }
         Self {
-            known: Mutex::new(known),
-            servers: Mutex::new(profile.servers.clone()),
+            addresses: Addresses::new(profile, weights),
             server_name: profile.server_name.clone(),
             tls,
             credentials,
@@ -214,8 +203,6 @@ impl Dialer {
             network: watch::Sender::new(None),
             trials: TrialLog::default(),
             silence: Notify::new(),
-            drained: Mutex::default(),
-            weights: Mutex::new(Weights::new(weights)),
             unanswered: Unanswered::default(),
             ways: Ways::new(over_tcp),
         }
@@ -297,12 +284,13 @@ impl Dialer {
         let silent = tokio::time::sleep(HANDSHAKE_TIMEOUT);
         tokio::pin!(silent);
         loop {
-            let known = self.candidates(purpose, current);
+            let known = self.addresses.candidates(purpose, current);
             if is_move && known.is_empty() {
                 return Err(DialError::NoOther);
             }
             // The names of other gateways were looked up with that of the one that is connected.
-            let look_up = (!is_move && (may_look_up || known.is_empty())).then(|| self.look_up());
+            let look_up = (!is_move && (may_look_up || known.is_empty()))
+                .then(|| self.addresses.look_up(&self.parent, &self.trials));
             let attempt = |address| self.shake_hands_with(address, rtt, is_move);
             let head_start = self.head_start();
             let race = address_race::race(known.clone(), look_up, head_start, attempt);
@@ -333,6 +321,10 @@ impl Dialer {
         self.silence.notified().await;
     }
 
+    pub(super) fn addresses(&self) -> &Addresses {
+        &self.addresses
+    }
+
     pub(super) fn trials(&self) -> &TrialLog {
         &self.trials
     }
@@ -350,7 +342,7 @@ impl Dialer {
                 self.trials.lock().answered();
                 // A gateway that may refuse a move is not the one of the session.
                 if !is_move {
-                    self.answered(address);
+                    self.addresses.answered(address);
                 }
             }
             Err(error) => self.trials.failed(address, error),

@@ -1,10 +1,6 @@
 //! A client's first message on a connection, with identity and proof, and what the answer
 //! says of the gateway.
 
-use std::net::SocketAddr;
-use std::sync::PoisonError;
-
-use tokio::time::Instant;
 use vpnd_control_channel::login::{RequestStream, request};
 use vpnd_crypto::device::PUBLIC_KEY_LEN;
 use vpnd_proto::client::Purpose;
@@ -38,11 +34,6 @@ impl Credentials {
 }
 
 impl Dialer {
-    /// The gateway at this address is being drained. Whether that is news.
-    pub(in crate::worker) fn note_drained(&self, address: SocketAddr) -> bool {
-        self.drained.lock().unwrap_or_else(PoisonError::into_inner).add(address, Instant::now())
-    }
-
     /// Sends the request, and waits for what comes of it.
     pub(super) async fn ask(
         &self,
@@ -59,12 +50,12 @@ impl Dialer {
         let outcome = outcome.map_err(DialError::with_cause)?;
         match &outcome {
             DialOutcome::Refused(refused) if refused.code == Code::Drain => {
-                gateway.map(|gateway| self.note_drained(gateway));
+                gateway.map(|gateway| self.addresses.note_drained(gateway));
             }
             DialOutcome::Established(..) => {
                 self.credentials.browser.was_up();
                 if let Some(gateway) = gateway {
-                    self.answered(gateway);
+                    self.addresses.answered(gateway);
                 }
             }
             DialOutcome::Refused(_) => {}

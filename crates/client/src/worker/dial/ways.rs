@@ -135,8 +135,7 @@ impl Dialer {
         }
         let direct = addresses.clone();
         // A proxy leads to the first of the profile.
-        let first = self.servers.lock().unwrap_or_else(PoisonError::into_inner).first().cloned();
-        let behind_proxy = first.and_then(|server| server.literal());
+        let behind_proxy = self.addresses.first();
         let attempt = |address: SocketAddr| {
             let is_direct = direct.contains(&address);
             let gateway = gateways.iter().find(|gateway| gateway.ip() == address.ip()).copied();
@@ -205,7 +204,7 @@ impl Dialer {
 
     /// Whether a handshake over UDP succeeds.
     async fn tries_udp(&self) -> bool {
-        let known = self.known().clone();
+        let known = self.addresses.known().clone();
         let nothing = None::<std::future::Ready<Result<Vec<SocketAddr>, DialError>>>;
         let attempt = |address| self.try_address(address, None, |_| {});
         match address_race::race(known, nothing, Duration::ZERO, attempt).await {
