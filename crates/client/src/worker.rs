@@ -38,7 +38,7 @@ use vpnd_proto::time::Time;
 use super::Refusal;
 use crate::messages::{Begin, FromWorker, WorkerLaunch};
 use devices::shard_specs;
-use dial::{Credentials, DialError, DialOutcome, Dialer};
+use dial::{Credentials, DialError, DialOutcome, Dialer, GatewaySearch};
 use looks::Looks;
 use over_tcp::{Carrier, gateway_of};
 use parent_client::{ParentClient, ParentError, ParentEvent};
@@ -138,6 +138,7 @@ struct Connected {
     shards: Shards,
     events: mpsc::Receiver<Event>,
     parent: Arc<ParentClient>,
+    search: Arc<GatewaySearch>,
     dialer: Arc<Dialer>,
     attempts: HashMap<ConnectionId, JoinHandle<()>>,
     /// When the last of them began.
@@ -185,14 +186,15 @@ impl Connected {
         let shards = Shards::start(specs, &event_sender)?;
         let credentials = Credentials::of(&launch);
         let (parent_of, weights) = (Arc::clone(&parent), launch.weights(profile));
-        let dialer = Dialer::new(profile, prepared.tls, credentials, parent_of, over_tcp, weights);
-        let dialer = Arc::new(dialer);
+        let search = Arc::new(GatewaySearch::new(profile, prepared.tls, parent_of, over_tcp, weights));
+        let dialer = Arc::new(Dialer::new(Arc::clone(&search), credentials, Arc::clone(&parent)));
         let (connection_events, inbox) = mpsc::channel(CONNECTION_EVENT_QUEUE);
         Ok(Self {
             core: prepared.core,
             shards,
             events,
             parent,
+            search,
             dialer,
             attempts: HashMap::new(),
             attempted_at: now(),
@@ -239,7 +241,7 @@ impl Connected {
             self.carry_out().await?;
             self.log_state();
             self.choose_dns().await?;
-            self.reach.check(now(), || self.dialer.trials().report())?;
+            self.reach.check(now(), || self.search.trials().report())?;
             if self.notice_sleep() {
                 continue;
             }
@@ -250,8 +252,8 @@ impl Connected {
                 event = parent_events.recv() => match event {
                     Some(ParentEvent::NetworkChanged) => {
                         self.core.network_changed(now());
-                        self.dialer.prefer_udp();
-                        self.dialer.network_changed();
+                        self.search.ways().prefer_udp();
+                        self.search.network_changed();
                     }
                     Some(ParentEvent::Measure) => self.send_measured(),
                     // Its changes are undone by the next start, or by `vpnd cleanup`.
@@ -259,7 +261,7 @@ impl Connected {
                 },
                 () = shard_failure.notified() => bail!("the TUN device or a socket is gone; see the log above"),
                 Some(event) = self.inbox.recv() => self.handle_connection_event(event).await?,
-                () = self.dialer.silent() => self.report_outage(None).await?,
+                () = self.search.silent() => self.report_outage(None).await?,
                 Some(event) = self.events.recv() => self.core.handle_event(now(), event),
                 () = tokio::time::sleep(due.unwrap_or(Duration::MAX)), if due.is_some() => {
                     self.core.handle_timeout(now());
@@ -288,7 +290,7 @@ impl Connected {
         let up = self.core.is_up() || (self.is_superseded && !self.attempts.is_empty());
         let changed = mem::replace(&mut self.was_up, up) != up;
         // A session may outlast an outage that the log has named.
-        let is_back = self.dialer.trials().ends_outage(|at| up && changed || self.core.is_heard_since(at));
+        let is_back = self.search.trials().ends_outage(|at| up && changed || self.core.is_heard_since(at));
         if up && (changed || is_back) {
             self.was_ever_up = true;
             tracing::info!(target: NEWS, "connected");
@@ -331,7 +333,7 @@ impl Connected {
                 if matches!(message, Message::Drain(_))
                     && let Some(live) = self.live.get(&connection)
                     && let Some(gateway) = gateway_of(&live.connection, live.carrier.as_ref())
-                    && self.dialer.addresses().note_drained(gateway)
+                    && self.search.addresses().note_drained(gateway)
                 {
                     tracing::warn!("the gateway is draining: looking for another one of the profile");
                 }
@@ -353,7 +355,7 @@ impl Connected {
             }
             ConnectionEvent::UdpWorks => {
                 tracing::info!(target: NEWS, "UDP works here again: using it");
-                self.dialer.prefer_udp();
+                self.search.ways().prefer_udp();
                 self.attach_anew();
             }
         }
@@ -450,7 +452,7 @@ impl Connected {
     /// Has the gateway's addresses kept, and goes by them from now on.
     async fn renew(&self, renewal: &Renewal) -> anyhow::Result<()> {
         match self.parent.renew(renewal).await {
-            Ok(()) => self.dialer.addresses().add(renewal),
+            Ok(()) => self.search.addresses().add(renewal),
             // The parent has logged what a person should know.
             Err(ParentError::Refused(why)) => tracing::debug!("the gateway's addresses stay: {why}"),
             Err(error) => return Err(error.into()),

@@ -1,13 +1,12 @@
 //! One control connection of a client: find the gateway, shake hands, log in or attach.
-//!
-//! Each attempt has a separate socket, so that it leaves from whatever address the machine has
-//! now.
 
 mod addresses;
 mod browser;
 mod candidates;
 mod challenge;
+mod handshakes;
 mod request;
+mod search;
 mod trial_log;
 mod trials;
 mod unanswered;
@@ -21,36 +20,23 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quinn::{ConnectError, Connection, ConnectionError};
-use tokio::sync::{Notify, watch};
-use tokio::time::Instant;
+use quinn::{ConnectError, ConnectionError};
 use vpnd_control_channel::login::{
-    self, ANSWER_TIMEOUT, Channel, HANDSHAKE_TIMEOUT, HandshakeError, LoginError, RequestStream, shake_hands,
+    self, ANSWER_TIMEOUT, Channel, HANDSHAKE_TIMEOUT, HandshakeError, LoginError, RequestStream,
 };
-use vpnd_control_channel::quic::client_endpoint;
 use vpnd_proto::client::Purpose;
 use vpnd_proto::control::{Code, Message, Offer, Refused, TooLong};
 use vpnd_proto::device::DeviceProof;
 
 use super::distrust::Distrust;
-use super::over_tcp::{Carrier, CarrierError, OverTcp, gateway_of};
+use super::over_tcp::{Carrier, CarrierError};
 use super::parent_client::{ParentClient, ParentError};
-use addresses::Addresses;
 use browser::BrowserError;
+use handshakes::Shaken;
 pub(super) use request::Credentials;
-use trial_log::TrialLog;
+pub(super) use search::GatewaySearch;
 use unanswered::Unanswered;
-use vpnd_config::profile::{Profile, ServerAddress};
-use vpnd_pki::tls::{self, TlsError};
-use vpnd_sys::address_race;
-use vpnd_sys::clock::now;
-use vpnd_sys::udp::icmp::IcmpErrors;
-use ways::Ways;
-
-/// Head start of known addresses before the name is looked up again: the gateway may have moved.
-const LOOK_UP_AFTER: Duration = Duration::from_secs(1);
-/// For this long after a change of the machine's network, known addresses are less reliable.
-const JUST_CHANGED: Duration = Duration::from_secs(5);
+use vpnd_pki::tls::TlsError;
 
 /// An error of one attempt; another may succeed, unless [`DialError::is_final`].
 #[derive(Debug, thiserror::Error)]
@@ -153,65 +139,26 @@ pub(super) enum DialOutcome {
     Refused(Refused),
 }
 
-/// A connection whose handshake is complete.
-pub(super) struct Shaken {
-    endpoint: quinn::Endpoint,
-    connection: Connection,
-    /// There only over TCP.
-    carrier: Option<Carrier>,
-}
-
-impl Shaken {
-    /// The gateway's address, if that can be told.
-    fn gateway(&self) -> Option<SocketAddr> {
-        gateway_of(&self.connection, self.carrier.as_ref())
-    }
-}
-
-/// Everything that attempts have in common.
+/// Everything that logins and attaches have in common.
 pub(super) struct Dialer {
-    addresses: Addresses,
-    server_name: String,
-    tls: tls::Client,
+    search: Arc<GatewaySearch>,
     credentials: Credentials,
-    /// Opens sockets, looks up names and prompts the user.
+    /// Signs, and prompts the user.
     parent: Arc<ParentClient>,
-    /// When the machine's network has changed last.
-    network: watch::Sender<Option<Instant>>,
-    trials: TrialLog,
-    /// An attempt to reach the session's gateway has lasted for longer than an answer takes.
-    silence: Notify,
     unanswered: Unanswered,
-    ways: Ways,
 }
 
 impl Dialer {
     pub(super) fn new(
-        profile: &Profile,
-        tls: tls::Client,
+        search: Arc<GatewaySearch>,
         credentials: Credentials,
         parent: Arc<ParentClient>,
-        over_tcp: Option<OverTcp>,
-        weights: Vec<(ServerAddress, u32)>,
     ) -> Self {
-        Self {
-            addresses: Addresses::new(profile, weights),
-            server_name: profile.server_name.clone(),
-            tls,
-            credentials,
-            parent,
-            network: watch::Sender::new(None),
-            trials: TrialLog::default(),
-            silence: Notify::new(),
-            unanswered: Unanswered::default(),
-            ways: Ways::new(over_tcp),
-        }
+        Self { search, credentials, parent, unanswered: Unanswered::default() }
     }
 
-    /// Races the gateway's addresses and sends the request to the first that shakes hands.
-    /// `current` is the address of the connection that there is, and `rtt` its round trip. Names
-    /// are looked up only if nothing is known, or `may_look_up`: that puts the machine's own DNS
-    /// servers in place of the tunnel's.
+    /// Sends the request to the first of the gateway's addresses that shakes hands, as
+    /// [`GatewaySearch::shake_hands`] finds it.
     pub(super) async fn dial(
         &self,
         purpose: &Purpose,
@@ -228,7 +175,7 @@ impl Dialer {
             Purpose::Move if self.credentials.browser.is_on() => return Err(DialError::NoOther),
             _ => {}
         }
-        let shaken = self.shake_hands(purpose, current, rtt, may_look_up).await?;
+        let shaken = self.search.shake_hands(purpose, current, rtt, may_look_up).await?;
         let outcome = self.ask(purpose, offer.clone(), None, shaken).await?;
         match outcome {
             DialOutcome::Refused(refused) if refused.code == Code::Browser && *purpose == Purpose::Login => {
@@ -268,135 +215,6 @@ impl Dialer {
                 }
             }
         }
-    }
-
-    /// Shakes hands with the first of the gateway's addresses that answers. Begins again when the
-    /// machine's network changes: what was out of reach may not be any more.
-    async fn shake_hands(
-        &self,
-        purpose: &Purpose,
-        current: Option<SocketAddr>,
-        rtt: Option<Duration>,
-        may_look_up: bool,
-    ) -> Result<Shaken, DialError> {
-        let is_move = purpose.leads_elsewhere();
-        let mut changes = self.network.subscribe();
-        let silent = tokio::time::sleep(HANDSHAKE_TIMEOUT);
-        tokio::pin!(silent);
-        loop {
-            let known = self.addresses.candidates(purpose, current);
-            if is_move && known.is_empty() {
-                return Err(DialError::NoOther);
-            }
-            // The names of other gateways were looked up with that of the one that is connected.
-            let look_up = (!is_move && (may_look_up || known.is_empty()))
-                .then(|| self.addresses.look_up(&self.parent, &self.trials));
-            let attempt = |address| self.shake_hands_with(address, rtt, is_move);
-            let head_start = self.head_start();
-            let race = address_race::race(known.clone(), look_up, head_start, attempt);
-            let race = self.race_ways(race, &known, rtt, is_move);
-            tokio::pin!(race);
-            let outcome = loop {
-                tokio::select! {
-                    outcome = &mut race => break Some(outcome),
-                    Ok(()) = changes.changed() => break None,
-                    // A silent name server, or one address after the other, may take longer than a
-                    // person should wait for a message.
-                    () = &mut silent, if !silent.is_elapsed() => match is_move {
-                        true => drop(self.trials.log(false)),
-                        false => self.silence.notify_one(),
-                    },
-                }
-            };
-            match outcome {
-                Some(outcome) => return outcome.map_err(|error| error.unwrap_or(DialError::NoAddress)),
-                None => tracing::debug!("the network changed: trying again"),
-            }
-        }
-    }
-
-    /// Waits until the gateway of the session, or of a login, has not answered for longer than that
-    /// takes. Safe to cancel.
-    pub(super) async fn silent(&self) {
-        self.silence.notified().await;
-    }
-
-    pub(super) fn addresses(&self) -> &Addresses {
-        &self.addresses
-    }
-
-    pub(super) fn trials(&self) -> &TrialLog {
-        &self.trials
-    }
-
-    async fn shake_hands_with(
-        &self,
-        address: SocketAddr,
-        rtt: Option<Duration>,
-        is_move: bool,
-    ) -> Result<Shaken, DialError> {
-        self.trials.lock().begin(address);
-        let connected = self.try_address(address, rtt, |_| {}).await;
-        match &connected {
-            Ok(_) => {
-                self.trials.lock().answered();
-                // A gateway that may refuse a move is not the one of the session.
-                if !is_move {
-                    self.addresses.answered(address);
-                }
-            }
-            Err(error) => self.trials.failed(address, error),
-        }
-        connected
-    }
-
-    async fn try_address(
-        &self,
-        address: SocketAddr,
-        rtt: Option<Duration>,
-        use_port: impl FnOnce(u16),
-    ) -> Result<Shaken, DialError> {
-        let socket = self.parent.socket(address).await?;
-        use_port(socket.local_addr()?.port());
-        let errors = IcmpErrors::start(&socket)
-            .inspect_err(|error| tracing::debug!(%error, "ICMP errors are not seen"));
-        let endpoint = client_endpoint(socket, self.tls.quic()?, rtt)?;
-        let handshake = async {
-            let shaking = shake_hands(&endpoint, address, &self.server_name);
-            tokio::pin!(shaking);
-            tokio::select! {
-                outcome = &mut shaking => outcome,
-                // Ends with the queue of errors only, and the handshake goes on.
-                () = self.note_icmp(address, errors.ok()) => shaking.await,
-            }
-        };
-        let connection = handshake.await.map_err(|error| DialError::of_handshake(address, error))?;
-        Ok(Shaken { endpoint, connection, carrier: None })
-    }
-
-    /// Notes ICMP errors about datagrams to `address` as they come.
-    async fn note_icmp(&self, address: SocketAddr, errors: Option<IcmpErrors>) {
-        let Some(errors) = errors else { return };
-        while let Ok(error) = errors.next().await {
-            if let Some(line) = self.trials.lock().icmp(now(), address, error) {
-                tracing::warn!("{line}");
-            }
-        }
-    }
-
-    /// Restarts attempts that are under way.
-    pub(super) fn network_changed(&self) {
-        self.forget_rests();
-        self.network.send_replace(Some(Instant::now()));
-    }
-
-    /// Head start of known addresses before names are looked up. On a machine that has just changed
-    /// networks they are looked up sooner: what is known may be out of reach from there without a
-    /// word.
-    fn head_start(&self) -> Duration {
-        let changed = *self.network.borrow();
-        let lately = changed.is_some_and(|at| at.elapsed() < JUST_CHANGED);
-        if lately { address_race::HEAD_START } else { LOOK_UP_AFTER }
     }
 }
 

@@ -104,13 +104,13 @@ impl Connected {
     pub(super) async fn report_outage(&mut self, failure: Option<&DialError>) -> anyhow::Result<()> {
         // Data may pass where new connections do not.
         let is_lost = !self.core.is_within_reach() || !self.core.is_heard_since(self.attempted_at);
-        if is_lost && self.dialer.trials().is_advice_due() {
+        if is_lost && self.search.trials().is_advice_due() {
             self.reach.advise(now());
             self.choose_dns().await?;
         }
         match failure {
-            Some(error) => self.dialer.trials().log_failure(error, is_lost),
-            None => drop(self.dialer.trials().log(is_lost)),
+            Some(error) => self.search.trials().log_failure(error, is_lost),
+            None => drop(self.search.trials().log(is_lost)),
         }
         Ok(())
     }

@@ -63,10 +63,10 @@ impl Connected {
         self.transport.stop();
         self.transport.narrow = None;
         if over_tcp {
-            let (dialer, events) = (Arc::clone(&self.dialer), self.connection_events.clone());
+            let (search, events) = (Arc::clone(&self.search), self.connection_events.clone());
             self.transport.udp = Some(tokio::spawn(async move {
                 loop {
-                    dialer.udp_works().await;
+                    search.udp_works().await;
                     if events.send(ConnectionEvent::UdpWorks).await.is_err() {
                         return;
                     }
@@ -113,7 +113,7 @@ impl Connected {
                     lanes = lanes.count_ones(),
                     "nothing came back at the old ports: lanes have others"
                 );
-                self.dialer.lanes_are_at(&ports);
+                self.search.ways().lanes_are_at(&ports);
                 Ok(())
             }
             // There is another way yet.
@@ -127,7 +127,7 @@ impl Connected {
 
     /// Leaves UDP where data soon vanishes at whatever ports.
     pub(super) fn leave_blocked_way(&mut self) {
-        if !self.is_over_tcp() && self.dialer.is_blocked() {
+        if !self.is_over_tcp() && self.search.ways().is_blocked() {
             self.core.change_way(now());
         }
     }
@@ -135,7 +135,7 @@ impl Connected {
     /// Leaves UDP where large datagrams vanish.
     pub(super) fn leave_narrow_way(&mut self) {
         let narrow = self.transport.narrow.filter(|_| self.transport.udp.is_none());
-        if narrow.is_some_and(|since| now().since(since) >= SEARCHED) && self.dialer.is_narrow() {
+        if narrow.is_some_and(|since| now().since(since) >= SEARCHED) && self.search.ways().is_narrow() {
             self.attach_anew();
         }
     }

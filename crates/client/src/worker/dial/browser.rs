@@ -103,7 +103,7 @@ impl Dialer {
         let (listener, port) = self.parent.listen_for_browser().await?;
         let listener = TcpListener::from_std(listener).map_err(BrowserError::Socket)?;
         let [state, verifier] = [(); 2].map(|()| rand::random::<[u8; 32]>());
-        let shaken = self.shake_hands(&Purpose::Login, current, rtt, may_look_up).await?;
+        let shaken = self.search.shake_hands(&Purpose::Login, current, rtt, may_look_up).await?;
         let gateway = shaken.gateway();
         let mut stream = RequestStream::open(shaken.connection.clone()).await?;
         let start = LoginStart {
@@ -161,7 +161,7 @@ impl Dialer {
     ) -> Result<DialOutcome, DialError> {
         let mut attempt = 1;
         let shaken = loop {
-            match self.shake_hands(&Purpose::Login, gateway, None, false).await {
+            match self.search.shake_hands(&Purpose::Login, gateway, None, false).await {
                 Ok(shaken) if shaken.gateway() == gateway => break shaken,
                 Err(error) if attempt >= ATTEMPTS => return Err(error),
                 Ok(_) if attempt >= ATTEMPTS => return Err(DialError::NoOther),

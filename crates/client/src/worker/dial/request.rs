@@ -50,12 +50,12 @@ impl Dialer {
         let outcome = outcome.map_err(DialError::with_cause)?;
         match &outcome {
             DialOutcome::Refused(refused) if refused.code == Code::Drain => {
-                gateway.map(|gateway| self.addresses.note_drained(gateway));
+                gateway.map(|gateway| self.search.addresses().note_drained(gateway));
             }
             DialOutcome::Established(..) => {
                 self.credentials.browser.was_up();
                 if let Some(gateway) = gateway {
-                    self.addresses.answered(gateway);
+                    self.search.addresses().answered(gateway);
                 }
             }
             DialOutcome::Refused(_) => {}

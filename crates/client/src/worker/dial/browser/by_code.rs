@@ -57,7 +57,7 @@ impl Dialer {
         offer: Offer,
         grant: Grant,
     ) -> Result<DialOutcome, DialError> {
-        let shaken = self.shake_hands(&Purpose::Login, gateway, None, false).await?;
+        let shaken = self.search.shake_hands(&Purpose::Login, gateway, None, false).await?;
         if shaken.gateway() != gateway {
             return Err(DialError::NoOther);
         }
