@@ -38,7 +38,7 @@ use vpnd_proto::time::Time;
 use super::Refusal;
 use crate::messages::{Begin, FromWorker, WorkerLaunch};
 use devices::shard_specs;
-use dial::{Credentials, DialError, DialOutcome, Dialer, GatewaySearch};
+use dial::{DialError, DialOutcome, Dialer, GatewaySearch};
 use looks::Looks;
 use over_tcp::{Carrier, gateway_of};
 use parent_client::{ParentClient, ParentError, ParentEvent};
@@ -184,10 +184,9 @@ impl Connected {
         let ports = specs.iter().filter_map(|spec| Some(spec.socket.local_addr().ok()?.port())).collect();
         let over_tcp = prepared.over_tcp.map(|over_tcp| over_tcp.of_lanes(ports));
         let shards = Shards::start(specs, &event_sender)?;
-        let credentials = Credentials::of(&launch);
         let (parent_of, weights) = (Arc::clone(&parent), launch.weights(profile));
         let search = Arc::new(GatewaySearch::new(profile, prepared.tls, parent_of, over_tcp, weights));
-        let dialer = Arc::new(Dialer::new(Arc::clone(&search), credentials, Arc::clone(&parent)));
+        let dialer = Arc::new(Dialer::new(Arc::clone(&search), &launch, Arc::clone(&parent)));
         let (connection_events, inbox) = mpsc::channel(CONNECTION_EVENT_QUEUE);
         Ok(Self {
             core: prepared.core,

@@ -20,18 +20,18 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use vpnd_control_channel::login::{ANSWER_TIMEOUT, Channel, LoginError, LoginReply, RequestStream};
+use vpnd_control_channel::login::Channel;
 use vpnd_proto::client::Purpose;
-use vpnd_proto::control::{Code, Message, Offer, Refused};
-use vpnd_proto::device::DeviceProof;
+use vpnd_proto::control::{Code, Grant, Offer, Refused};
 
 use super::over_tcp::Carrier;
 use super::parent_client::ParentClient;
+use crate::messages::WorkerLaunch;
+use browser::InBrowser;
 pub(super) use error::DialError;
 use handshakes::Shaken;
-pub(super) use request::Credentials;
+use request::GatewayRequests;
 pub(super) use search::GatewaySearch;
-use unanswered::Unanswered;
 
 /// The gateway's reply to a login or attach.
 pub(super) enum DialOutcome {
@@ -44,19 +44,16 @@ pub(super) enum DialOutcome {
 /// Everything that logins and attaches have in common.
 pub(super) struct Dialer {
     search: Arc<GatewaySearch>,
-    credentials: Credentials,
-    /// Signs, and prompts the user.
+    requests: GatewayRequests,
+    in_browser: InBrowser,
+    /// Shows pages to the user.
     parent: Arc<ParentClient>,
-    unanswered: Unanswered,
 }
 
 impl Dialer {
-    pub(super) fn new(
-        search: Arc<GatewaySearch>,
-        credentials: Credentials,
-        parent: Arc<ParentClient>,
-    ) -> Self {
-        Self { search, credentials, parent, unanswered: Unanswered::default() }
+    pub(super) fn new(search: Arc<GatewaySearch>, launch: &WorkerLaunch, parent: Arc<ParentClient>) -> Self {
+        let requests = GatewayRequests::new(launch, Arc::clone(&parent));
+        Self { search, requests, in_browser: InBrowser::of(launch), parent }
     }
 
     /// Sends the request to the first of the gateway's addresses that shakes hands, as
@@ -70,52 +67,51 @@ impl Dialer {
         may_look_up: bool,
     ) -> Result<DialOutcome, DialError> {
         match purpose {
-            Purpose::Login if self.credentials.browser.is_on() => {
+            Purpose::Login if self.in_browser.is_on() => {
                 return self.dial_in_browser(offer, current, rtt, may_look_up).await;
             }
             // No user may be there to log in at another gateway.
-            Purpose::Move if self.credentials.browser.is_on() => return Err(DialError::NoOther),
+            Purpose::Move if self.in_browser.is_on() => return Err(DialError::NoOther),
             _ => {}
         }
         let shaken = self.search.shake_hands(purpose, current, rtt, may_look_up).await?;
         let outcome = self.ask(purpose, offer.clone(), None, shaken).await?;
         match outcome {
             DialOutcome::Refused(refused) if refused.code == Code::Browser && *purpose == Purpose::Login => {
-                self.credentials.browser.switch_on();
+                self.in_browser.switch_on();
                 self.dial_in_browser(offer, current, rtt, may_look_up).await
             }
             outcome => Ok(outcome),
         }
     }
 
-    /// Sends the request on this connection, and waits for what comes of it.
-    async fn ask_on(
+    /// Sends the request on this connection, and notes what the reply says of the gateway.
+    async fn ask(
         &self,
-        request: impl FnOnce(DeviceProof) -> Result<Message, DialError>,
-        Shaken { endpoint, connection, carrier }: Shaken,
+        purpose: &Purpose,
+        offer: Offer,
+        grant: Option<Grant>,
+        shaken: Shaken,
     ) -> Result<DialOutcome, DialError> {
-        let mut stream = RequestStream::open(connection).await?;
-        let device = self.prove(&stream).await?;
-        stream.send(&request(device)?).await?;
-        let mut longest = ANSWER_TIMEOUT;
-        loop {
-            match stream.reply_within(longest).await? {
-                LoginReply::Established(established) => {
-                    let channel = stream.establish(*established)?;
-                    return Ok(DialOutcome::Established(Box::new(channel), endpoint, carrier));
-                }
-                LoginReply::Refused(refused) => return Ok(DialOutcome::Refused(refused)),
-                LoginReply::LoginAt(_) => {
-                    return Err(LoginError::Unexpected("a page, which was not asked for").into());
-                }
-                LoginReply::OneTimeCodeWanted => stream.send(&self.one_time_code().await?).await?,
-                LoginReply::Challenge(challenge) => {
-                    longest = challenge::time_for_reply(&challenge);
-                    if let Some(answer) = self.answer(&challenge).await? {
-                        stream.send(&answer).await?;
-                    }
+        let gateway = shaken.gateway();
+        let outcome = self.requests.send(purpose, offer, grant, shaken).await?;
+        match &outcome {
+            DialOutcome::Refused(refused) if refused.code == Code::Drain => {
+                gateway.map(|gateway| self.search.addresses().note_drained(gateway));
+            }
+            DialOutcome::Established(..) => {
+                self.in_browser.was_up();
+                if let Some(gateway) = gateway {
+                    self.search.addresses().answered(gateway);
                 }
             }
+            DialOutcome::Refused(_) => {}
         }
+        Ok(outcome)
+    }
+
+    /// Tells gateways of requests that were given up.
+    pub(super) async fn part(&self, limit: Duration) {
+        self.requests.part(limit).await;
     }
 }

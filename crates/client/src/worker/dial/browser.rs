@@ -97,7 +97,7 @@ impl Dialer {
         rtt: Option<Duration>,
         may_look_up: bool,
     ) -> Result<DialOutcome, DialError> {
-        if self.credentials.browser.was_up.load(Ordering::Relaxed) {
+        if self.in_browser.was_up.load(Ordering::Relaxed) {
             return Err(BrowserError::SessionOver.into());
         }
         let (listener, port) = self.parent.listen_for_browser().await?;
@@ -107,13 +107,13 @@ impl Dialer {
         let gateway = shaken.gateway();
         let mut stream = RequestStream::open(shaken.connection.clone()).await?;
         let start = LoginStart {
-            device: self.prove(&stream).await?,
+            device: self.requests.prove(&stream).await?,
             port,
             state: state.into(),
             challenge: <[u8; 32]>::from(Sha256::digest(verifier)).into(),
-            name: self.credentials.browser.machine.clone(),
+            name: self.in_browser.machine.clone(),
             software: Some(Software::cut(SOFTWARE)),
-            short_code: self.credentials.browser.short_code,
+            short_code: self.in_browser.short_code,
         };
         stream.send(&Message::LoginStart(Box::new(start))).await?;
         let at = match stream.reply().await.map_err(DialError::from).map_err(DialError::with_cause)? {
@@ -140,7 +140,7 @@ impl Dialer {
     ) -> Result<[u8; 32], DialError> {
         let page = url.split_once("/connect/").filter(|_| url.starts_with("https://"));
         let (issuer, _) = page.ok_or_else(|| BrowserError::NoPage(url.to_string()))?;
-        let way = BrowserWay::Port { port, lacks_code: self.credentials.browser.short_code };
+        let way = BrowserWay::Port { port, lacks_code: self.in_browser.short_code };
         self.parent.browse(url.clone(), way).await?;
         let longest = Duration::from_secs(time_s.into()).min(LONGEST);
         let arrived = tokio::time::timeout(longest, arrival::wait(listener, state)).await;

@@ -12,8 +12,9 @@ use vpnd_proto::control::{
     Challenge, ChallengeKind, ChallengeResponse, Message, OneTimeCode, OneTimePassword,
 };
 
-use super::{DialError, Dialer};
+use super::DialError;
 use crate::messages::Question;
+use crate::worker::parent_client::ParentClient;
 use vpnd_sys::logging::NEWS;
 use vpnd_sys::text::harmless;
 
@@ -32,37 +33,38 @@ pub(super) fn time_for_reply(challenge: &Challenge) -> Duration {
     time.min(LONGEST)
 }
 
-impl Dialer {
-    /// Prompts the person at the terminal. Without an answer an empty code is sent, so that the
-    /// gateway refuses with its reason.
-    pub(super) async fn one_time_code(&self) -> Result<Message, DialError> {
-        let answer = timeout(PERSON_TIMEOUT, self.parent.ask(Question::Code)).await;
-        let code = match answer.ok().flatten() {
-            Some(typed) => OneTimePassword::new(typed.expose())?,
-            None => {
-                tracing::warn!(
-                    "the gateway asks for a one-time code, which it does after a wrong password, too, and none was typed"
-                );
-                OneTimePassword::new("")?
-            }
-        };
-        Ok(Message::OneTimeCode(OneTimeCode { code }))
-    }
-
-    /// Shows a challenge; the answer, if it needs one.
-    pub(super) async fn answer(&self, challenge: &Challenge) -> Result<Option<Message>, DialError> {
-        let text = harmless(&challenge.text);
-        if challenge.kind == ChallengeKind::Push {
-            tracing::info!(target: NEWS, time_s = challenge.time_s, "the gateway asks: {text}");
-            // The client service shows it to a user who is not at this terminal.
-            let _ = self.parent.tell(challenge.text.clone()).await;
-            return Ok(None);
+/// Prompts the person at the terminal. Without an answer an empty code is sent, so that the
+/// gateway refuses with its reason.
+pub(super) async fn one_time_code(parent: &ParentClient) -> Result<Message, DialError> {
+    let answer = timeout(PERSON_TIMEOUT, parent.ask(Question::Code)).await;
+    let code = match answer.ok().flatten() {
+        Some(typed) => OneTimePassword::new(typed.expose())?,
+        None => {
+            tracing::warn!(
+                "the gateway asks for a one-time code, which it does after a wrong password, too, and none was typed"
+            );
+            OneTimePassword::new("")?
         }
-        let is_shown = challenge.kind == ChallengeKind::Choice;
-        let question = Question::Challenge { text: challenge.text.clone(), is_shown };
-        let longest = Duration::from_secs(challenge.time_s.into()).min(LONGEST);
-        let typed = timeout(longest, self.parent.ask(question)).await.ok().flatten();
-        let answer = typed.ok_or(DialError::NoPerson(text))?;
-        Ok(Some(Message::ChallengeResponse(ChallengeResponse { answer })))
+    };
+    Ok(Message::OneTimeCode(OneTimeCode { code }))
+}
+
+/// Shows a challenge; the answer, if it needs one.
+pub(super) async fn answer(
+    parent: &ParentClient,
+    challenge: &Challenge,
+) -> Result<Option<Message>, DialError> {
+    let text = harmless(&challenge.text);
+    if challenge.kind == ChallengeKind::Push {
+        tracing::info!(target: NEWS, time_s = challenge.time_s, "the gateway asks: {text}");
+        // The client service shows it to a user who is not at this terminal.
+        let _ = parent.tell(challenge.text.clone()).await;
+        return Ok(None);
     }
+    let is_shown = challenge.kind == ChallengeKind::Choice;
+    let question = Question::Challenge { text: challenge.text.clone(), is_shown };
+    let longest = Duration::from_secs(challenge.time_s.into()).min(LONGEST);
+    let typed = timeout(longest, parent.ask(question)).await.ok().flatten();
+    let answer = typed.ok_or(DialError::NoPerson(text))?;
+    Ok(Some(Message::ChallengeResponse(ChallengeResponse { answer })))
 }

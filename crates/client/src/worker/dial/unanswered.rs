@@ -11,8 +11,6 @@ use quinn::{Connection, Endpoint};
 use vpnd_control_channel::stream::close;
 use vpnd_proto::control::Code;
 
-use super::Dialer;
-
 /// Those of a dialer.
 #[derive(Default)]
 pub(super) struct Unanswered(Mutex<Vec<(Connection, Endpoint)>>);
@@ -27,12 +25,10 @@ impl Unanswered {
     pub(super) fn wait_on(&self, connection: &Connection, endpoint: &Endpoint) -> Waiting<'_> {
         Waiting { all: self, left: Some((connection.clone(), endpoint.clone())) }
     }
-}
 
-impl Dialer {
     /// Tells gateways of requests that were given up.
-    pub(in crate::worker) async fn part(&self, limit: Duration) {
-        let left = std::mem::take(&mut *self.unanswered.0.lock().unwrap_or_else(PoisonError::into_inner));
+    pub(super) async fn part(&self, limit: Duration) {
+        let left = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         for (connection, endpoint) in left {
             close(&connection, Code::Bye, "");
             let _ = tokio::time::timeout(limit, endpoint.wait_idle()).await;
