@@ -68,7 +68,7 @@ impl Dialer {
     ) -> Result<DialOutcome, DialError> {
         match purpose {
             Purpose::Login if self.in_browser.is_on() => {
-                return self.dial_in_browser(offer, current, rtt, may_look_up).await;
+                return browser::dial(self, offer, current, rtt, may_look_up).await;
             }
             // No user may be there to log in at another gateway.
             Purpose::Move if self.in_browser.is_on() => return Err(DialError::NoOther),
@@ -79,7 +79,7 @@ impl Dialer {
         match outcome {
             DialOutcome::Refused(refused) if refused.code == Code::Browser && *purpose == Purpose::Login => {
                 self.in_browser.switch_on();
-                self.dial_in_browser(offer, current, rtt, may_look_up).await
+                browser::dial(self, offer, current, rtt, may_look_up).await
             }
             outcome => Ok(outcome),
         }

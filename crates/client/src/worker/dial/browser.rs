@@ -14,12 +14,14 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use minicbor::bytes::ByteArray;
 use sha2::{Digest as _, Sha256};
 use tokio::net::TcpListener;
 use vpnd_control_channel::login::{LoginError, LoginReply, RequestStream};
 use vpnd_proto::client::Purpose;
 use vpnd_proto::control::{Grant, LoginAt, LoginStart, Message, Offer, Software, Text};
 
+use super::handshakes::Shaken;
 use super::request::SOFTWARE;
 use super::{DialError, DialOutcome, Dialer};
 use crate::messages::{BrowserWay, WorkerLaunch};
@@ -89,50 +91,62 @@ impl InBrowser {
     }
 }
 
-impl Dialer {
-    pub(super) async fn dial_in_browser(
-        &self,
-        offer: Offer,
-        current: Option<SocketAddr>,
-        rtt: Option<Duration>,
-        may_look_up: bool,
-    ) -> Result<DialOutcome, DialError> {
-        if self.in_browser.was_up.load(Ordering::Relaxed) {
-            return Err(BrowserError::SessionOver.into());
-        }
-        let (listener, port) = self.parent.listen_for_browser().await?;
-        let listener = TcpListener::from_std(listener).map_err(BrowserError::Socket)?;
-        let [state, verifier] = [(); 2].map(|()| rand::random::<[u8; 32]>());
-        let shaken = self.search.shake_hands(&Purpose::Login, current, rtt, may_look_up).await?;
-        let gateway = shaken.gateway();
-        let mut stream = RequestStream::open(shaken.connection.clone()).await?;
-        let start = LoginStart {
-            device: self.requests.prove(&stream).await?,
-            port,
-            state: state.into(),
-            challenge: <[u8; 32]>::from(Sha256::digest(verifier)).into(),
-            name: self.in_browser.machine.clone(),
-            software: Some(Software::cut(SOFTWARE)),
-            short_code: self.in_browser.short_code,
-        };
-        stream.send(&Message::LoginStart(Box::new(start))).await?;
-        let at = match stream.reply().await.map_err(DialError::from).map_err(DialError::with_cause)? {
-            LoginReply::LoginAt(at) => at,
-            LoginReply::Refused(refused) => return Ok(DialOutcome::Refused(refused)),
-            _ => return Err(LoginError::Unexpected("no page to log in at").into()),
-        };
-        drop((stream, shaken));
-        if let Some(code) = at.code.clone() {
-            drop(listener);
-            return self.dial_by_code(gateway, offer, (at, code), verifier).await;
-        }
-        let grant = self.grant((&listener, port), &state, at).await?;
-        drop(listener);
-        self.come_back(gateway, offer, Grant { grant: grant.into(), verifier: verifier.into() }).await
+/// Logs in in a browser; the arguments are those of [`Dialer::dial`].
+pub(super) async fn dial(
+    dialer: &Dialer,
+    offer: Offer,
+    current: Option<SocketAddr>,
+    rtt: Option<Duration>,
+    may_look_up: bool,
+) -> Result<DialOutcome, DialError> {
+    let in_browser = &dialer.in_browser;
+    if in_browser.was_up.load(Ordering::Relaxed) {
+        return Err(BrowserError::SessionOver.into());
     }
+    let (listener, port) = dialer.parent.listen_for_browser().await?;
+    let listener = TcpListener::from_std(listener).map_err(BrowserError::Socket)?;
+    let [state, verifier] = [(); 2].map(|()| rand::random::<[u8; 32]>());
+    let shaken = dialer.search.shake_hands(&Purpose::Login, current, rtt, may_look_up).await?;
+    let gateway = shaken.gateway();
+    let mut stream = RequestStream::open(shaken.connection.clone()).await?;
+    let start = LoginStart {
+        device: dialer.requests.prove(&stream).await?,
+        port,
+        state: state.into(),
+        challenge: <[u8; 32]>::from(Sha256::digest(verifier)).into(),
+        name: in_browser.machine.clone(),
+        software: Some(Software::cut(SOFTWARE)),
+        short_code: in_browser.short_code,
+    };
+    stream.send(&Message::LoginStart(Box::new(start))).await?;
+    let at = match stream.reply().await.map_err(DialError::from).map_err(DialError::with_cause)? {
+        LoginReply::LoginAt(at) => at,
+        LoginReply::Refused(refused) => return Ok(DialOutcome::Refused(refused)),
+        _ => return Err(LoginError::Unexpected("no page to log in at").into()),
+    };
+    drop((stream, shaken));
+    let login = BrowserLogin { dialer, offer, gateway, verifier };
+    if let Some(code) = at.code.clone() {
+        drop(listener);
+        return by_code::log_in(login, at, code).await;
+    }
+    let grant = login.brought((&listener, port), &state, at).await?;
+    drop(listener);
+    login.come_back(grant).await
+}
 
-    /// Has the person log in.
-    async fn grant(
+/// A login that was begun at a gateway, and that a person completes in a browser.
+struct BrowserLogin<'d> {
+    dialer: &'d Dialer,
+    offer: Offer,
+    /// The gateway that it was begun at, if its address can be told.
+    gateway: Option<SocketAddr>,
+    verifier: [u8; 32],
+}
+
+impl BrowserLogin<'_> {
+    /// Has the person log in, and waits for the grant that the browser brings.
+    async fn brought(
         &self,
         (listener, port): (&TcpListener, u16),
         state: &[u8; 32],
@@ -140,8 +154,8 @@ impl Dialer {
     ) -> Result<[u8; 32], DialError> {
         let page = url.split_once("/connect/").filter(|_| url.starts_with("https://"));
         let (issuer, _) = page.ok_or_else(|| BrowserError::NoPage(url.to_string()))?;
-        let way = BrowserWay::Port { port, lacks_code: self.in_browser.short_code };
-        self.parent.browse(url.clone(), way).await?;
+        let way = BrowserWay::Port { port, lacks_code: self.dialer.in_browser.short_code };
+        self.dialer.parent.browse(url.clone(), way).await?;
         let longest = Duration::from_secs(time_s.into()).min(LONGEST);
         let arrived = tokio::time::timeout(longest, arrival::wait(listener, state)).await;
         let Brought { issuer: from, grant } =
@@ -153,22 +167,34 @@ impl Dialer {
     }
 
     /// Logs in with the grant, at the gateway that it is from.
-    async fn come_back(
-        &self,
-        gateway: Option<SocketAddr>,
-        offer: Offer,
-        grant: Grant,
-    ) -> Result<DialOutcome, DialError> {
+    async fn come_back(&self, grant: [u8; 32]) -> Result<DialOutcome, DialError> {
         let mut attempt = 1;
         let shaken = loop {
-            match self.search.shake_hands(&Purpose::Login, gateway, None, false).await {
-                Ok(shaken) if shaken.gateway() == gateway => break shaken,
+            match self.shake_hands().await {
+                Ok(shaken) => break shaken,
                 Err(error) if attempt >= ATTEMPTS => return Err(error),
-                Ok(_) if attempt >= ATTEMPTS => return Err(DialError::NoOther),
-                _ => tokio::time::sleep(RETRY).await,
+                Err(_) => tokio::time::sleep(RETRY).await,
             }
             attempt += 1;
         };
-        self.ask(&Purpose::Login, offer, Some(grant), shaken).await
+        self.ask(grant.into(), shaken).await
+    }
+
+    /// Asks once whether the grant is good yet.
+    async fn ask_with(&self, grant: ByteArray<32>) -> Result<DialOutcome, DialError> {
+        let shaken = self.shake_hands().await?;
+        self.ask(grant, shaken).await
+    }
+
+    /// Shakes hands with the gateway that the login was begun at.
+    async fn shake_hands(&self) -> Result<Shaken, DialError> {
+        let shaken = self.dialer.search.shake_hands(&Purpose::Login, self.gateway, None, false).await?;
+        if shaken.gateway() == self.gateway { Ok(shaken) } else { Err(DialError::NoOther) }
+    }
+
+    /// Sends the grant, with the verifier that shows whose it is.
+    async fn ask(&self, grant: ByteArray<32>, shaken: Shaken) -> Result<DialOutcome, DialError> {
+        let grant = Grant { grant, verifier: self.verifier.into() };
+        self.dialer.ask(&Purpose::Login, self.offer.clone(), Some(grant), shaken).await
     }
 }

@@ -1,14 +1,12 @@
 //! Logins by a short code (PROTOCOL §4.4, RFC 8628): the person is shown it, and the gateway asked
 //! until they have answered elsewhere.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use vpnd_proto::client::Purpose;
-use vpnd_proto::control::{Code, Grant, LoginAt, Offer, Refused, ShortCode};
+use vpnd_proto::control::{Code, LoginAt, Refused, ShortCode};
 
-use super::{BrowserError, DialError, DialOutcome, Dialer, LONGEST};
+use super::{BrowserError, BrowserLogin, DialError, DialOutcome, LONGEST};
 use crate::messages::BrowserWay;
 
 /// The least time from one attempt to the next, whatever a gateway says.
@@ -16,52 +14,34 @@ const LEAST: Duration = Duration::from_secs(1);
 /// The longest after an attempt that has failed: a grant is good for a minute.
 const LONGEST_PAUSE: Duration = Duration::from_secs(20);
 
-impl Dialer {
-    /// Shows the code, and comes back with its grant until the person has answered.
-    pub(super) async fn dial_by_code(
-        &self,
-        gateway: Option<SocketAddr>,
-        offer: Offer,
-        (LoginAt { url, time_s, .. }, ShortCode { code, grant, from, interval_s }): (LoginAt, ShortCode),
-        verifier: [u8; 32],
-    ) -> Result<DialOutcome, DialError> {
-        if !url.starts_with("https://") {
-            return Err(BrowserError::NoPage(url.to_string()).into());
-        }
-        self.parent.browse(url, BrowserWay::Code { code, from, time_s }).await?;
-        let grant = Grant { grant, verifier: verifier.into() };
-        let until = Instant::now() + Duration::from_secs(time_s.into()).min(LONGEST);
-        let interval = Duration::from_secs(interval_s.into()).max(LEAST);
-        let mut wait = interval;
-        loop {
-            // The gateway says more exactly that the time is over.
-            if Instant::now() > until + interval {
-                return Err(BrowserError::Nobody.into());
-            }
-            sleep(wait).await;
-            wait = match self.ask_with(gateway, offer.clone(), grant.clone()).await {
-                Ok(DialOutcome::Refused(refused)) if is_early(&refused) => wait_after(&refused, interval),
-                Err(error) if !error.is_final(false) => {
-                    // One attempt may fail on the way (RFC 8628 section 3.5).
-                    tracing::debug!(%error, "the gateway can't be asked for the person's answer now");
-                    (2 * wait).min(LONGEST_PAUSE)
-                }
-                outcome => return outcome,
-            };
-        }
+/// Shows the code, and comes back with its grant until the person has answered.
+pub(super) async fn log_in(
+    login: BrowserLogin<'_>,
+    LoginAt { url, time_s, .. }: LoginAt,
+    ShortCode { code, grant, from, interval_s }: ShortCode,
+) -> Result<DialOutcome, DialError> {
+    if !url.starts_with("https://") {
+        return Err(BrowserError::NoPage(url.to_string()).into());
     }
-
-    async fn ask_with(
-        &self,
-        gateway: Option<SocketAddr>,
-        offer: Offer,
-        grant: Grant,
-    ) -> Result<DialOutcome, DialError> {
-        let shaken = self.search.shake_hands(&Purpose::Login, gateway, None, false).await?;
-        if shaken.gateway() != gateway {
-            return Err(DialError::NoOther);
+    login.dialer.parent.browse(url, BrowserWay::Code { code, from, time_s }).await?;
+    let until = Instant::now() + Duration::from_secs(time_s.into()).min(LONGEST);
+    let interval = Duration::from_secs(interval_s.into()).max(LEAST);
+    let mut wait = interval;
+    loop {
+        // The gateway says more exactly that the time is over.
+        if Instant::now() > until + interval {
+            return Err(BrowserError::Nobody.into());
         }
-        self.ask(&Purpose::Login, offer, Some(grant), shaken).await
+        sleep(wait).await;
+        wait = match login.ask_with(grant).await {
+            Ok(DialOutcome::Refused(refused)) if is_early(&refused) => wait_after(&refused, interval),
+            Err(error) if !error.is_final(false) => {
+                // One attempt may fail on the way (RFC 8628 section 3.5).
+                tracing::debug!(%error, "the gateway can't be asked for the person's answer now");
+                (2 * wait).min(LONGEST_PAUSE)
+            }
+            outcome => return outcome,
+        };
     }
 }
 
