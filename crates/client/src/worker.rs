@@ -3,11 +3,11 @@
 //! The shell around the sans-IO core of `vpnd-proto`: it makes connections, moves messages, and has
 //! the parent change the machine's network as the core decides.
 
+mod connections;
 mod devices;
 mod dial;
 mod distrust;
 mod looks;
-mod measured;
 mod over_tcp;
 mod parent_client;
 mod path;
@@ -17,7 +17,6 @@ mod transport;
 #[cfg(any(test, fuzzing))]
 pub(crate) use dial::read_arrival;
 
-use std::collections::HashMap;
 use std::mem;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -26,26 +25,25 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
 use vpnd_control_channel::login::Channel;
-use vpnd_control_channel::stream::{StreamError, Writer, close, close_code};
-use vpnd_proto::client::{Action, Client, Purpose};
-use vpnd_proto::control::{Code, Message, Offer, Renewal};
+use vpnd_proto::client::{Action, Client};
+use vpnd_proto::control::{Code, Message, Renewal};
 use vpnd_proto::plane::{Activity, Command, Endpoint, Event};
 use vpnd_proto::session::ConnectionId;
 use vpnd_proto::time::Time;
 
 use super::Refusal;
-use crate::messages::{Begin, FromWorker, WorkerLaunch};
+use crate::messages::{Begin, FromWorker, Measured, WorkerLaunch};
+use connections::{ConnectionEvent, Connections};
 use devices::shard_specs;
 use dial::{DialError, DialOutcome, Dialer, GatewaySearch};
 use looks::Looks;
-use over_tcp::{Carrier, gateway_of};
+use over_tcp::Carrier;
 use parent_client::{ParentClient, ParentError, ParentEvent};
 use path::{log_path, mapped};
 use prepared::Prepared;
 use reach::Reach;
-use transport::{Transport, linger};
+use transport::Transport;
 use vpnd_config::profile::{Profile, Trust};
 use vpnd_ipc::channel;
 use vpnd_ipc::child::{self, ChildRole, Preparation, Started};
@@ -55,9 +53,6 @@ use vpnd_shard::{EVENT_QUEUE, PollCounts, Shards};
 use vpnd_sys::clock::now;
 use vpnd_sys::logging::NEWS;
 use vpnd_sys::text::harmless;
-
-/// Limit for sending the last message of a connection.
-const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Runs it; `stream` leads to the parent.
 pub fn run(stream: UnixStream) -> anyhow::Result<()> {
@@ -110,43 +105,13 @@ async fn serve(
     connected.run(events).await
 }
 
-/// Connection events that wait for the loop at most. More wait in the tasks that send them, and so
-/// does a gateway that sends faster than its messages are handled; the loop itself brings none.
-const CONNECTION_EVENT_QUEUE: usize = 64;
-
-/// An event from a connection attempt or a connection.
-enum ConnectionEvent {
-    Dialled(ConnectionId, Result<DialOutcome, DialError>),
-    Message(ConnectionId, Message),
-    Lost(ConnectionId, Option<Code>),
-    /// UDP has worked for a while.
-    UdpWorks,
-}
-
-/// A connection that the core uses.
-struct LiveConnection {
-    connection: quinn::Connection,
-    endpoint: quinn::Endpoint,
-    writer: Writer,
-    reader: JoinHandle<()>,
-    /// There only over TCP.
-    carrier: Option<Carrier>,
-}
-
 struct Connected {
     core: Client,
     shards: Shards,
     events: mpsc::Receiver<Event>,
     parent: Arc<ParentClient>,
     search: Arc<GatewaySearch>,
-    dialer: Arc<Dialer>,
-    attempts: HashMap<ConnectionId, JoinHandle<()>>,
-    /// When the last of them began.
-    attempted_at: Time,
-    live: HashMap<ConnectionId, LiveConnection>,
-    connection_events: mpsc::Sender<ConnectionEvent>,
-    inbox: mpsc::Receiver<ConnectionEvent>,
-    closing: Vec<JoinHandle<()>>,
+    connections: Connections,
     started: Time,
     /// All that went through the tunnel.
     carried: Activity,
@@ -186,21 +151,14 @@ impl Connected {
         let shards = Shards::start(specs, &event_sender)?;
         let (parent_of, weights) = (Arc::clone(&parent), launch.weights(profile));
         let search = Arc::new(GatewaySearch::new(profile, prepared.tls, parent_of, over_tcp, weights));
-        let dialer = Arc::new(Dialer::new(Arc::clone(&search), &launch, Arc::clone(&parent)));
-        let (connection_events, inbox) = mpsc::channel(CONNECTION_EVENT_QUEUE);
+        let dialer = Dialer::new(Arc::clone(&search), &launch, Arc::clone(&parent));
         Ok(Self {
             core: prepared.core,
             shards,
             events,
             parent,
             search,
-            dialer,
-            attempts: HashMap::new(),
-            attempted_at: now(),
-            live: HashMap::new(),
-            connection_events,
-            inbox,
-            closing: Vec::new(),
+            connections: Connections::new(dialer),
             started: now(),
             carried: Activity::default(),
             polled: PollCounts::default(),
@@ -227,9 +185,7 @@ impl Connected {
         self.core.quit();
         // A failure now must not prevent the notice to the gateway.
         while self.carry_out().await.is_err() {}
-        for task in self.closing.drain(..) {
-            let _ = task.await;
-        }
+        self.connections.finish().await;
         outcome
     }
 
@@ -259,7 +215,7 @@ impl Connected {
                     Some(ParentEvent::Stop) | None => return Ok(()),
                 },
                 () = shard_failure.notified() => bail!("the TUN device or a socket is gone; see the log above"),
-                Some(event) = self.inbox.recv() => self.handle_connection_event(event).await?,
+                Some(event) = self.connections.next() => self.handle_connection_event(event).await?,
                 () = self.search.silent() => self.report_outage(None).await?,
                 Some(event) = self.events.recv() => self.core.handle_event(now(), event),
                 () = tokio::time::sleep(due.unwrap_or(Duration::MAX)), if due.is_some() => {
@@ -286,7 +242,7 @@ impl Connected {
     }
 
     fn log_state(&mut self) {
-        let up = self.core.is_up() || (self.is_superseded && !self.attempts.is_empty());
+        let up = self.core.is_up() || (self.is_superseded && self.connections.is_dialling());
         let changed = mem::replace(&mut self.was_up, up) != up;
         // A session may outlast an outage that the log has named.
         let is_back = self.search.trials().ends_outage(|at| up && changed || self.core.is_heard_since(at));
@@ -300,38 +256,34 @@ impl Connected {
 
     async fn handle_connection_event(&mut self, event: ConnectionEvent) -> anyhow::Result<()> {
         match event {
-            ConnectionEvent::Dialled(connection, outcome) => {
-                self.attempts.remove(&connection);
-                match outcome {
-                    Ok(DialOutcome::Established(channel, endpoint, carrier)) => {
-                        self.established(connection, *channel, endpoint, carrier);
-                    }
-                    Ok(DialOutcome::Refused(refused)) => {
-                        let retry_after = Duration::from_millis(refused.retry_after_ms.unwrap_or(0).into());
-                        self.core.refused(now(), connection, refused.code, &refused.text, retry_after);
-                        // A final refusal ends the client, whose error has the reason.
-                        if !self.core.is_over() {
-                            tracing::warn!("the gateway refused: {}", harmless(&refused.text));
-                        }
-                    }
-                    Err(error) if error.is_final(self.was_ever_up) => {
-                        return Err(Refusal(vpnd_sys::text::format_chain(&error.into())).into());
-                    }
-                    Err(error) if error.is_full() => {
-                        tracing::warn!("the gateway is full; trying again soon");
-                        self.core.turned_away(now(), connection);
-                    }
-                    Err(DialError::NoOther) => self.core.connect_failed(now(), connection),
-                    Err(error) => {
-                        self.core.connect_failed(now(), connection);
-                        self.report_outage(Some(&error)).await?;
+            ConnectionEvent::Dialled(connection, outcome) => match outcome {
+                Ok(DialOutcome::Established(channel, endpoint, carrier)) => {
+                    self.established(connection, *channel, endpoint, carrier);
+                }
+                Ok(DialOutcome::Refused(refused)) => {
+                    let retry_after = Duration::from_millis(refused.retry_after_ms.unwrap_or(0).into());
+                    self.core.refused(now(), connection, refused.code, &refused.text, retry_after);
+                    // A final refusal ends the client, whose error has the reason.
+                    if !self.core.is_over() {
+                        tracing::warn!("the gateway refused: {}", harmless(&refused.text));
                     }
                 }
-            }
+                Err(error) if error.is_final(self.was_ever_up) => {
+                    return Err(Refusal(vpnd_sys::text::format_chain(&error.into())).into());
+                }
+                Err(error) if error.is_full() => {
+                    tracing::warn!("the gateway is full; trying again soon");
+                    self.core.turned_away(now(), connection);
+                }
+                Err(DialError::NoOther) => self.core.connect_failed(now(), connection),
+                Err(error) => {
+                    self.core.connect_failed(now(), connection);
+                    self.report_outage(Some(&error)).await?;
+                }
+            },
             ConnectionEvent::Message(connection, message) => {
                 if matches!(message, Message::Drain(_))
-                    && let Some(live) = self.live.get(&connection)
-                    && let Some(gateway) = gateway_of(&live.connection, live.carrier.as_ref())
+                    && let Some(gateway) = self.connections.gateway(connection)
                     && self.search.addresses().note_drained(gateway)
                 {
                     tracing::warn!("the gateway is draining: looking for another one of the profile");
@@ -346,10 +298,8 @@ impl Connected {
                 self.core.handle_message(now(), connection, message)
             }
             ConnectionEvent::Lost(connection, code) => {
-                if let Some(live) = self.live.remove(&connection) {
-                    linger(live.carrier);
-                }
-                self.is_superseded = code == Some(Code::Superseded) && !self.attempts.is_empty();
+                self.connections.lost(connection);
+                self.is_superseded = code == Some(Code::Superseded) && self.connections.is_dialling();
                 self.core.connection_lost(now(), connection, code);
             }
             ConnectionEvent::UdpWorks => {
@@ -368,32 +318,12 @@ impl Connected {
         endpoint: quinn::Endpoint,
         carrier: Option<Carrier>,
     ) {
-        let Channel { connection, mut reader, writer, established, secret } = channel;
-        let gateway = connection.remote_address();
-        // Sockets for both protocol versions name an IPv4 gateway by its mapped address.
-        let remote = if self.dual_stack { mapped(gateway) } else { gateway };
-        let gateway = Endpoint { remote, local: None };
-        let (connection_events, watched) = (self.connection_events.clone(), connection.clone());
-        let reader = tokio::spawn(async move {
-            let code = loop {
-                match reader.next().await {
-                    Ok(Some(message)) => {
-                        let _ = connection_events.send(ConnectionEvent::Message(id, message)).await;
-                    }
-                    Ok(None) => break close_code(&watched.closed().await),
-                    Err(StreamError::Message(error)) => {
-                        tracing::warn!(%error, "the gateway broke the protocol");
-                        break None;
-                    }
-                    Err(_) => break close_code(&watched.closed().await),
-                }
-            };
-            let _ = connection_events.send(ConnectionEvent::Lost(id, code)).await;
-        });
         self.reach.answered();
         self.transport_is(carrier.is_some());
-        self.live.insert(id, LiveConnection { connection, endpoint, writer, reader, carrier });
-        self.core.established(now(), id, &established, secret, gateway);
+        let (remote, established, secret) = self.connections.add(id, channel, endpoint, carrier);
+        // Sockets for both protocol versions name an IPv4 gateway by its mapped address.
+        let remote = if self.dual_stack { mapped(remote) } else { remote };
+        self.core.established(now(), id, &established, secret, Endpoint { remote, local: None });
     }
 
     /// Carries out the core's actions in order.
@@ -401,7 +331,10 @@ impl Connected {
         self.note_transport().await?;
         while let Some(action) = self.core.poll_action() {
             match action {
-                Action::Connect { connection, purpose, offer } => self.dial(connection, purpose, offer),
+                Action::Connect { connection, purpose, offer } => {
+                    let may_look_up = !self.core.is_within_reach() || self.core.is_in_doubt();
+                    self.connections.dial(connection, purpose, offer, may_look_up);
+                }
                 Action::Command { shard, command } => {
                     if let Command::PathSize { size, .. } = command
                         && shard == 0
@@ -432,13 +365,8 @@ impl Connected {
                 Action::Reopen(lanes) => self.reopen(lanes).await?,
                 Action::LanesBlocked => self.leave_blocked_way(),
                 Action::Renew(renewal) => self.renew(&renewal).await?,
-                Action::Send { connection, message } => {
-                    if let Some(live) = self.live.get_mut(&connection) {
-                        // If the connection is gone, its reader reports that.
-                        let _ = live.writer.send(&message).await;
-                    }
-                }
-                Action::Disconnect { connection, code } => self.disconnect(connection, code),
+                Action::Send { connection, message } => self.connections.send(connection, &message).await,
+                Action::Disconnect { connection, code } => self.connections.disconnect(connection, code),
                 Action::GiveUp { code, text } => {
                     let reason = format!("the gateway refuses this client: {text} (code {})", code.number());
                     return Err(Refusal(reason).into());
@@ -459,38 +387,12 @@ impl Connected {
         Ok(())
     }
 
-    fn dial(&mut self, connection: ConnectionId, purpose: Purpose, offer: Offer) {
-        let (dialer, connection_events) = (Arc::clone(&self.dialer), self.connection_events.clone());
-        let may_look_up = !self.core.is_within_reach() || self.core.is_in_doubt();
-        let rtt = self.live.values().map(|live| live.connection.rtt()).min();
-        let mut live = self.live.values();
-        let current = live.find_map(|live| gateway_of(&live.connection, live.carrier.as_ref()));
-        let attempt = tokio::spawn(async move {
-            let outcome = dialer.dial(&purpose, offer, current, rtt, may_look_up).await;
-            let _ = connection_events.send(ConnectionEvent::Dialled(connection, outcome)).await;
-        });
-        self.attempted_at = now();
-        self.attempts.insert(connection, attempt);
-    }
-
-    /// Ends a connection in the background, after what was sent on it has arrived.
-    fn disconnect(&mut self, connection: ConnectionId, code: Code) {
-        self.closing.retain(|task| !task.is_finished());
-        if let Some(attempt) = self.attempts.remove(&connection) {
-            attempt.abort();
-            let dialer = Arc::clone(&self.dialer);
-            self.closing.push(tokio::spawn(async move {
-                let _ = attempt.await;
-                dialer.part(FINISH_TIMEOUT).await;
-            }));
-        }
-        let Some(mut live) = self.live.remove(&connection) else { return };
-        live.reader.abort();
-        self.closing.push(tokio::spawn(async move {
-            let _ = tokio::time::timeout(FINISH_TIMEOUT, live.writer.finish()).await;
-            close(&live.connection, code, "");
-            let _ = tokio::time::timeout(FINISH_TIMEOUT, live.endpoint.wait_idle()).await;
-            linger(live.carrier);
-        }));
+    /// Sends the parent what is known of the connection to the gateway, and waits for nothing.
+    fn send_measured(&self) {
+        let (over_tcp, carried) = (self.is_over_tcp(), self.carried);
+        let measured = Measured { over_tcp, carried, ..self.connections.measured() };
+        let parent = Arc::clone(&self.parent);
+        // Without an answer the user sees less.
+        tokio::spawn(async move { parent.measured(measured).await });
     }
 }

@@ -94,10 +94,8 @@ impl Connected {
         }
         self.core.handle_timeout(now());
         self.leave_narrow_way();
-        self.closing.retain(|task| !task.is_finished());
         is_quiet &= self.core.is_within_reach() && !self.core.is_in_doubt();
-        is_quiet &=
-            self.attempts.is_empty() && self.closing.is_empty() && !self.transport.is_searching(now());
+        is_quiet &= self.connections.are_settled() && !self.transport.is_searching(now());
         if self.looks.note(now(), is_quiet) {
             self.core.check_way(now());
         }

@@ -103,7 +103,8 @@ impl Connected {
     /// Logs that the gateway does not answer; or that an attempt has failed, and why.
     pub(super) async fn report_outage(&mut self, failure: Option<&DialError>) -> anyhow::Result<()> {
         // Data may pass where new connections do not.
-        let is_lost = !self.core.is_within_reach() || !self.core.is_heard_since(self.attempted_at);
+        let is_lost =
+            !self.core.is_within_reach() || !self.core.is_heard_since(self.connections.attempted_at());
         if is_lost && self.search.trials().is_advice_due() {
             self.reach.advise(now());
             self.choose_dns().await?;

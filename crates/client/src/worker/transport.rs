@@ -7,17 +7,15 @@ use tokio::task::JoinHandle;
 use vpnd_proto::control::Message;
 use vpnd_proto::time::Time;
 
-use super::over_tcp::Carrier;
+use super::Connected;
+use super::connections::ConnectionEvent;
 use super::parent_client::ParentError;
-use super::{Connected, ConnectionEvent};
 use vpnd_sys::clock::now;
 
 /// The least size of datagrams that an honest path carries: a link of IPv6 has to carry as much.
 const LEAST_SIZE: u16 = 1_280 - 40 - 8;
 /// Time for the search for a size to find a larger one.
 const SEARCHED: Duration = Duration::from_secs(5);
-/// Datagrams of an epoch that is over may come so late over the TCP connection of that one.
-const LINGER: Duration = Duration::from_secs(15);
 
 /// The way of the tunnel.
 #[derive(Default)]
@@ -63,7 +61,7 @@ impl Connected {
         self.transport.stop();
         self.transport.narrow = None;
         if over_tcp {
-            let (search, events) = (Arc::clone(&self.search), self.connection_events.clone());
+            let (search, events) = (Arc::clone(&self.search), self.connections.sender());
             self.transport.udp = Some(tokio::spawn(async move {
                 loop {
                     search.udp_works().await;
@@ -94,9 +92,8 @@ impl Connected {
 
     /// Has a new connection made, for the session to go over it.
     pub(super) fn attach_anew(&mut self) {
-        let connections: Vec<_> = self.live.keys().copied().collect();
         // All but the connection of the session are passed over.
-        for connection in connections {
+        for connection in self.connections.ids() {
             self.core.handle_message(now(), connection, Message::Wake);
         }
     }
@@ -138,15 +135,5 @@ impl Connected {
         if narrow.is_some_and(|since| now().since(since) >= SEARCHED) && self.search.ways().is_narrow() {
             self.attach_anew();
         }
-    }
-}
-
-/// Ends a carrier a while after its connection.
-pub(super) fn linger(carrier: Option<Carrier>) {
-    if let Some(carrier) = carrier {
-        tokio::spawn(async move {
-            tokio::time::sleep(LINGER).await;
-            drop(carrier);
-        });
     }
 }
