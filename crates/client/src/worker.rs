@@ -4,6 +4,7 @@
 //! the parent change the machine's network as the core decides.
 
 mod connections;
+mod data_path;
 mod devices;
 mod dial;
 mod distrust;
@@ -28,19 +29,19 @@ use tokio::sync::mpsc;
 use vpnd_control_channel::login::Channel;
 use vpnd_proto::client::{Action, Client};
 use vpnd_proto::control::{Code, Message, Renewal};
-use vpnd_proto::plane::{Activity, Command, Endpoint, Event};
+use vpnd_proto::plane::{Activity, Command};
 use vpnd_proto::session::ConnectionId;
 use vpnd_proto::time::Time;
 
 use super::Refusal;
 use crate::messages::{Begin, FromWorker, Measured, WorkerLaunch};
 use connections::{ConnectionEvent, Connections};
+use data_path::{DataPath, DataPathEvent};
 use devices::shard_specs;
 use dial::{DialError, DialOutcome, Dialer, GatewaySearch};
-use looks::Looks;
 use over_tcp::Carrier;
 use parent_client::{ParentClient, ParentError, ParentEvent};
-use path::{log_path, mapped};
+use path::log_path;
 use prepared::Prepared;
 use reach::Reach;
 use transport::Transport;
@@ -49,7 +50,7 @@ use vpnd_ipc::channel;
 use vpnd_ipc::child::{self, ChildRole, Preparation, Started};
 use vpnd_ipc::messages::{self as common, Devices};
 use vpnd_pki::tls;
-use vpnd_shard::{EVENT_QUEUE, PollCounts, Shards};
+use vpnd_shard::PollCounts;
 use vpnd_sys::clock::now;
 use vpnd_sys::logging::NEWS;
 use vpnd_sys::text::harmless;
@@ -107,17 +108,11 @@ async fn serve(
 
 struct Connected {
     core: Client,
-    shards: Shards,
-    events: mpsc::Receiver<Event>,
+    data_path: DataPath,
     parent: Arc<ParentClient>,
     search: Arc<GatewaySearch>,
     connections: Connections,
     started: Time,
-    /// All that went through the tunnel.
-    carried: Activity,
-    /// Cost and yield of polling, as the shards last reported them.
-    polled: PollCounts,
-    looks: Looks,
     was_up: bool,
     was_ever_up: bool,
     /// Whether the gateway has closed the connection in favour of the attempt under way, whose
@@ -127,8 +122,6 @@ struct Connected {
     /// The DNS servers that the parent was last requested to use: the tunnel's, or the machine's
     /// own. `None` before the first request.
     tunnel_dns: Option<bool>,
-    /// Whether the data sockets are for both protocol versions.
-    dual_stack: bool,
     /// State for a tunnel that uses TCP, or may have to.
     transport: Transport,
 }
@@ -142,33 +135,25 @@ impl Connected {
         descriptors: Vec<OwnedFd>,
         parent: Arc<ParentClient>,
     ) -> anyhow::Result<Self> {
-        let (event_sender, events) = mpsc::channel(EVENT_QUEUE);
         let specs = shard_specs(profile, launch.copy_dscp, devices, descriptors)?;
-        let dual_stack =
-            specs.iter().all(|spec| spec.socket.local_addr().is_ok_and(|address| address.is_ipv6()));
         let ports = specs.iter().filter_map(|spec| Some(spec.socket.local_addr().ok()?.port())).collect();
         let over_tcp = prepared.over_tcp.map(|over_tcp| over_tcp.of_lanes(ports));
-        let shards = Shards::start(specs, &event_sender)?;
+        let data_path = DataPath::start(specs)?;
         let (parent_of, weights) = (Arc::clone(&parent), launch.weights(profile));
         let search = Arc::new(GatewaySearch::new(profile, prepared.tls, parent_of, over_tcp, weights));
         let dialer = Dialer::new(Arc::clone(&search), &launch, Arc::clone(&parent));
         Ok(Self {
             core: prepared.core,
-            shards,
-            events,
+            data_path,
             parent,
             search,
             connections: Connections::new(dialer),
             started: now(),
-            carried: Activity::default(),
-            polled: PollCounts::default(),
-            looks: Looks::new(),
             was_up: false,
             was_ever_up: false,
             is_superseded: false,
             reach: Reach::new(launch.give_up_s),
             tunnel_dns: None,
-            dual_stack,
             transport: Transport::default(),
         })
     }
@@ -190,9 +175,9 @@ impl Connected {
     }
 
     async fn serve(&mut self, mut parent_events: mpsc::Receiver<ParentEvent>) -> anyhow::Result<()> {
-        let shard_failure = self.shards.failure();
+        let shard_failure = self.data_path.failure();
         loop {
-            self.looks.expect(now(), Some(now()));
+            self.data_path.expect(Some(now()));
             self.carry_out().await?;
             self.log_state();
             self.choose_dns().await?;
@@ -201,7 +186,7 @@ impl Connected {
                 continue;
             }
             let due = self.core.poll_timeout().map(|(at, _)| at);
-            self.looks.expect(now(), due);
+            self.data_path.expect(due);
             let due = due.map(|at| at.since(now()));
             tokio::select! {
                 event = parent_events.recv() => match event {
@@ -217,14 +202,45 @@ impl Connected {
                 () = shard_failure.notified() => bail!("the TUN device or a socket is gone; see the log above"),
                 Some(event) = self.connections.next() => self.handle_connection_event(event).await?,
                 () = self.search.silent() => self.report_outage(None).await?,
-                Some(event) = self.events.recv() => self.core.handle_event(now(), event),
+                event = self.data_path.next() => match event {
+                    DataPathEvent::Shard(event) => self.core.handle_event(now(), event),
+                    DataPathEvent::LookDue => self.look().await,
+                },
                 () = tokio::time::sleep(due.unwrap_or(Duration::MAX)), if due.is_some() => {
                     self.core.handle_timeout(now());
                 }
-                () = self.looks.due(&self.shards) => self.look().await,
             }
             self.notice_sleep();
         }
+    }
+
+    /// Looks at the shards.
+    async fn look(&mut self) {
+        let mut is_quiet = true;
+        // Silence counts too, so the core gets a report of every shard.
+        for (shard, seen) in self.data_path.look().await.into_iter().enumerate() {
+            // Keep-alives and probes are none.
+            is_quiet &= seen.tx_packets == 0 && seen.rx_packets == 0;
+            self.core.handle_activity(now(), shard, seen);
+        }
+        self.core.handle_timeout(now());
+        self.leave_narrow_way();
+        // An outage is looked at like packets (see [`looks`]).
+        is_quiet &= self.core.is_within_reach() && !self.core.is_in_doubt();
+        is_quiet &= self.connections.are_settled() && !self.transport.is_searching(now());
+        if self.data_path.note_look(is_quiet) {
+            self.core.check_way(now());
+        }
+    }
+
+    /// Has the gateway looked for after a time in which nothing ran here, if there was one.
+    fn notice_sleep(&mut self) -> bool {
+        let now = now();
+        let Some(slept) = self.data_path.slept(now) else { return false };
+        tracing::info!("nothing ran here for {} s: looking for the gateway", slept.as_secs());
+        self.reach.slept(now);
+        self.core.resumed(now);
+        true
     }
 
     /// One line about the whole life of the client. An error is reported once, by the parent.
@@ -234,9 +250,9 @@ impl Connected {
             Err(error) if error.is::<Refusal>() => "refused",
             Err(_) => "failure",
         };
-        let Activity { rx_bytes, tx_bytes, .. } = self.carried;
+        let Activity { rx_bytes, tx_bytes, .. } = self.data_path.carried();
         let uptime_s = now().since(self.started).as_secs();
-        let PollCounts { found, expired, yielded, time } = self.polled;
+        let PollCounts { found, expired, yielded, time } = self.data_path.polled();
         tracing::debug!(found, expired, yielded, ?time, "waits in which the data path polled");
         tracing::info!(reason, uptime_s, received = rx_bytes, sent = tx_bytes, "the client stops");
     }
@@ -321,9 +337,7 @@ impl Connected {
         self.reach.answered();
         self.transport_is(carrier.is_some());
         let (remote, established, secret) = self.connections.add(id, channel, endpoint, carrier);
-        // Sockets for both protocol versions name an IPv4 gateway by its mapped address.
-        let remote = if self.dual_stack { mapped(remote) } else { remote };
-        self.core.established(now(), id, &established, secret, Endpoint { remote, local: None });
+        self.core.established(now(), id, &established, secret, self.data_path.endpoint(remote));
     }
 
     /// Carries out the core's actions in order.
@@ -342,13 +356,11 @@ impl Connected {
                         log_path(size);
                         self.transport.sized(now(), size);
                     }
-                    self.shards.command(shard, command).await;
+                    self.data_path.command(shard, command).await;
                 }
                 Action::PathMtu(mtu) => {
                     tracing::debug!(mtu, "the tunnel's MTU");
-                    // New TCP connections are held to it in both directions, also where it is too
-                    // small for the device.
-                    self.shards.set_mtu(mtu).await;
+                    self.data_path.set_mtu(mtu).await;
                     self.parent.set_mtu(mtu).await?;
                 }
                 Action::Configure(network) => {
@@ -389,7 +401,7 @@ impl Connected {
 
     /// Sends the parent what is known of the connection to the gateway, and waits for nothing.
     fn send_measured(&self) {
-        let (over_tcp, carried) = (self.is_over_tcp(), self.carried);
+        let (over_tcp, carried) = (self.is_over_tcp(), self.data_path.carried());
         let measured = Measured { over_tcp, carried, ..self.connections.measured() };
         let parent = Arc::clone(&self.parent);
         // Without an answer the user sees less.

@@ -8,12 +8,8 @@ use std::mem;
 use std::time::Duration;
 
 use tokio::time::{Interval, MissedTickBehavior};
-use vpnd_proto::plane::Activity;
 use vpnd_proto::time::Time;
-use vpnd_shard::{PollCounts, Shards};
-
-use super::Connected;
-use vpnd_sys::clock::now;
+use vpnd_shard::Shards;
 
 /// Interval at which traffic is reported to the core, which bounds how soon it notices silence.
 const TICK: Duration = Duration::from_millis(250);
@@ -67,48 +63,11 @@ impl Looks {
 
     /// A look has shown whether there was nothing. Returns whether something has passed, and
     /// nothing does any more.
-    fn note(&mut self, now: Time, is_quiet: bool) -> bool {
+    pub(super) fn note(&mut self, now: Time, is_quiet: bool) -> bool {
         self.has_passed |= !is_quiet;
         self.quiet_since = if is_quiet { self.quiet_since.or(Some(now)) } else { None };
         self.is_idle = self.quiet_since.is_some_and(|since| now.since(since) >= QUIET);
         self.is_idle && mem::take(&mut self.has_passed)
-    }
-}
-
-impl Connected {
-    /// Looks at the shards.
-    pub(super) async fn look(&mut self) {
-        // First, so that no packet passes unreported after the figures are taken.
-        self.shards.await_packets();
-        self.polled = PollCounts::default();
-        let mut is_quiet = true;
-        for (shard, report) in self.shards.report().await.into_iter().enumerate() {
-            self.polled = self.polled + report.poll;
-            // Silence counts too, so the core gets a report of every shard.
-            let seen = report.activities.into_iter().map(|(_, activity)| activity);
-            let seen = seen.fold(Activity::default(), Activity::merge);
-            // Keep-alives and probes are none.
-            is_quiet &= seen.tx_packets == 0 && seen.rx_packets == 0;
-            self.carried = self.carried.merge(seen);
-            self.core.handle_activity(now(), shard, seen);
-        }
-        self.core.handle_timeout(now());
-        self.leave_narrow_way();
-        is_quiet &= self.core.is_within_reach() && !self.core.is_in_doubt();
-        is_quiet &= self.connections.are_settled() && !self.transport.is_searching(now());
-        if self.looks.note(now(), is_quiet) {
-            self.core.check_way(now());
-        }
-    }
-
-    /// Has the gateway looked for after a time in which nothing ran here, if there was one.
-    pub(super) fn notice_sleep(&mut self) -> bool {
-        let now = now();
-        let Some(slept) = self.looks.slept(now) else { return false };
-        tracing::info!("nothing ran here for {} s: looking for the gateway", slept.as_secs());
-        self.reach.slept(now);
-        self.core.resumed(now);
-        true
     }
 }
 
