@@ -122,7 +122,6 @@ struct Connected {
     /// The DNS servers that the parent was last requested to use: the tunnel's, or the machine's
     /// own. `None` before the first request.
     tunnel_dns: Option<bool>,
-    /// State for a tunnel that uses TCP, or may have to.
     transport: Transport,
 }
 
@@ -142,19 +141,21 @@ impl Connected {
         let (parent_of, weights) = (Arc::clone(&parent), launch.weights(profile));
         let search = Arc::new(GatewaySearch::new(profile, prepared.tls, parent_of, over_tcp, weights));
         let dialer = Dialer::new(Arc::clone(&search), &launch, Arc::clone(&parent));
+        let connections = Connections::new(dialer);
+        let transport = Transport::new(Arc::clone(&search), Arc::clone(&parent), connections.sender());
         Ok(Self {
             core: prepared.core,
             data_path,
             parent,
             search,
-            connections: Connections::new(dialer),
+            connections,
             started: now(),
             was_up: false,
             was_ever_up: false,
             is_superseded: false,
             reach: Reach::new(launch.give_up_s),
             tunnel_dns: None,
-            transport: Transport::default(),
+            transport,
         })
     }
 
@@ -224,7 +225,9 @@ impl Connected {
             self.core.handle_activity(now(), shard, seen);
         }
         self.core.handle_timeout(now());
-        self.leave_narrow_way();
+        if self.transport.is_narrow() {
+            self.attach_anew();
+        }
         // An outage is looked at like packets (see [`looks`]).
         is_quiet &= self.core.is_within_reach() && !self.core.is_in_doubt();
         is_quiet &= self.connections.are_settled() && !self.transport.is_searching(now());
@@ -335,14 +338,14 @@ impl Connected {
         carrier: Option<Carrier>,
     ) {
         self.reach.answered();
-        self.transport_is(carrier.is_some());
+        self.transport.set(carrier.is_some());
         let (remote, established, secret) = self.connections.add(id, channel, endpoint, carrier);
         self.core.established(now(), id, &established, secret, self.data_path.endpoint(remote));
     }
 
     /// Carries out the core's actions in order.
     async fn carry_out(&mut self) -> anyhow::Result<()> {
-        self.note_transport().await?;
+        self.transport.note().await?;
         while let Some(action) = self.core.poll_action() {
             match action {
                 Action::Connect { connection, purpose, offer } => {
@@ -374,8 +377,12 @@ impl Connected {
                     );
                 }
                 Action::BatchesLost(gateway) => vpnd_shard::warn_of_lost_batches(gateway),
-                Action::Reopen(lanes) => self.reopen(lanes).await?,
-                Action::LanesBlocked => self.leave_blocked_way(),
+                Action::Reopen(lanes) => self.transport.reopen(lanes).await?,
+                Action::LanesBlocked => {
+                    if self.transport.is_blocked() {
+                        self.core.change_way(now());
+                    }
+                }
                 Action::Renew(renewal) => self.renew(&renewal).await?,
                 Action::Send { connection, message } => self.connections.send(connection, &message).await,
                 Action::Disconnect { connection, code } => self.connections.disconnect(connection, code),
@@ -386,6 +393,14 @@ impl Connected {
             }
         }
         Ok(())
+    }
+
+    /// Has a new connection made, for the session to go over it.
+    fn attach_anew(&mut self) {
+        // All but the connection of the session are passed over.
+        for connection in self.connections.ids() {
+            self.core.handle_message(now(), connection, Message::Wake);
+        }
     }
 
     /// Has the gateway's addresses kept, and goes by them from now on.
@@ -401,7 +416,7 @@ impl Connected {
 
     /// Sends the parent what is known of the connection to the gateway, and waits for nothing.
     fn send_measured(&self) {
-        let (over_tcp, carried) = (self.is_over_tcp(), self.data_path.carried());
+        let (over_tcp, carried) = (self.transport.is_over_tcp(), self.data_path.carried());
         let measured = Measured { over_tcp, carried, ..self.connections.measured() };
         let parent = Arc::clone(&self.parent);
         // Without an answer the user sees less.

@@ -1,15 +1,17 @@
 //! Whether the tunnel goes over UDP or TCP, and what follows from that.
+//!
+//! INVARIANT: the parent is informed of another transport before anything else that comes of it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use vpnd_proto::control::Message;
 use vpnd_proto::time::Time;
 
-use super::Connected;
 use super::connections::ConnectionEvent;
-use super::parent_client::ParentError;
+use super::dial::GatewaySearch;
+use super::parent_client::{ParentClient, ParentError};
 use vpnd_sys::clock::now;
 
 /// The least size of datagrams that an honest path carries: a link of IPv6 has to carry as much.
@@ -18,8 +20,11 @@ const LEAST_SIZE: u16 = 1_280 - 40 - 8;
 const SEARCHED: Duration = Duration::from_secs(5);
 
 /// The way of the tunnel.
-#[derive(Default)]
 pub(super) struct Transport {
+    search: Arc<GatewaySearch>,
+    parent: Arc<ParentClient>,
+    /// Gets [`ConnectionEvent::UdpWorks`].
+    events: mpsc::Sender<ConnectionEvent>,
     /// Whether it is TCP, until the parent knows.
     unnoted: Option<bool>,
     /// Waits until UDP works; there while the tunnel goes over TCP.
@@ -35,34 +40,24 @@ impl Drop for Transport {
 }
 
 impl Transport {
-    /// The path carries datagrams of this size.
-    pub(super) fn sized(&mut self, now: Time, size: u16) {
-        self.narrow = (size < LEAST_SIZE).then(|| self.narrow.unwrap_or(now));
+    pub(super) fn new(
+        search: Arc<GatewaySearch>,
+        parent: Arc<ParentClient>,
+        events: mpsc::Sender<ConnectionEvent>,
+    ) -> Self {
+        Self { search, parent, events, unnoted: None, udp: None, narrow: None }
     }
 
-    /// Whether a larger size may soon be found.
-    pub(super) fn is_searching(&self, now: Time) -> bool {
-        self.narrow.is_some_and(|since| now.since(since) <= 2 * SEARCHED)
-    }
-
-    fn stop(&mut self) {
-        if let Some(udp) = self.udp.take() {
-            udp.abort();
-        }
-    }
-}
-
-impl Connected {
     /// The newest epoch is over TCP, or over UDP.
-    pub(super) fn transport_is(&mut self, over_tcp: bool) {
-        if over_tcp == self.transport.udp.is_some() {
+    pub(super) fn set(&mut self, over_tcp: bool) {
+        if over_tcp == self.is_over_tcp() {
             return;
         }
-        self.transport.stop();
-        self.transport.narrow = None;
+        self.stop();
+        self.narrow = None;
         if over_tcp {
-            let (search, events) = (Arc::clone(&self.search), self.connections.sender());
-            self.transport.udp = Some(tokio::spawn(async move {
+            let (search, events) = (Arc::clone(&self.search), self.events.clone());
+            self.udp = Some(tokio::spawn(async move {
                 loop {
                     search.udp_works().await;
                     if events.send(ConnectionEvent::UdpWorks).await.is_err() {
@@ -71,12 +66,12 @@ impl Connected {
                 }
             }));
         }
-        self.transport.unnoted = Some(over_tcp);
+        self.unnoted = Some(over_tcp);
     }
 
-    /// Informs the parent of another transport, before anything else that comes of it.
-    pub(super) async fn note_transport(&mut self) -> Result<(), ParentError> {
-        match self.transport.unnoted.take() {
+    /// Informs the parent of another transport.
+    pub(super) async fn note(&mut self) -> Result<(), ParentError> {
+        match self.unnoted.take() {
             Some(over_tcp) => match self.parent.over_tcp(over_tcp).await {
                 // It is only for people.
                 Err(ParentError::Refused(_)) => Ok(()),
@@ -87,15 +82,17 @@ impl Connected {
     }
 
     pub(super) fn is_over_tcp(&self) -> bool {
-        self.transport.udp.is_some()
+        self.udp.is_some()
     }
 
-    /// Has a new connection made, for the session to go over it.
-    pub(super) fn attach_anew(&mut self) {
-        // All but the connection of the session are passed over.
-        for connection in self.connections.ids() {
-            self.core.handle_message(now(), connection, Message::Wake);
-        }
+    /// The path carries datagrams of this size.
+    pub(super) fn sized(&mut self, now: Time, size: u16) {
+        self.narrow = (size < LEAST_SIZE).then(|| self.narrow.unwrap_or(now));
+    }
+
+    /// Whether a larger size may soon be found.
+    pub(super) fn is_searching(&self, now: Time) -> bool {
+        self.narrow.is_some_and(|since| now.since(since) <= 2 * SEARCHED)
     }
 
     /// Opens lanes at other ports, where nothing has passed at theirs any more.
@@ -122,18 +119,20 @@ impl Connected {
         }
     }
 
-    /// Leaves UDP where data soon vanishes at whatever ports.
-    pub(super) fn leave_blocked_way(&mut self) {
-        if !self.is_over_tcp() && self.search.ways().is_blocked() {
-            self.core.change_way(now());
-        }
+    /// Data soon vanishes at whatever ports. Whether to leave UDP because of that.
+    pub(super) fn is_blocked(&self) -> bool {
+        !self.is_over_tcp() && self.search.ways().is_blocked()
     }
 
-    /// Leaves UDP where large datagrams vanish.
-    pub(super) fn leave_narrow_way(&mut self) {
-        let narrow = self.transport.narrow.filter(|_| self.transport.udp.is_none());
-        if narrow.is_some_and(|since| now().since(since) >= SEARCHED) && self.search.ways().is_narrow() {
-            self.attach_anew();
+    /// Whether large datagrams vanish, and UDP is to be left because of that.
+    pub(super) fn is_narrow(&self) -> bool {
+        let narrow = self.narrow.filter(|_| !self.is_over_tcp());
+        narrow.is_some_and(|since| now().since(since) >= SEARCHED) && self.search.ways().is_narrow()
+    }
+
+    fn stop(&mut self) {
+        if let Some(udp) = self.udp.take() {
+            udp.abort();
         }
     }
 }
