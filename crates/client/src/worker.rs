@@ -15,10 +15,10 @@ mod path;
 mod prepared;
 mod reach;
 mod transport;
+mod uptime;
 #[cfg(any(test, fuzzing))]
 pub(crate) use dial::read_arrival;
 
-use std::mem;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -29,9 +29,8 @@ use tokio::sync::mpsc;
 use vpnd_control_channel::login::Channel;
 use vpnd_proto::client::{Action, Client};
 use vpnd_proto::control::{Code, Message, Renewal};
-use vpnd_proto::plane::{Activity, Command};
+use vpnd_proto::plane::Command;
 use vpnd_proto::session::ConnectionId;
-use vpnd_proto::time::Time;
 
 use super::Refusal;
 use crate::messages::{Begin, FromWorker, Measured, WorkerLaunch};
@@ -45,12 +44,12 @@ use path::log_path;
 use prepared::Prepared;
 use reach::Reach;
 use transport::Transport;
+use uptime::Uptime;
 use vpnd_config::profile::{Profile, Trust};
 use vpnd_ipc::channel;
 use vpnd_ipc::child::{self, ChildRole, Preparation, Started};
 use vpnd_ipc::messages::{self as common, Devices};
 use vpnd_pki::tls;
-use vpnd_shard::PollCounts;
 use vpnd_sys::clock::now;
 use vpnd_sys::logging::NEWS;
 use vpnd_sys::text::harmless;
@@ -112,17 +111,9 @@ struct Connected {
     parent: Arc<ParentClient>,
     search: Arc<GatewaySearch>,
     connections: Connections,
-    started: Time,
-    was_up: bool,
-    was_ever_up: bool,
-    /// Whether the gateway has closed the connection in favour of the attempt under way, whose
-    /// answer may come later.
-    is_superseded: bool,
-    reach: Reach,
-    /// The DNS servers that the parent was last requested to use: the tunnel's, or the machine's
-    /// own. `None` before the first request.
-    tunnel_dns: Option<bool>,
     transport: Transport,
+    reach: Reach,
+    uptime: Uptime,
 }
 
 impl Connected {
@@ -149,13 +140,9 @@ impl Connected {
             parent,
             search,
             connections,
-            started: now(),
-            was_up: false,
-            was_ever_up: false,
-            is_superseded: false,
-            reach: Reach::new(launch.give_up_s),
-            tunnel_dns: None,
             transport,
+            reach: Reach::new(launch.give_up_s),
+            uptime: Uptime::new(),
         })
     }
 
@@ -167,7 +154,13 @@ impl Connected {
         let outcome = if self.parent.is_ending() { Ok(()) } else { outcome };
         // Shards forget what a session has carried when it is closed.
         self.look().await;
-        self.log_end(&outcome);
+        // An error is reported once, by the parent.
+        let reason = match &outcome {
+            Ok(()) => self.parent.reason().unwrap_or("the client's first process is gone"),
+            Err(error) if error.is::<Refusal>() => "refused",
+            Err(_) => "failure",
+        };
+        self.uptime.log_end(reason, self.data_path.carried(), self.data_path.polled());
         self.core.quit();
         // A failure now must not prevent the notice to the gateway.
         while self.carry_out().await.is_err() {}
@@ -180,7 +173,7 @@ impl Connected {
         loop {
             self.data_path.expect(Some(now()));
             self.carry_out().await?;
-            self.log_state();
+            self.uptime.log(&self.core, self.connections.is_dialling(), self.search.trials());
             self.choose_dns().await?;
             self.reach.check(now(), || self.search.trials().report())?;
             if self.notice_sleep() {
@@ -246,31 +239,38 @@ impl Connected {
         true
     }
 
-    /// One line about the whole life of the client. An error is reported once, by the parent.
-    fn log_end(&self, outcome: &anyhow::Result<()>) {
-        let reason = match outcome {
-            Ok(()) => self.parent.reason().unwrap_or("the client's first process is gone"),
-            Err(error) if error.is::<Refusal>() => "refused",
-            Err(_) => "failure",
-        };
-        let Activity { rx_bytes, tx_bytes, .. } = self.data_path.carried();
-        let uptime_s = now().since(self.started).as_secs();
-        let PollCounts { found, expired, yielded, time } = self.data_path.polled();
-        tracing::debug!(found, expired, yielded, ?time, "waits in which the data path polled");
-        tracing::info!(reason, uptime_s, received = rx_bytes, sent = tx_bytes, "the client stops");
+    /// Has the machine use its own DNS servers while the tunnel leads nowhere. A short silence
+    /// changes nothing.
+    async fn choose_dns(&mut self) -> anyhow::Result<()> {
+        self.reach.note(now(), self.core.is_within_reach(), |at| self.core.is_heard_since(at));
+        if self.uptime.was_ever_up()
+            && let Some(tunnel) = self.reach.other_dns(now())
+        {
+            match self.parent.use_tunnel_dns(tunnel).await {
+                // The session is worth more than its DNS servers.
+                Err(ParentError::Refused(why)) => {
+                    tracing::warn!("the machine's DNS servers stay as they are: {why}")
+                }
+                outcome => outcome?,
+            }
+        }
+        Ok(())
     }
 
-    fn log_state(&mut self) {
-        let up = self.core.is_up() || (self.is_superseded && self.connections.is_dialling());
-        let changed = mem::replace(&mut self.was_up, up) != up;
-        // A session may outlast an outage that the log has named.
-        let is_back = self.search.trials().ends_outage(|at| up && changed || self.core.is_heard_since(at));
-        if up && (changed || is_back) {
-            self.was_ever_up = true;
-            tracing::info!(target: NEWS, "connected");
-        } else if changed {
-            tracing::warn!("the connection to the gateway is interrupted");
+    /// Logs that the gateway does not answer; or that an attempt has failed, and why.
+    async fn report_outage(&mut self, failure: Option<&DialError>) -> anyhow::Result<()> {
+        // Data may pass where new connections do not.
+        let is_lost =
+            !self.core.is_within_reach() || !self.core.is_heard_since(self.connections.attempted_at());
+        if is_lost && self.search.trials().is_advice_due() {
+            self.reach.advise(now());
+            self.choose_dns().await?;
         }
+        match failure {
+            Some(error) => self.search.trials().log_failure(error, is_lost),
+            None => drop(self.search.trials().log(is_lost)),
+        }
+        Ok(())
     }
 
     async fn handle_connection_event(&mut self, event: ConnectionEvent) -> anyhow::Result<()> {
@@ -287,7 +287,7 @@ impl Connected {
                         tracing::warn!("the gateway refused: {}", harmless(&refused.text));
                     }
                 }
-                Err(error) if error.is_final(self.was_ever_up) => {
+                Err(error) if error.is_final(self.uptime.was_ever_up()) => {
                     return Err(Refusal(vpnd_sys::text::format_chain(&error.into())).into());
                 }
                 Err(error) if error.is_full() => {
@@ -318,7 +318,8 @@ impl Connected {
             }
             ConnectionEvent::Lost(connection, code) => {
                 self.connections.lost(connection);
-                self.is_superseded = code == Some(Code::Superseded) && self.connections.is_dialling();
+                let is_superseded = code == Some(Code::Superseded) && self.connections.is_dialling();
+                self.uptime.lost(is_superseded);
                 self.core.connection_lost(now(), connection, code);
             }
             ConnectionEvent::UdpWorks => {

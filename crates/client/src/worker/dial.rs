@@ -32,6 +32,7 @@ pub(super) use error::DialError;
 use handshakes::Shaken;
 use request::GatewayRequests;
 pub(super) use search::GatewaySearch;
+pub(super) use trial_log::TrialLog;
 
 /// The gateway's reply to a login or attach.
 pub(super) enum DialOutcome {

@@ -9,11 +9,7 @@ use std::time::Duration;
 
 use vpnd_proto::time::Time;
 
-use super::Connected;
-use super::dial::DialError;
-use super::parent_client::ParentError;
 use crate::Unreached;
-use vpnd_sys::clock::now;
 
 /// Time without the gateway after which the machine uses its own DNS servers: a restart takes less.
 const OWN_DNS_DELAY: Duration = Duration::from_secs(3);
@@ -24,6 +20,9 @@ pub(super) struct Reach {
     /// When the log advised to log in to the network, until the gateway answers.
     advised_at: Option<Time>,
     give_up: Option<Duration>,
+    /// The DNS servers that the parent was last requested to use: the tunnel's, or the machine's
+    /// own. `None` before the first request.
+    requested_dns: Option<bool>,
 }
 
 impl Reach {
@@ -33,6 +32,7 @@ impl Reach {
             lost: None,
             advised_at: None,
             give_up: give_up_s.map(|seconds| Duration::from_secs(seconds.into())),
+            requested_dns: None,
         }
     }
 
@@ -58,9 +58,16 @@ impl Reach {
         self.lost = self.lost.map(|_| now);
     }
 
+    /// The DNS servers to request of the parent: whether the tunnel's. `None` if these are the last
+    /// requested ones.
+    pub(super) fn other_dns(&mut self, now: Time) -> Option<bool> {
+        let tunnel = self.tunnel_dns(now)?;
+        (self.requested_dns.replace(tunnel) != Some(tunnel)).then_some(tunnel)
+    }
+
     /// Whether the machine should use the tunnel's DNS servers, or its own. `None` in a short
     /// silence, which changes nothing.
-    pub(super) fn tunnel_dns(&self, now: Time) -> Option<bool> {
+    fn tunnel_dns(&self, now: Time) -> Option<bool> {
         match self.lost {
             None => Some(true),
             Some(since) => {
@@ -79,41 +86,6 @@ impl Reach {
         }
         let report = report().unwrap_or_else(|| "see the log above".to_owned());
         Err(Unreached(format!("no session for {} s, so --give-up ends it: {report}", limit.as_secs())))
-    }
-}
-
-impl Connected {
-    /// Has the machine use its own DNS servers while the tunnel leads nowhere. A short silence
-    /// changes nothing.
-    pub(super) async fn choose_dns(&mut self) -> anyhow::Result<()> {
-        self.reach.note(now(), self.core.is_within_reach(), |at| self.core.is_heard_since(at));
-        let Some(tunnel) = self.reach.tunnel_dns(now()) else { return Ok(()) };
-        if self.was_ever_up && self.tunnel_dns.replace(tunnel) != Some(tunnel) {
-            match self.parent.use_tunnel_dns(tunnel).await {
-                // The session is worth more than its DNS servers.
-                Err(ParentError::Refused(why)) => {
-                    tracing::warn!("the machine's DNS servers stay as they are: {why}")
-                }
-                outcome => outcome?,
-            }
-        }
-        Ok(())
-    }
-
-    /// Logs that the gateway does not answer; or that an attempt has failed, and why.
-    pub(super) async fn report_outage(&mut self, failure: Option<&DialError>) -> anyhow::Result<()> {
-        // Data may pass where new connections do not.
-        let is_lost =
-            !self.core.is_within_reach() || !self.core.is_heard_since(self.connections.attempted_at());
-        if is_lost && self.search.trials().is_advice_due() {
-            self.reach.advise(now());
-            self.choose_dns().await?;
-        }
-        match failure {
-            Some(error) => self.search.trials().log_failure(error, is_lost),
-            None => drop(self.search.trials().log(is_lost)),
-        }
-        Ok(())
     }
 }
 
