@@ -25,7 +25,9 @@ use crate::members::{Admission, Members};
 use crate::options::ServiceOptions;
 use crate::user_socket::{REFUSAL_INTERVAL, accepted, listen};
 use vpnd_client::frames::{self, MAX_FROM_USER, Reader, Writer};
-use vpnd_client::user_messages::{DEFAULT_PORTAL_SOCKET, MAX_PORTAL_MINUTES, OpenPage, ServiceReply};
+use vpnd_client::user_messages::{
+    DEFAULT_PORTAL_SOCKET, Lines, MAX_PORTAL_MINUTES, OpenPage, Progress, Refused, Request, ServiceReply,
+};
 use vpnd_journal::JournalDirectory;
 use vpnd_sys::account::{DEFAULT_USER, UnixUser};
 use vpnd_sys::log_limit::LogLimit;
@@ -150,11 +152,11 @@ async fn hold(service: Arc<Service>, stream: UnixStream, admission: Admission) {
     let (mut reader, mut writer) = frames::split(stream, MAX_FROM_USER);
     let uid = admission.uid();
     let reply = match service.open(uid, &mut reader, &mut writer).await {
-        Ok(line) => ServiceReply::Lines(vec![line]),
+        Ok(reply) => ServiceReply::from(reply),
         Err(error) => {
-            let reason = vpnd_sys::text::format_chain(&error);
-            service.log_refusal(uid, &reason);
-            ServiceReply::Refused { why: reason, is_final: false }
+            let why = vpnd_sys::text::format_chain(&error);
+            service.log_refusal(uid, &why);
+            Refused { why, is_final: false }.into()
         }
     };
     // A command that is gone gets none.
@@ -178,7 +180,7 @@ impl Service {
         uid: u32,
         reader: &mut Reader,
         writer: &mut Writer,
-    ) -> anyhow::Result<String> {
+    ) -> anyhow::Result<<OpenPage as Request>::Reply> {
         let service = Arc::clone(self);
         // The machine's users may be far away.
         tokio::task::spawn_blocking(move || service.members.verify(uid)).await??;
@@ -198,11 +200,11 @@ impl Service {
             time.as_secs()
         );
         // A command that is gone is noticed below.
-        let _ = writer.send(&ServiceReply::Line(line)).await;
+        let _ = writer.send(&ServiceReply::from(Progress::Line(line))).await;
         let reason = window.hold(reader, self.stop.clone()).await;
         window.close().await;
         tracing::info!(uid, "the browser is closed: {reason}");
-        Ok(format!("the browser is closed: {reason}"))
+        Ok(Lines(vec![format!("the browser is closed: {reason}")]))
     }
 
     /// The browser's program, and its arguments before the page's address.

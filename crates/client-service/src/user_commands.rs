@@ -33,9 +33,10 @@ use vpnd_client::person::browser;
 use vpnd_client::person::credentials::{self, Source};
 use vpnd_client::person::{session, terminal};
 use vpnd_client::user_messages::{
-    Ask, ListedProfile, Login, ProfileName, ServiceReply, TunnelStatus, Typed, Up, UsedBy, UserRequest,
+    Ask, DEFAULT_GROUP, DEFAULT_SOCKET, Down, FindGateway, Gateway, Lines, List, ListedProfile, Log, Login,
+    ProfileName, Profiles, Request, ServiceReply, Status, TunnelStatus, Tunnels, Typed, Up, UsedBy,
+    UserRequest,
 };
-use vpnd_client::user_messages::{DEFAULT_GROUP, DEFAULT_SOCKET};
 use vpnd_config::profile::Profile;
 use vpnd_ipc::spawn::ChildError;
 use vpnd_sys::clock::wall_s;
@@ -142,9 +143,8 @@ pub async fn up(args: &UpArgs) -> anyhow::Result<()> {
         has_screen: browser::has_screen(),
         session: session::peers().next().map(AsText),
     };
-    service
-        .send(&UserRequest::Up(Up { profile: args.profile.as_deref().map(profile_name).transpose()?, login }))
-        .await?;
+    let profile = args.profile.as_deref().map(profile_name).transpose()?;
+    service.send(Up { profile, login }).await;
     let passwords = Passwords::of_session();
     let mut used: Option<UsedPassword> = None;
     loop {
@@ -152,24 +152,24 @@ pub async fn up(args: &UpArgs) -> anyhow::Result<()> {
             ServiceReply::Line(line) => say(&line)?,
             ServiceReply::Ask(ask) => {
                 let typed = answer(args, &ask, &passwords, &mut used).await?;
-                let typed = Typed::new(typed.as_str())?;
-                service.send(&UserRequest::Answer(Some(typed))).await?;
+                service.answer(Typed::new(typed.as_str())?).await;
             }
             ServiceReply::Browse(url) => browse("log in in a browser on this machine", &url)?,
-            ServiceReply::Tunnels(tunnels) => {
+            reply => {
+                let reply = reply_to::<Up>(reply);
+                if reply.is_err()
+                    && let Some(UsedPassword { from: Some(place), .. }) = &used
+                {
+                    say(&format!(
+                        "the password was that in {place}: `vpnd up --save-password` asks for another"
+                    ))?;
+                }
+                let Tunnels(tunnels) = reply?;
                 tunnels.iter().try_for_each(|tunnel| say(&table::connected(tunnel)))?;
                 if args.save_password {
                     say(&save(&passwords, used).await?)?;
                 }
                 return Ok(());
-            }
-            other => {
-                if let Some(UsedPassword { from: Some(place), .. }) = used {
-                    say(&format!(
-                        "the password was that in {place}: `vpnd up --save-password` asks for another"
-                    ))?;
-                }
-                return refused(other);
             }
         }
     }
@@ -198,7 +198,7 @@ async fn save(passwords: &Passwords, used: Option<UsedPassword>) -> anyhow::Resu
 /// # Errors
 /// If the tunnel is not up or another user's.
 pub async fn down(args: &OwnTunnelsArgs) -> anyhow::Result<()> {
-    lines(args, UserRequest::Down).await
+    lines(args, Down).await
 }
 
 /// `vpnd log`.
@@ -209,7 +209,7 @@ pub async fn log(args: &LogArgs) -> anyhow::Result<()> {
     if args.notify {
         return notify::notify(&args.tunnels.service).await;
     }
-    lines(&args.tunnels, UserRequest::Log).await
+    lines(&args.tunnels, Log).await
 }
 
 /// `vpnd list`.
@@ -242,10 +242,8 @@ pub async fn list(args: &ListArgs) -> anyhow::Result<()> {
 }
 
 async fn listed(service: &ServiceSocket) -> anyhow::Result<Vec<ListedProfile>> {
-    match ServiceClient::connect(&service.socket).await?.request(&UserRequest::List).await? {
-        ServiceReply::Profiles(profiles) => Ok(profiles),
-        other => Err(refusal(other)),
-    }
+    let Profiles(profiles) = ServiceClient::connect(&service.socket).await?.request(List).await?;
+    Ok(profiles)
 }
 
 /// The profile of this name without what is secret in it, from the client service.
@@ -253,11 +251,9 @@ async fn listed(service: &ServiceSocket) -> anyhow::Result<Vec<ListedProfile>> {
 /// # Errors
 /// If there is none, or the service can't be reached.
 pub async fn gateway(service: &ServiceSocket, name: &str) -> anyhow::Result<Profile> {
-    let request = UserRequest::Gateway(profile_name(name)?);
-    match ServiceClient::connect(&service.socket).await?.request(&request).await? {
-        ServiceReply::Gateway(text) => Ok(Profile::parse(&text, name)?),
-        other => Err(refusal(other)),
-    }
+    let request = FindGateway(profile_name(name)?);
+    let Gateway(text) = ServiceClient::connect(&service.socket).await?.request(request).await?;
+    Ok(Profile::parse(&text, name)?)
 }
 
 /// `vpnd password`: shows the page on which the user changes it, for nothing else has the right to,
@@ -306,10 +302,7 @@ pub async fn status(socket: &Path, shown: Shown) -> anyhow::Result<()> {
     let mut service = ServiceClient::connect(socket).await?;
     let mut before: Option<(Instant, Vec<TunnelStatus>)> = None;
     loop {
-        let tunnels = match service.request(&UserRequest::Status).await? {
-            ServiceReply::Tunnels(tunnels) => tunnels,
-            other => return refused(other),
-        };
+        let Tunnels(tunnels) = service.request(Status).await?;
         let now = Instant::now();
         let text = match (shown.json, shown.watch) {
             (true, false) => serde_json::to_string_pretty(&json(&tunnels))? + "\n",
@@ -337,15 +330,14 @@ fn json(tunnels: &[TunnelStatus]) -> serde_json::Value {
     serde_json::json!({ "tunnels": tunnels })
 }
 
-async fn lines(
+async fn lines<R: Request<Reply = Lines>>(
     args: &OwnTunnelsArgs,
-    request: impl FnOnce(Option<ProfileName>) -> UserRequest,
+    request: impl FnOnce(Option<ProfileName>) -> R,
 ) -> anyhow::Result<()> {
     let mut service = ServiceClient::connect(&args.service.socket).await?;
-    match service.request(&request(args.profile.as_deref().map(profile_name).transpose()?)).await? {
-        ServiceReply::Lines(lines) => Ok(lines.iter().try_for_each(|line| say(line))?),
-        other => refused(other),
-    }
+    let profile = args.profile.as_deref().map(profile_name).transpose()?;
+    let Lines(lines) = service.request(request(profile)).await?;
+    Ok(lines.iter().try_for_each(|line| say(line))?)
 }
 
 /// The name of a profile, which may be of any form: the service decides.
@@ -404,17 +396,13 @@ fn say(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-fn refused(reply: ServiceReply) -> anyhow::Result<()> {
-    Err(refusal(reply))
-}
-
-/// The failure that an unexpected reply is.
-fn refusal(reply: ServiceReply) -> anyhow::Error {
-    match reply {
+/// The reply to a request `R`, unless it is refused.
+fn reply_to<R: Request>(reply: ServiceReply) -> anyhow::Result<R::Reply> {
+    R::Reply::try_from(reply).map_err(|other| match other {
         ServiceReply::Refused { why, is_final: true } => ChildError::Refused(harmless(&why)).into(),
         ServiceReply::Refused { why, .. } => anyhow::anyhow!("{}", harmless(&why)),
         _ => anyhow::anyhow!("the client service is of another version than this command"),
-    }
+    })
 }
 
 /// The client service, as a command sees it.
@@ -446,10 +434,18 @@ impl ServiceClient {
         Ok(Self { reader, writer })
     }
 
-    async fn send(&mut self, request: &impl Encode<()>) -> anyhow::Result<()> {
+    async fn send<R: Request>(&mut self, request: R) {
+        self.send_message::<R::Message>(&request.into()).await;
+    }
+
+    /// Sends what a person has typed.
+    async fn answer(&mut self, typed: Typed) {
+        self.send_message(&UserRequest::Answer(Some(typed))).await;
+    }
+
+    async fn send_message<M: Encode<()>>(&mut self, message: &M) {
         // A service that has refused and gone says why.
-        let _ = self.writer.send(request).await;
-        Ok(())
+        let _ = self.writer.send(message).await;
     }
 
     async fn receive(&mut self) -> anyhow::Result<ServiceReply> {
@@ -459,9 +455,9 @@ impl ServiceClient {
         }
     }
 
-    async fn request(&mut self, request: &UserRequest) -> anyhow::Result<ServiceReply> {
-        self.send(request).await?;
-        self.receive().await
+    async fn request<R: Request>(&mut self, request: R) -> anyhow::Result<R::Reply> {
+        self.send(request).await;
+        reply_to::<R>(self.receive().await?)
     }
 }
 

@@ -10,9 +10,12 @@
 //! Invariants: fields of a user have bounds; the names in JSON are an interface, so they are added,
 //! never renamed.
 
+mod request;
+
 use std::net::SocketAddr;
 
 use minicbor::{Decode, Encode};
+pub use request::{Down, FindGateway, Forget, List, Log, Request, Status};
 use serde::Serialize;
 use vpnd_ipc::messages::SecretBytes;
 use vpnd_proto::control::{AsText, ChallengeText, SecretText, Text, UserName};
@@ -39,37 +42,28 @@ pub type ProfileText = SecretText<MAX_PROFILE>;
 /// A user's command to the service.
 #[derive(Debug, Encode, Decode)]
 pub enum UserRequest {
-    /// Answered by [`ServiceReply::Profiles`].
     #[n(0)]
     List,
-    /// Answered by lines and questions until [`ServiceReply::Tunnels`] shows the connected tunnel.
     #[n(1)]
     Up(#[n(0)] Up),
-    /// End the user's own tunnels, or this one. Answered by [`ServiceReply::Lines`].
     #[n(2)]
     Down(#[n(0)] Option<ProfileName>),
-    /// Answered by [`ServiceReply::Tunnels`].
     #[n(3)]
     Status,
-    /// The messages about the user's tunnels, or this one. Answered by [`ServiceReply::Lines`].
     #[n(4)]
     Log(#[n(0)] Option<ProfileName>),
-    /// To [`ServiceReply::Ask`]; nothing if no user can be asked.
+    /// To [`Progress::Ask`]; nothing if no user can be asked.
     #[n(5)]
     Answer(#[n(0)] Option<Typed>),
-    /// Add a profile: the user's own, or root's for all users. Answered by [`ServiceReply::Lines`].
     #[n(6)]
     Import(#[n(0)] Import),
-    /// Remove a profile that was added so. Answered by [`ServiceReply::Lines`].
     #[n(7)]
     Forget(#[n(0)] ProfileName),
-    /// Where the gateway of a profile is, and how it is recognised. Answered by
-    /// [`ServiceReply::Gateway`].
     #[n(8)]
     Gateway(#[n(0)] ProfileName),
 }
 
-/// A profile that a user brings.
+/// Add a profile: the user's own, or root's for all users.
 #[derive(Debug, Encode, Decode)]
 pub struct Import {
     #[n(0)]
@@ -78,8 +72,8 @@ pub struct Import {
     pub text: ProfileText,
 }
 
-/// Open the page of a captive portal in a browser. Answered by [`ServiceReply::Line`] once it is
-/// open, and by [`ServiceReply::Lines`] when that is over; it ends with the connection.
+/// Open the page of a captive portal in a browser. [`Progress::Line`] comes once it is open, and
+/// the reply when that is over; it ends with the connection.
 #[derive(Debug, Encode, Decode)]
 pub struct OpenPage {
     #[n(0)]
@@ -105,7 +99,7 @@ impl OpenPage {
     }
 }
 
-/// Connect by a profile.
+/// Connect by a profile. [`Progress`] comes until the reply shows the connected tunnel.
 #[derive(Debug, Encode, Decode)]
 pub struct Up {
     /// Without one: the only profile.
@@ -133,14 +127,82 @@ pub struct Login {
     pub session: Option<AsText<SocketAddr>>,
 }
 
+/// Declares types of replies, each a variant of [`ServiceReply`].
+macro_rules! replies {
+    ($($(#[doc = $doc:literal])* $reply:ident($content:ty);)+) => {$(
+        $(#[doc = $doc])*
+        #[derive(Debug)]
+        pub struct $reply(pub $content);
+
+        impl From<$reply> for ServiceReply {
+            fn from($reply(content): $reply) -> Self {
+                Self::$reply(content)
+            }
+        }
+
+        impl TryFrom<ServiceReply> for $reply {
+            /// Another reply, such as a refusal.
+            type Error = ServiceReply;
+
+            fn try_from(reply: ServiceReply) -> Result<Self, ServiceReply> {
+                match reply {
+                    ServiceReply::$reply(content) => Ok(Self(content)),
+                    other => Err(other),
+                }
+            }
+        }
+    )+};
+}
+
+replies! {
+    Profiles(Vec<ListedProfile>);
+    Tunnels(Vec<TunnelStatus>);
+    Lines(Vec<String>);
+    /// The text of a profile, without what is secret in it.
+    Gateway(String);
+}
+
+/// A request is not carried out, and why.
+#[derive(Debug)]
+pub struct Refused {
+    pub why: String,
+    /// Whether trying again is of no use until a person has done something.
+    pub is_final: bool,
+}
+
+impl From<Refused> for ServiceReply {
+    fn from(Refused { why, is_final }: Refused) -> Self {
+        Self::Refused { why, is_final }
+    }
+}
+
+/// What comes before the reply to [`Up`] or [`OpenPage`].
+#[derive(Debug)]
+pub enum Progress {
+    Line(String),
+    /// Answered by [`UserRequest::Answer`].
+    Ask(Ask),
+    /// A page on which to log in.
+    Browse(String),
+}
+
+impl From<Progress> for ServiceReply {
+    fn from(progress: Progress) -> Self {
+        match progress {
+            Progress::Line(line) => Self::Line(line),
+            Progress::Ask(ask) => Self::Ask(ask),
+            Progress::Browse(url) => Self::Browse(url),
+        }
+    }
+}
+
+/// A message of the service, as it is on the socket.
 #[derive(Debug, Encode, Decode)]
 pub enum ServiceReply {
-    /// Not done, and why.
     #[n(0)]
     Refused {
         #[n(0)]
         why: String,
-        /// Whether trying again is of no use until a person has done something.
         #[n(1)]
         is_final: bool,
     },
@@ -150,16 +212,12 @@ pub enum ServiceReply {
     Tunnels(#[n(0)] Vec<TunnelStatus>),
     #[n(3)]
     Lines(#[n(0)] Vec<String>),
-    /// Progress meanwhile.
     #[n(4)]
     Line(#[n(0)] String),
-    /// Answered by [`UserRequest::Answer`].
     #[n(5)]
     Ask(#[n(0)] Ask),
-    /// A page on which to log in.
     #[n(6)]
     Browse(#[n(0)] String),
-    /// The text of a profile, without what is secret in it.
     #[n(7)]
     Gateway(#[n(0)] String),
 }

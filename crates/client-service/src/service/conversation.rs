@@ -21,7 +21,10 @@ use super::running::{self, Attached, Event, Plan};
 use super::tunnels::{Denied, TunnelId};
 use crate::members::Admission;
 use vpnd_client::frames::{self, FrameError, MAX_FROM_USER, Writer};
-use vpnd_client::user_messages::{Import, ListedProfile, ServiceReply, TunnelState, Up, UserRequest};
+use vpnd_client::user_messages::{
+    Down, FindGateway, Forget, Gateway, Import, Lines, List, ListedProfile, Log, Profiles as ProfileList,
+    Progress, Refused, Request, ServiceReply, Status, TunnelState, Tunnels, Typed, Up, UserRequest,
+};
 use vpnd_config::profile::{LOGIN_NAME_RULE, is_login_name};
 use vpnd_ipc::spawn::THIS_PROGRAM;
 use vpnd_journal::JournalDirectory;
@@ -57,7 +60,7 @@ pub(super) async fn hold(service: Arc<Service>, stream: UnixStream, admission: A
     let profiles = Profiles::new(&service.args.profiles, own);
     let mut conversation = Conversation { service, admission, place, profiles, requests, writer };
     if let Some(why) = refusal {
-        let _ = conversation.refuse(&why, true).await;
+        let _ = conversation.refuse(Refused { why, is_final: true }).await;
         return;
     }
     let reading = tokio::spawn(async move {
@@ -86,6 +89,26 @@ struct Conversation {
     writer: Writer,
 }
 
+/// What carries out requests `R`.
+trait Answer<R: Request> {
+    fn answer(&mut self, request: R) -> impl Future<Output = Result<R::Reply, NoReply>> + Send;
+}
+
+/// Why a request has no reply.
+enum NoReply {
+    Refused(Refused),
+    /// The user is gone.
+    Gone,
+    /// The connection is of no use any more.
+    Broken(FrameError),
+}
+
+impl From<FrameError> for NoReply {
+    fn from(error: FrameError) -> Self {
+        Self::Broken(error)
+    }
+}
+
 impl Conversation {
     async fn serve(&mut self) -> Result<(), FrameError> {
         while let Ok(Some(request)) = timeout(REQUEST_TIMEOUT, self.requests.recv()).await {
@@ -94,142 +117,34 @@ impl Conversation {
                 tokio::time::sleep(REQUEST_PAUSE).await;
             }
             match request {
-                UserRequest::List => self.list().await?,
-                UserRequest::Up(up) => self.up(up).await?,
-                UserRequest::Down(profile) => self.down(profile.as_deref()).await?,
-                UserRequest::Status => self.status().await?,
-                UserRequest::Log(profile) => self.log(profile.as_deref()).await?,
-                UserRequest::Import(import) => self.import(&import).await?,
-                UserRequest::Forget(name) => self.forget(&name).await?,
-                UserRequest::Gateway(name) => self.gateway(&name).await?,
-                UserRequest::Answer(_) => return self.refuse("nothing was asked", false).await,
+                UserRequest::List => self.reply_to(List).await?,
+                UserRequest::Up(up) => self.reply_to(up).await?,
+                UserRequest::Down(profile) => self.reply_to(Down(profile)).await?,
+                UserRequest::Status => self.reply_to(Status).await?,
+                UserRequest::Log(profile) => self.reply_to(Log(profile)).await?,
+                UserRequest::Import(import) => self.reply_to(import).await?,
+                UserRequest::Forget(name) => self.reply_to(Forget(name)).await?,
+                UserRequest::Gateway(name) => self.reply_to(FindGateway(name)).await?,
+                UserRequest::Answer(_) => {
+                    let why = "nothing was asked".to_owned();
+                    return self.refuse(Refused { why, is_final: false }).await;
+                }
             }
         }
         Ok(())
     }
 
-    async fn list(&mut self) -> Result<(), FrameError> {
-        self.service.forget_former_users();
-        let listed = match self.profiles.list() {
-            Ok(listed) => listed,
-            Err(error) => return self.refuse_profile(&error).await,
-        };
-        let listed = listed.into_iter().map(|Listed { name, is_own, found }| {
-            let used_by = self.service.tunnels().used_by(self.uid(), &name);
-            let machine = found.as_ref().is_ok_and(|found| found.is_machines);
-            let (gateway, pages, problem) = match found {
-                Ok(found) => (Some(found.gateway), found.pages, None),
-                Err(error) => (None, None, Some(self.words(&error))),
-            };
-            ListedProfile { name, gateway, problem, used_by, is_own, pages, machine }
-        });
-        let listed = listed.collect();
-        self.writer.send(&ServiceReply::Profiles(listed)).await
-    }
-
-    async fn import(&mut self, Import { name, text }: &Import) -> Result<(), FrameError> {
-        match self.profiles.import(name, text.expose()) {
-            Ok(line) => {
-                tracing::info!(uid = self.uid(), profile = %**name, "a user imports a profile");
-                if self.uid() == 0 {
-                    // It may be the machine's.
-                    self.service.machines_turn.has_come();
-                }
-                self.writer.send(&ServiceReply::Lines(vec![line])).await
-            }
-            Err(error) => self.refuse_profile(&error).await,
+    /// Carries out a request and sends its reply.
+    async fn reply_to<R: Request>(&mut self, request: R) -> Result<(), FrameError>
+    where
+        Self: Answer<R>,
+    {
+        match self.answer(request).await {
+            Ok(reply) => self.writer.send(&reply.into()).await,
+            Err(NoReply::Refused(refused)) => self.refuse(refused).await,
+            Err(NoReply::Gone) => Ok(()),
+            Err(NoReply::Broken(error)) => Err(error),
         }
-    }
-
-    /// Shows where a gateway is, as a user sees on the network who connects to it.
-    async fn gateway(&mut self, name: &str) -> Result<(), FrameError> {
-        match self.profiles.gateway(name) {
-            Ok(profile) => self.writer.send(&ServiceReply::Gateway(profile.to_toml().to_string())).await,
-            Err(error) => self.refuse_profile(&error).await,
-        }
-    }
-
-    async fn forget(&mut self, name: &str) -> Result<(), FrameError> {
-        let is_in_use = match self.uid() {
-            0 => self.service.tunnels().used_by(0, name).is_some(),
-            uid => self.service.tunnels().own(uid, name).is_some(),
-        };
-        if is_in_use {
-            return self
-                .refuse(&format!("'{}' is connected: `vpnd down` first", harmless(name)), false)
-                .await;
-        }
-        match self.profiles.forget(name) {
-            Ok(()) => {
-                tracing::info!(uid = self.uid(), profile = name, "a user removes a profile");
-                self.writer.send(&ServiceReply::Lines(vec![format!("'{name}' is removed")])).await
-            }
-            Err(error) => self.refuse_profile(&error).await,
-        }
-    }
-
-    async fn status(&mut self) -> Result<(), FrameError> {
-        let visible: Vec<_> = {
-            let tunnels = self.service.tunnels();
-            tunnels.visible(self.uid()).map(|(_, status, handle)| (status, handle.cloned())).collect()
-        };
-        let mut shown = Vec::with_capacity(visible.len());
-        for (status, handle) in visible {
-            shown.push(match handle {
-                Some(handle) => handle.detailed(status).await,
-                None => status,
-            });
-        }
-        self.writer.send(&ServiceReply::Tunnels(shown)).await
-    }
-
-    async fn log(&mut self, profile: Option<&str>) -> Result<(), FrameError> {
-        let found = self.service.tunnels().log(self.uid(), profile);
-        match found {
-            Ok(lines) => {
-                let line = |(at_s, said): (u64, String)| format!("{} {said}", date::rfc3339(at_s));
-                let lines = lines.into_iter().map(line).collect();
-                self.writer.send(&ServiceReply::Lines(lines)).await
-            }
-            Err(denied) => self.refuse(&denied.to_string(), false).await,
-        }
-    }
-
-    async fn down(&mut self, profile: Option<&str>) -> Result<(), FrameError> {
-        // Before its client can be started again.
-        let is_machines_held = self.hold_machines(profile);
-        let found = {
-            let tunnels = self.service.tunnels();
-            tunnels.to_end(self.uid(), profile).map(|found| found.into_iter().cloned().collect::<Vec<_>>())
-        };
-        let mut handles = match found {
-            Ok(handles) => handles,
-            Err(denied) => {
-                let mut lines = Vec::new();
-                if let Denied::NotUp(name) = &denied {
-                    let held =
-                        || format!("'{name}' was not connected, and stays down until `vpnd up {name}`");
-                    lines.extend(is_machines_held.then(held));
-                    lines.extend(self.reopen().await);
-                }
-                return match lines.is_empty() {
-                    false => self.writer.send(&ServiceReply::Lines(lines)).await,
-                    true => self.refuse(&denied.to_string(), false).await,
-                };
-            }
-        };
-        tracing::info!(uid = self.uid(), tunnels = handles.len(), "a user ends tunnels");
-        handles.iter().for_each(running::Handle::end);
-        let mut lines = Vec::new();
-        for handle in &mut handles {
-            handle.over().await;
-            lines.push(format!("{}: ended", handle.profile));
-        }
-        lines.extend(self.reopen().await);
-        if lines.is_empty() {
-            lines.push("nothing was connected".to_owned());
-        }
-        self.writer.send(&ServiceReply::Lines(lines)).await
     }
 
     /// Opens the network if a client that this user had has left it closed; a line about that, if
@@ -275,36 +190,6 @@ impl Conversation {
         machine::wanted(&self.service).is_some_and(|found| found.has_kill_switch)
     }
 
-    async fn up(&mut self, up: Up) -> Result<(), FrameError> {
-        if let Some(name) = up.login.name.as_deref().filter(|name| !is_login_name(name)) {
-            let reason = format!("'{}' can't be a user's name: it has {LOGIN_NAME_RULE}", harmless(name));
-            return self.refuse(&reason, true).await;
-        }
-        let found = match self.profiles.find(up.profile.as_deref()) {
-            Ok(found) => found,
-            Err(error) => return self.refuse_profile(&error).await,
-        };
-        if found.is_machines {
-            return self.release_machines(found.name).await;
-        }
-        let own = self.service.tunnels().own(self.uid(), &found.name);
-        if let Some(id) = own
-            && self.show(id).await?
-        {
-            return Ok(());
-        }
-        if !self.admission.may_start(now()) {
-            return self.refuse("too many attempts: wait some seconds", false).await;
-        }
-        let (events, inbox) = mpsc::channel(QUEUE);
-        let (answers, typed) = mpsc::channel(1);
-        let started = self.start(&found, &up, Attached { events, answers: typed });
-        match started {
-            Ok(id) => self.accompany(id, inbox, answers).await,
-            Err(why) => self.refuse(&why, false).await,
-        }
-    }
-
     /// Starts a client, if the user may.
     fn start(&self, found: &Found, up: &Up, attached: Attached) -> Result<TunnelId, String> {
         let uid = self.uid();
@@ -344,16 +229,16 @@ impl Conversation {
     }
 
     /// Lets the machine's tunnel come back that root had ended.
-    async fn release_machines(&mut self, name: String) -> Result<(), FrameError> {
+    async fn release_machines(&mut self, name: String) -> Result<Tunnels, NoReply> {
         if self.uid() != 0 {
-            return self.refuse_profile(&ProfileError::NoUsers(name)).await;
+            return Err(self.refused_profile(&ProfileError::NoUsers(name)));
         }
         self.service.tunnels().hold_machines(false);
         self.service.machines_turn.has_come();
         let line =
             format!("'{name}' is this machine's own: the service connects it while no user is connected");
-        self.writer.send(&ServiceReply::Line(line)).await?;
-        self.writer.send(&ServiceReply::Tunnels(Vec::new())).await
+        self.tell(Progress::Line(line)).await?;
+        Ok(Tunnels(Vec::new()))
     }
 
     /// Passes on what the client says and asks, until it is connected or has ended.
@@ -361,22 +246,22 @@ impl Conversation {
         &mut self,
         id: TunnelId,
         mut events: mpsc::Receiver<Event>,
-        answers: mpsc::Sender<Option<vpnd_client::user_messages::Typed>>,
-    ) -> Result<(), FrameError> {
+        answers: mpsc::Sender<Option<Typed>>,
+    ) -> Result<Tunnels, NoReply> {
         loop {
             tokio::select! {
                 event = events.recv() => match event {
-                    Some(Event::Line(line)) => self.writer.send(&ServiceReply::Line(line)).await?,
-                    Some(Event::Ask(ask)) => self.writer.send(&ServiceReply::Ask(ask)).await?,
-                    Some(Event::Browse(url)) => self.writer.send(&ServiceReply::Browse(url)).await?,
+                    Some(Event::Line(line)) => self.tell(Progress::Line(line)).await?,
+                    Some(Event::Ask(ask)) => self.tell(Progress::Ask(ask)).await?,
+                    Some(Event::Browse(url)) => self.tell(Progress::Browse(url)).await?,
                     Some(Event::Connected) => {
-                        if !self.show(id).await? {
-                            return self.refuse("the tunnel has ended again; see `vpnd log`", false).await;
-                        }
-                        return Ok(());
+                        let over = || refused("the tunnel has ended again; see `vpnd log`");
+                        return self.connected(id).await.ok_or_else(over);
                     }
-                    Some(Event::Over { why, is_final }) => return self.refuse(&why, is_final).await,
-                    None => return self.refuse("the client has ended; see `vpnd log`", false).await,
+                    Some(Event::Over { why, is_final }) => {
+                        return Err(NoReply::Refused(Refused { why, is_final }));
+                    }
+                    None => return Err(refused("the client has ended; see `vpnd log`")),
                 },
                 // Without a user the client ends: its answers do.
                 request = self.requests.recv() => match request.transpose()? {
@@ -384,32 +269,33 @@ impl Conversation {
                         // One that was not asked for is one too many.
                         let _ = answers.try_send(typed);
                     }
-                    Some(_) => return self.refuse("a client is connecting: one thing at a time", false).await,
-                    None => return Ok(()),
+                    Some(_) => return Err(refused("a client is connecting: one thing at a time")),
+                    None => return Err(NoReply::Gone),
                 },
             }
         }
     }
 
-    /// Shows a tunnel that is connected; whether it is.
-    async fn show(&mut self, id: TunnelId) -> Result<bool, FrameError> {
-        let found = {
+    /// A tunnel, if it is connected.
+    async fn connected(&self, id: TunnelId) -> Option<Tunnels> {
+        let (status, handle) = {
             let tunnels = self.service.tunnels();
             let mut visible = tunnels.visible(self.uid());
-            visible.find(|(of, _, _)| *of == id).map(|(_, status, handle)| (status, handle.cloned()))
+            let (_, status, handle) = visible.find(|(of, _, _)| *of == id)?;
+            (status, handle?.clone())
         };
-        let Some((status, Some(handle))) = found else { return Ok(false) };
         if status.state != TunnelState::Connected {
-            return Ok(false);
+            return None;
         }
-        let status = handle.detailed(status).await;
-        self.writer.send(&ServiceReply::Tunnels(vec![status])).await?;
-        Ok(true)
+        Some(Tunnels(vec![handle.detailed(status).await]))
     }
 
-    async fn refuse_profile(&mut self, error: &ProfileError) -> Result<(), FrameError> {
-        let reason = self.words(error);
-        self.refuse(&reason, true).await
+    async fn tell(&mut self, progress: Progress) -> Result<(), FrameError> {
+        self.writer.send(&ServiceReply::from(progress)).await
+    }
+
+    fn refused_profile(&self, error: &ProfileError) -> NoReply {
+        NoReply::Refused(Refused { why: self.words(error), is_final: true })
     }
 
     /// A problem with a profile, as this user may know it.
@@ -423,12 +309,164 @@ impl Conversation {
         }
     }
 
-    async fn refuse(&mut self, why: &str, is_final: bool) -> Result<(), FrameError> {
-        self.service.log_refusal(self.uid(), why);
-        self.writer.send(&ServiceReply::Refused { why: why.to_owned(), is_final }).await
+    async fn refuse(&mut self, refused: Refused) -> Result<(), FrameError> {
+        self.service.log_refusal(self.uid(), &refused.why);
+        self.writer.send(&ServiceReply::from(refused)).await
     }
 
     fn uid(&self) -> u32 {
         self.admission.uid()
     }
+}
+
+impl Answer<List> for Conversation {
+    async fn answer(&mut self, _: List) -> Result<ProfileList, NoReply> {
+        self.service.forget_former_users();
+        let listed = self.profiles.list().map_err(|error| self.refused_profile(&error))?;
+        let listed = listed.into_iter().map(|Listed { name, is_own, found }| {
+            let used_by = self.service.tunnels().used_by(self.uid(), &name);
+            let machine = found.as_ref().is_ok_and(|found| found.is_machines);
+            let (gateway, pages, problem) = match found {
+                Ok(found) => (Some(found.gateway), found.pages, None),
+                Err(error) => (None, None, Some(self.words(&error))),
+            };
+            ListedProfile { name, gateway, problem, used_by, is_own, pages, machine }
+        });
+        Ok(ProfileList(listed.collect()))
+    }
+}
+
+impl Answer<Import> for Conversation {
+    async fn answer(&mut self, Import { name, text }: Import) -> Result<Lines, NoReply> {
+        let imported = self.profiles.import(&name, text.expose());
+        let line = imported.map_err(|error| self.refused_profile(&error))?;
+        tracing::info!(uid = self.uid(), profile = %*name, "a user imports a profile");
+        if self.uid() == 0 {
+            // It may be the machine's.
+            self.service.machines_turn.has_come();
+        }
+        Ok(Lines(vec![line]))
+    }
+}
+
+impl Answer<FindGateway> for Conversation {
+    /// Shows where a gateway is, as a user sees on the network who connects to it.
+    async fn answer(&mut self, FindGateway(name): FindGateway) -> Result<Gateway, NoReply> {
+        let profile = self.profiles.gateway(&name).map_err(|error| self.refused_profile(&error))?;
+        Ok(Gateway(profile.to_toml().to_string()))
+    }
+}
+
+impl Answer<Forget> for Conversation {
+    async fn answer(&mut self, Forget(name): Forget) -> Result<Lines, NoReply> {
+        let name = &*name;
+        let is_in_use = match self.uid() {
+            0 => self.service.tunnels().used_by(0, name).is_some(),
+            uid => self.service.tunnels().own(uid, name).is_some(),
+        };
+        if is_in_use {
+            return Err(refused(format!("'{}' is connected: `vpnd down` first", harmless(name))));
+        }
+        self.profiles.forget(name).map_err(|error| self.refused_profile(&error))?;
+        tracing::info!(uid = self.uid(), profile = name, "a user removes a profile");
+        Ok(Lines(vec![format!("'{name}' is removed")]))
+    }
+}
+
+impl Answer<Status> for Conversation {
+    async fn answer(&mut self, _: Status) -> Result<Tunnels, NoReply> {
+        let visible: Vec<_> = {
+            let tunnels = self.service.tunnels();
+            tunnels.visible(self.uid()).map(|(_, status, handle)| (status, handle.cloned())).collect()
+        };
+        let mut shown = Vec::with_capacity(visible.len());
+        for (status, handle) in visible {
+            shown.push(match handle {
+                Some(handle) => handle.detailed(status).await,
+                None => status,
+            });
+        }
+        Ok(Tunnels(shown))
+    }
+}
+
+impl Answer<Log> for Conversation {
+    async fn answer(&mut self, Log(profile): Log) -> Result<Lines, NoReply> {
+        let found = self.service.tunnels().log(self.uid(), profile.as_deref());
+        let lines = found.map_err(|denied| refused(denied.to_string()))?;
+        let line = |(at_s, said): (u64, String)| format!("{} {said}", date::rfc3339(at_s));
+        Ok(Lines(lines.into_iter().map(line).collect()))
+    }
+}
+
+impl Answer<Down> for Conversation {
+    async fn answer(&mut self, Down(profile): Down) -> Result<Lines, NoReply> {
+        let profile = profile.as_deref();
+        // Before its client can be started again.
+        let is_machines_held = self.hold_machines(profile);
+        let found = {
+            let tunnels = self.service.tunnels();
+            tunnels.to_end(self.uid(), profile).map(|found| found.into_iter().cloned().collect::<Vec<_>>())
+        };
+        let mut handles = match found {
+            Ok(handles) => handles,
+            Err(denied) => {
+                let mut lines = Vec::new();
+                if let Denied::NotUp(name) = &denied {
+                    let held =
+                        || format!("'{name}' was not connected, and stays down until `vpnd up {name}`");
+                    lines.extend(is_machines_held.then(held));
+                    lines.extend(self.reopen().await);
+                }
+                return match lines.is_empty() {
+                    false => Ok(Lines(lines)),
+                    true => Err(refused(denied.to_string())),
+                };
+            }
+        };
+        tracing::info!(uid = self.uid(), tunnels = handles.len(), "a user ends tunnels");
+        handles.iter().for_each(running::Handle::end);
+        let mut lines = Vec::new();
+        for handle in &mut handles {
+            handle.over().await;
+            lines.push(format!("{}: ended", handle.profile));
+        }
+        lines.extend(self.reopen().await);
+        if lines.is_empty() {
+            lines.push("nothing was connected".to_owned());
+        }
+        Ok(Lines(lines))
+    }
+}
+
+impl Answer<Up> for Conversation {
+    async fn answer(&mut self, up: Up) -> Result<Tunnels, NoReply> {
+        if let Some(name) = up.login.name.as_deref().filter(|name| !is_login_name(name)) {
+            let why = format!("'{}' can't be a user's name: it has {LOGIN_NAME_RULE}", harmless(name));
+            return Err(NoReply::Refused(Refused { why, is_final: true }));
+        }
+        let found = self.profiles.find(up.profile.as_deref());
+        let found = found.map_err(|error| self.refused_profile(&error))?;
+        if found.is_machines {
+            return self.release_machines(found.name).await;
+        }
+        let own = self.service.tunnels().own(self.uid(), &found.name);
+        if let Some(id) = own
+            && let Some(tunnels) = self.connected(id).await
+        {
+            return Ok(tunnels);
+        }
+        if !self.admission.may_start(now()) {
+            return Err(refused("too many attempts: wait some seconds"));
+        }
+        let (events, inbox) = mpsc::channel(QUEUE);
+        let (answers, typed) = mpsc::channel(1);
+        let id = self.start(&found, &up, Attached { events, answers: typed }).map_err(refused)?;
+        self.accompany(id, inbox, answers).await
+    }
+}
+
+/// A refusal after which another attempt may succeed.
+fn refused(why: impl Into<String>) -> NoReply {
+    NoReply::Refused(Refused { why: why.into(), is_final: false })
 }

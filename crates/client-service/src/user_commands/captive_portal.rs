@@ -10,8 +10,8 @@ use clap::Args;
 use vpnd_proto::control::Text;
 use zeroize::Zeroizing;
 
-use super::{ServiceClient, refusal, say};
-use vpnd_client::user_messages::{DEFAULT_PORTAL_SOCKET, MAX_PORTAL_MINUTES, OpenPage, ServiceReply};
+use super::{ServiceClient, reply_to, say};
+use vpnd_client::user_messages::{DEFAULT_PORTAL_SOCKET, Lines, MAX_PORTAL_MINUTES, OpenPage, ServiceReply};
 use vpnd_ipc::messages::SecretBytes;
 
 /// The longest file by which a screen recognises its user, bytes.
@@ -46,12 +46,14 @@ pub async fn captive_portal(args: &OpenPortalArgs) -> anyhow::Result<()> {
          kill switch and tunnel (`vpnd down`), log in to the network, then connect again"
     );
     let mut service = ServiceClient::connect(&args.socket).await?;
-    service.send(&request).await?;
+    service.send(request).await;
     loop {
         match service.receive().await? {
             ServiceReply::Line(line) => say(&line)?,
-            ServiceReply::Lines(lines) => return Ok(lines.iter().try_for_each(|line| say(line))?),
-            other => return Err(refusal(other)),
+            reply => {
+                let Lines(lines) = reply_to::<OpenPage>(reply)?;
+                return Ok(lines.iter().try_for_each(|line| say(line))?);
+            }
         }
     }
 }

@@ -13,9 +13,9 @@ use clap::Args;
 use rustix::fs::OFlags;
 use zeroize::Zeroizing;
 
-use super::{ServiceClient, ServiceSocket, profile_name, refused, say};
+use super::{ServiceClient, ServiceSocket, profile_name, say};
 use vpnd_client::fetch::fetch;
-use vpnd_client::user_messages::{Import, MAX_PROFILE, ProfileName, ProfileText, ServiceReply, UserRequest};
+use vpnd_client::user_messages::{Forget, Import, Lines, MAX_PROFILE, ProfileName, ProfileText, Request};
 use vpnd_sys::account;
 use vpnd_sys::text::harmless;
 
@@ -76,8 +76,7 @@ pub async fn import(args: &ImportArgs) -> anyhow::Result<()> {
         true => fetch(&args.source).await?,
         false => read(Path::new(&args.source))?,
     };
-    let request = UserRequest::Import(Import { name, text: ProfileText::new(text.as_str())? });
-    lines(&args.service, &request).await
+    lines(&args.service, Import { name, text: ProfileText::new(text.as_str())? }).await
 }
 
 /// `vpnd forget`.
@@ -85,14 +84,12 @@ pub async fn import(args: &ImportArgs) -> anyhow::Result<()> {
 /// # Errors
 /// If there is no such profile, or it is not this user's.
 pub async fn forget(args: &ForgetArgs) -> anyhow::Result<()> {
-    lines(&args.service, &UserRequest::Forget(profile_name(&args.profile)?)).await
+    lines(&args.service, Forget(profile_name(&args.profile)?)).await
 }
 
-async fn lines(service: &ServiceSocket, request: &UserRequest) -> anyhow::Result<()> {
-    match ServiceClient::connect(&service.socket).await?.request(request).await? {
-        ServiceReply::Lines(lines) => Ok(lines.iter().try_for_each(|line| say(line))?),
-        other => refused(other),
-    }
+async fn lines(service: &ServiceSocket, request: impl Request<Reply = Lines>) -> anyhow::Result<()> {
+    let Lines(lines) = ServiceClient::connect(&service.socket).await?.request(request).await?;
+    Ok(lines.iter().try_for_each(|line| say(line))?)
 }
 
 /// The name of a file or of an address's last part, without its ending.

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-use super::{ServiceClient, ServiceSocket, refused, say};
-use vpnd_client::user_messages::{ServiceReply, UserRequest};
+use super::{ServiceClient, ServiceSocket, say};
+use vpnd_client::user_messages::{Lines, Log};
 use vpnd_sys::text::harmless;
 
 /// The program that shows a notification.
@@ -24,10 +24,7 @@ pub(super) async fn notify(socket: &ServiceSocket) -> anyhow::Result<()> {
     let mut service = ServiceClient::connect(&socket.socket).await?;
     let mut seen: Option<Vec<String>> = None;
     loop {
-        let lines = match service.request(&UserRequest::Log(None)).await? {
-            ServiceReply::Lines(lines) => lines,
-            other => return refused(other),
-        };
+        let Lines(lines) = service.request(Log(None)).await?;
         for line in seen.iter().flat_map(|seen| news(seen, &lines)) {
             show(line).await?;
         }
