@@ -7,21 +7,24 @@
 //! has to connect in time. Questions are answered by the command that has started it, and not at
 //! all once that is gone.
 
+mod process;
+
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdStream;
 use std::path::{Path, PathBuf};
-use std::process::{ExitStatus, Stdio};
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::process::{Child, Command};
+use tokio::process::Command;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::tunnels::TunnelId;
 use super::{Service, machine};
-use vpnd_client::frames::{self, FrameError, MAX_FROM_SERVICE, Writer};
+use process::{Ending, Process};
+use vpnd_client::frames::{self, FrameError, MAX_FROM_SERVICE};
 use vpnd_client::user_messages::{
     Ask, Begin, FromClient, Login, ToClient, TunnelDetails, TunnelState, TunnelStatus, Typed,
 };
@@ -31,8 +34,6 @@ use vpnd_sys::clock::{now, wall_s};
 use vpnd_sys::logging::LogFormat;
 use vpnd_sys::text::harmless;
 
-/// Time for a client to end once it was told to.
-const END_TIMEOUT: Duration = Duration::from_secs(15);
 /// Time for a client's report.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time for a user's client to connect that has the place of the machine's.
@@ -41,19 +42,6 @@ const LOGIN_LIMIT: Duration = Duration::from_secs(180);
 const QUEUE: usize = 16;
 /// Names of the interfaces, before their numbers.
 const INTERFACE: &str = "vpn";
-
-/// The cause of a client's end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ending {
-    /// Its user or root.
-    Person,
-    /// The service itself; no user is at the machine.
-    Service,
-    /// The command that waited for the tunnel is gone, which is no wish for an open network.
-    Unattended,
-    /// Another tunnel, in its place: a user's in that of the machine's, or the machine's again.
-    Another,
-}
 
 /// The way to a running client, for any number of holders.
 #[derive(Clone)]
@@ -173,16 +161,8 @@ pub(super) fn start(
     attached: Option<Attached>,
 ) -> io::Result<()> {
     let (ours, theirs) = StdStream::pair()?;
-    let process = command(service, &plan, theirs).spawn()?;
-    let (mut reader, writer) = frames::split_std(ours, MAX_FROM_SERVICE)?;
-    let (sender, inbox) = mpsc::channel(QUEUE);
-    tokio::spawn(async move {
-        while let Ok(Some(message)) = reader.next().await {
-            if sender.send(message).await.is_err() {
-                return;
-            }
-        }
-    });
+    let child = command(service, &plan, theirs).spawn()?;
+    let (reader, writer) = frames::split_std(ours, MAX_FROM_SERVICE)?;
     let Plan { id, uid, is_machines, login, .. } = plan;
     let client = RunningClient {
         service: Arc::clone(service),
@@ -191,14 +171,10 @@ pub(super) fn start(
         is_machines,
         has_connected: false,
         keeps_machines_down: None,
-        process,
-        inbox,
-        writer: Some(writer),
+        process: Process::new(child, reader, writer),
         attached,
         ends,
         waiting: Vec::new(),
-        ending: None,
-        failure: None,
     };
     let mut clients = service.clients();
     while clients.try_join_next().is_some() {}
@@ -234,19 +210,12 @@ struct RunningClient {
     has_connected: bool,
     /// Since when it keeps the machine's tunnel down, and when it has to be connected.
     keeps_machines_down: Option<(Time, Instant)>,
-    process: Child,
-    inbox: mpsc::Receiver<FromClient>,
-    /// Closed when the service ends the client.
-    writer: Option<Writer>,
+    process: Process,
     /// Until the client is connected.
     attached: Option<Attached>,
     ends: Ends,
     /// Those who wait for a report.
     waiting: Vec<oneshot::Sender<TunnelDetails>>,
-    /// The cause of its end, and when it is killed if it has not ended.
-    ending: Option<(Ending, Instant)>,
-    /// The reason that it gave for its end.
-    failure: Option<(String, bool)>,
 }
 
 impl RunningClient {
@@ -254,13 +223,13 @@ impl RunningClient {
         if let Err(error) = self.work(login).await {
             tracing::error!(%error, "a client is lost");
         }
-        let status = self.ended().await;
+        let status = self.process.ended().await;
         if !status.is_some_and(|status| status.success())
             && let Err(error) = self.service.clean_up().await
         {
             tracing::error!(%error, "not all that a client left could be undone; `vpnd cleanup` tries again");
         }
-        let (why, is_final) = self.failure.take().unwrap_or_else(|| (self.reason(status), false));
+        let (why, is_final) = self.process.reason(status);
         tracing::info!(uid = self.uid, "a client has ended: {why}");
         if let Some((since, _)) = self.keeps_machines_down {
             self.service.tunnels().rest_machines(since, now());
@@ -279,27 +248,27 @@ impl RunningClient {
 
     /// Passes messages on until the client ends.
     async fn work(&mut self, login: Login) -> Result<(), FrameError> {
-        self.send(&Begin(login)).await?;
+        self.process.send(&Begin(login)).await?;
         loop {
-            let kill_at = self.ending.map(|(_, at)| at);
+            let kill_at = self.process.kill_at();
             let due = self.keeps_machines_down.filter(|_| kill_at.is_none()).map(|(_, due)| due);
             tokio::select! {
-                message = self.inbox.recv() => match message {
+                message = self.process.receive() => match message {
                     Some(message) => self.handle(message).await,
                     None => return Ok(()),
                 },
                 Ok(()) = self.ends.ending.changed() => {
                     let ending = *self.ends.ending.borrow();
-                    self.end(ending.unwrap_or(Ending::Service)).await?;
+                    self.process.end(ending.unwrap_or(Ending::Service)).await?;
                 }
                 Some(reply) = self.ends.reports.recv() => self.request_report(reply).await?,
                 answer = answer(&mut self.attached), if self.attached.is_some() => match answer {
-                    Some(answer) => self.send(&ToClient::Answer(answer)).await?,
+                    Some(answer) => self.process.send(&ToClient::Answer(answer)).await?,
                     // No command waits for this tunnel any more.
                     None => {
                         self.attached = None;
                         let ending = *self.ends.ending.borrow();
-                        self.end(ending.unwrap_or(Ending::Unattended)).await?;
+                        self.process.end(ending.unwrap_or(Ending::Unattended)).await?;
                     }
                 },
                 () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => self.overdue().await?,
@@ -328,7 +297,7 @@ impl RunningClient {
             }
             FromClient::Ask(ask) => {
                 if self.attached.is_none() {
-                    let _ = self.send(&ToClient::Answer(None)).await;
+                    let _ = self.process.send(&ToClient::Answer(None)).await;
                 }
                 self.tell(Event::Ask(ask)).await;
             }
@@ -339,7 +308,7 @@ impl RunningClient {
             FromClient::Ready => {
                 let _ = self.begin_turn().await;
             }
-            FromClient::Failed { why, is_final } => self.failure = Some((harmless(&why), is_final)),
+            FromClient::Failed { why, is_final } => self.process.fail(harmless(&why), is_final),
         }
     }
 
@@ -355,10 +324,10 @@ impl RunningClient {
         }
         let number = begun.and_then(|_| self.service.tunnels().take_number(self.id, is_taken));
         match number {
-            Ok(number) => self.send(&ToClient::Turn(format!("{INTERFACE}{number}"))).await,
+            Ok(number) => self.process.send(&ToClient::Turn(format!("{INTERFACE}{number}"))).await,
             Err(denied) => {
-                self.failure = Some((denied.to_string(), false));
-                self.end(Ending::Another).await
+                self.process.fail(denied.to_string(), false);
+                self.process.end(Ending::Another).await
             }
         }
     }
@@ -368,8 +337,8 @@ impl RunningClient {
         let limit = LOGIN_LIMIT.as_secs();
         let reason =
             format!("it was not connected within {limit} s, for which this machine's own tunnel was down");
-        self.failure = Some((reason, false));
-        self.end(Ending::Another).await
+        self.process.fail(reason, false);
+        self.process.end(Ending::Another).await
     }
 
     /// For the user's command, which may be gone.
@@ -384,58 +353,7 @@ impl RunningClient {
         // Those that come meanwhile get the same.
         let is_first = self.waiting.is_empty();
         self.waiting.push(reply);
-        if is_first { self.send(&ToClient::Report).await } else { Ok(()) }
-    }
-
-    async fn end(&mut self, ending: Ending) -> Result<(), FrameError> {
-        if self.ending.is_some() {
-            return Ok(());
-        }
-        self.ending = Some((ending, Instant::now() + END_TIMEOUT));
-        match ending {
-            Ending::Person => self.send(&ToClient::End).await,
-            Ending::Another => self.send(&ToClient::GiveWay).await,
-            Ending::Unattended => self.send(&ToClient::Abandon).await,
-            Ending::Service => {
-                let sent = self.send(&ToClient::Leave).await;
-                self.writer = None;
-                sent
-            }
-        }
-    }
-
-    async fn send<T: minicbor::Encode<()>>(&mut self, message: &T) -> Result<(), FrameError> {
-        match &mut self.writer {
-            Some(writer) => writer.send(message).await,
-            None => Ok(()),
-        }
-    }
-
-    /// Waits for the end of the process, which has closed its channel or is to be killed.
-    async fn ended(&mut self) -> Option<ExitStatus> {
-        self.writer = None;
-        let has_had_time = self.ending.is_some_and(|(_, at)| at <= Instant::now());
-        let limit = if has_had_time { Duration::ZERO } else { END_TIMEOUT };
-        if let Ok(ended) = timeout(limit, self.process.wait()).await {
-            return ended.ok();
-        }
-        tracing::warn!("a client does not end by itself and is killed");
-        if let Err(error) = self.process.kill().await {
-            tracing::error!(%error, "a client can't be killed");
-        }
-        None
-    }
-
-    /// The reason of an end for which the client gave none.
-    fn reason(&self, status: Option<ExitStatus>) -> String {
-        match (self.ending, status) {
-            (Some((Ending::Person, _)), Some(_)) => "ended".to_owned(),
-            (Some((Ending::Unattended, _)), Some(_)) => "the command that waited for it has ended".to_owned(),
-            (Some((Ending::Service, _)), Some(_)) => "the client service has stopped".to_owned(),
-            (Some((Ending::Another, _)), Some(_)) => "a user's tunnel has taken its place".to_owned(),
-            (_, Some(status)) => format!("the client has ended by itself ({status}); its log has the reason"),
-            (_, None) => "the client was killed".to_owned(),
-        }
+        if is_first { self.process.send(&ToClient::Report).await } else { Ok(()) }
     }
 }
 
