@@ -354,11 +354,10 @@ impl RunningClient {
             ParentRequest::Reopen(Reopen(lanes)) => {
                 ToWorker::reply::<Reopen>(number, self.sockets.reopen_lanes(lanes))
             }
-            ParentRequest::Addresses(LookUp(server)) => match self.network.start_lookup(number, server).await
-            {
-                Ok(()) => return Ok(()),
-                Err(why) => ToWorker::reply::<LookUp>(number, Err(why)),
-            },
+            ParentRequest::Addresses(LookUp(server)) => {
+                let Err(why) = self.network.start_lookup(number, server).await else { return Ok(()) };
+                ToWorker::reply::<LookUp>(number, Err(why))
+            }
             ParentRequest::UseTunnelDns(UseTunnelDns(tunnel)) => {
                 ToWorker::reply::<UseTunnelDns>(number, self.use_tunnel_dns(tunnel).await)
             }
