@@ -1,6 +1,5 @@
-//! The gateway's processes but auth and idp, a module for each: [`parent`] is what an administrator
-//! starts, and the only one with privileges; [`worker`] has the network; [`acme`] orders a
-//! certificate.
+//! The two processes that every gateway has, a module for each: [`parent`] is what an administrator
+//! starts, and the only one with privileges; [`worker`] has the network.
 //!
 //! INVARIANT: the store and its library are out of reach here: auth has them, and is asked by
 //! messages of `vpnd-ipc`.
@@ -8,7 +7,6 @@
 // A library in form only: its users are the daemon's other crates.
 #![allow(missing_docs)]
 
-pub mod acme;
 pub mod args;
 pub mod parent;
 pub(crate) mod quic_keys;

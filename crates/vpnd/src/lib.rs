@@ -26,7 +26,7 @@ pub fn run_child(role: vpnd_ipc::child::ChildRole) -> anyhow::Result<()> {
         ChildRole::Lookup => vpnd_client::lookup::run(parent),
         ChildRole::Store => admin_store::run(parent),
         ChildRole::Idp => vpnd_idp::run(parent),
-        ChildRole::Acme => vpnd_gateway::acme::run(parent),
+        ChildRole::Acme => vpnd_acme::run(parent),
         ChildRole::Portal => vpnd_portal::run(parent),
     }
 }

@@ -78,7 +78,7 @@ mod tests {
         for expected in [
             "1.5 %",
             "2.5 %",
-            "A/A: aes-256-gcm against itself",
+            "A/A: aes-256-gcm, its second measurement in each turn / its first",
             "1.00 (1.00–1.25)",
             "differed from itself by up to 25 %",
             "Look at none, 1408 bytes, streams: 1: 0.500 CPU s/Gbit is far from the median of 0.110 CPU s/Gbit",
