@@ -3,21 +3,11 @@
 // A library in form only: its users are the daemon's other crates.
 #![allow(missing_docs)]
 
-mod access;
-mod accounting;
-pub mod authenticator;
-mod ending;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
-pub(crate) mod idp_client;
-mod keeper;
-mod lease;
-mod notices;
 mod portal;
 mod service;
 mod store;
-pub mod whois;
-pub mod wireguard;
 
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, OnceLock};
@@ -25,17 +15,17 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
 
-use crate::access::Access;
-use crate::accounting::Accounting;
-use crate::authenticator::sources::{self, Sources};
-use crate::authenticator::token_seal::TokenSeal;
-use crate::authenticator::{Authenticator, QUEUE_TIMEOUT, Settings, Surroundings};
-use crate::idp_client::IdpClient;
 use crate::portal::desk::Desk;
 use crate::service::{Courier, Service};
 use crate::store::OpenStore;
-use crate::whois::Answers;
-use crate::wireguard::WireGuard;
+use vpnd_admission::access::Access;
+use vpnd_admission::accounting::Accounting;
+use vpnd_admission::authenticator::sources::{self, Sources};
+use vpnd_admission::authenticator::token_seal::TokenSeal;
+use vpnd_admission::authenticator::{Authenticator, QUEUE_TIMEOUT, Settings, Surroundings};
+use vpnd_admission::idp_client::IdpClient;
+use vpnd_admission::whois::Answers;
+use vpnd_admission::wireguard::WireGuard;
 use vpnd_config::source::{Source, SourceKind};
 use vpnd_config::{OuterAddresses, ServerConfig, Timeouts};
 use vpnd_ipc::channel::Channel;

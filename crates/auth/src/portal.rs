@@ -28,9 +28,6 @@ use std::sync::{Arc, MutexGuard, Weak};
 use tokio::sync::Semaphore;
 use vpnd_proto::control::{Grant, List, UserName};
 
-use crate::access::Access;
-use crate::authenticator::{Authenticator, Login, LoginOutcome};
-use crate::notices::{Membership, Notices};
 use browsers::Browsers;
 pub(crate) use client_files::Offer;
 use connect::ClientLogins;
@@ -44,6 +41,9 @@ use logout::Logouts;
 use process::Process;
 use record::Record;
 use sign_in::SignIn;
+use vpnd_admission::access::Access;
+use vpnd_admission::authenticator::{Authenticator, Login, LoginOutcome};
+use vpnd_admission::notices::{Membership, Notices};
 use vpnd_ipc::channel::Channel;
 use vpnd_ipc::gateway::auth::{
     BrowserLogin, BrowserLoginReply, Count, PortalHealth, SourceName, WorkerState,

@@ -45,7 +45,7 @@ use request::{
 #[cfg(test)]
 pub(crate) use served::InThisProcess;
 use served::{Desk, Served};
-use vpnd_auth::whois::{OfGateway, Question};
+use vpnd_admission::whois::{OfGateway, Question};
 use vpnd_config::ServerConfig;
 use vpnd_ipc::channel::Channel;
 use vpnd_ipc::child::{self, ChildRole, Preparation, Started};

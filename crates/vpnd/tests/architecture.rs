@@ -109,7 +109,8 @@ fn dependencies_point_one_way() {
         ("acme", with(&[])),
         ("idp", with(&[])),
         ("portal", with(&["vpnd-relay"])),
-        ("auth", with(&["vpnd-fleet", "vpnd-store", "vpnd-wireguard"])),
+        ("admission", with(&["vpnd-store", "vpnd-wireguard"])),
+        ("auth", with(&["vpnd-admission", "vpnd-fleet", "vpnd-store", "vpnd-wireguard"])),
         ("gateway", with(&["trusted-path", "vpnd-fleet", "vpnd-journal", "vpnd-shard", "vpnd-wireguard"])),
         ("client", with(&["vpnd-journal", "vpnd-relay", "vpnd-shard"])),
         ("client-service", with(&["trusted-path", "vpnd-client", "vpnd-journal"])),
@@ -117,6 +118,7 @@ fn dependencies_point_one_way() {
             "vpnd",
             with(&[
                 "vpnd-acme",
+                "vpnd-admission",
                 "vpnd-auth",
                 "vpnd-client",
                 "vpnd-client-service",

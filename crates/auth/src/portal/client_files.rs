@@ -6,8 +6,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use crate::notices::lock;
-use crate::wireguard::WireGuard;
+use vpnd_admission::notices::lock;
+use vpnd_admission::wireguard::WireGuard;
 use vpnd_config::Tunnel;
 use vpnd_config::endpoint::Endpoint;
 use vpnd_config::profile::Profile;

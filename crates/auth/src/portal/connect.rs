@@ -20,12 +20,12 @@ use vpnd_proto::control::{AsText, Grant, LoginAt, ShortCode, Text, UserName};
 
 use super::browsers::Browsers;
 use super::record::Record;
-use crate::authenticator::{Authenticator, Login, LoginOutcome};
-use crate::notices::{self, Membership, Notice, Subscriber, Taken, lock};
 use logins::{LIFETIME, Logins, Redeemed, Way};
 #[cfg(any(test, fuzzing))]
 pub(crate) use short_code::read as read_code;
 use short_code::{Code, Guesses, INTERVAL};
+use vpnd_admission::authenticator::{Authenticator, Login, LoginOutcome};
+use vpnd_admission::notices::{self, Membership, Notice, Subscriber, Taken, lock};
 use vpnd_ipc::gateway::auth::{BrowserLogin, BrowserLoginReply, SourceName};
 use vpnd_ipc::gateway::portal::connect::{
     AnswerToClient, CodeEnd, ConnectEnd, ConnectPage, ConnectQuery, TypedCode,

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use super::browsers::Browsers;
 use super::record::Record;
-use crate::access::Access;
-use crate::authenticator::{Authenticator, Chosen, Entrance, Login};
+use vpnd_admission::access::Access;
+use vpnd_admission::authenticator::{Authenticator, Chosen, Entrance, Login};
 use vpnd_config::factor::Factors;
 use vpnd_ipc::gateway::portal::invitations::{AcceptInvitation, InvitationStep, OpenInvitation};
 use vpnd_ipc::gateway::portal::{
@@ -211,8 +211,8 @@ pub(super) fn invitation_hash(invitation: &SecretText<64>) -> Option<InvitationH
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::authenticator::{LoginFacts, Visit};
     use crate::portal::desk::tests::Bench;
+    use vpnd_admission::authenticator::{LoginFacts, Visit};
     use vpnd_ipc::gateway::idp::{SourceAddresses, SourceLimits};
     use vpnd_ipc::gateway::portal::OverviewQuery;
     use vpnd_ipc::gateway::portal::visits::BrowserKind;

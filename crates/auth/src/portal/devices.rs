@@ -16,12 +16,12 @@ use super::client_files::{ClientFiles, Offer};
 use super::first;
 use super::heard::Heard;
 use super::record::Record;
-use crate::access::{Access, Decided};
-use crate::authenticator::allowances::Allowances;
-use crate::ending;
-use crate::notices::lock;
-use crate::wireguard::configuration::Configuration;
-use crate::wireguard::new_device;
+use vpnd_admission::access::{Access, Decided};
+use vpnd_admission::authenticator::allowances::Allowances;
+use vpnd_admission::ending;
+use vpnd_admission::notices::lock;
+use vpnd_admission::wireguard::configuration::Configuration;
+use vpnd_admission::wireguard::new_device;
 use vpnd_config::revocation_cause::RevocationCause;
 use vpnd_config::standing::Standing;
 use vpnd_ipc::gateway::portal::devices::{

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::keeper::Keeper;
+use vpnd_admission::keeper::Keeper;
 use vpnd_proto::session::{DeviceId, SessionId};
 use vpnd_store::{Sighting, Store, UserId, client_network};
 use vpnd_sys::clock::wall_s;

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use super::browsers::Browsers;
 use super::record::Record;
-use crate::authenticator::Authenticator;
-use crate::ending;
-use crate::notices::lock;
+use vpnd_admission::authenticator::Authenticator;
+use vpnd_admission::ending;
+use vpnd_admission::notices::lock;
 use vpnd_config::revocation_cause::RevocationCause;
 use vpnd_ipc::gateway::idp::{LoggedOut, ProviderLogout, ReadLogout};
 use vpnd_ipc::gateway::portal::LoggedOutAtProvider;
@@ -122,23 +122,4 @@ impl Logouts {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_token_counts_once_and_what_is_remembered_is_bounded() {
-        let mut seen = Seen::default();
-        assert!(seen.is_new("uni", [1; 32], Time::ZERO) && !seen.is_new("uni", [1; 32], Time::ZERO));
-        assert!(seen.is_new("other", [1; 32], Time::ZERO), "another provider's");
-        for number in 0..2 * LIMIT {
-            let mut id = [2; 32];
-            id[..8].copy_from_slice(&(number as u64).to_le_bytes());
-            seen.is_new("uni", id, Time::ZERO);
-        }
-        assert_eq!(seen.0["uni"].len(), LIMIT);
-        assert!(!seen.is_new("uni", [3; 32], Time::ZERO), "one that can't be remembered does not count");
-        assert!(seen.is_new("other", [3; 32], Time::ZERO), "another provider has room of its own");
-        assert!(!seen.is_new("uni", [1; 32], Time::ZERO + (REMEMBERED - Duration::from_secs(1))));
-        assert!(seen.is_new("uni", [3; 32], Time::ZERO + REMEMBERED) && seen.0["uni"].len() == 1);
-    }
-}
+mod tests;

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::browsers::Browsers;
-use crate::notices::lock;
+use vpnd_admission::notices::lock;
 use vpnd_ipc::gateway::auth::PortalHealth;
 use vpnd_sys::clock::{Clocks, now};
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use crate::notices::lock;
+use vpnd_admission::notices::lock;
 use vpnd_ipc::gateway::auth::Count;
 use vpnd_proto::control::Text;
 use vpnd_sys::log_limit::LogLimit;

@@ -15,9 +15,9 @@ use super::browsers::Browsers;
 use super::record::Record;
 use super::token::Found;
 use super::waiting_logins::{WaitingLogin, WaitingLogins};
-use crate::access::Access;
-use crate::authenticator::{Authenticator, Entrance, Login, LoginOutcome};
-use crate::notices::lock;
+use vpnd_admission::access::Access;
+use vpnd_admission::authenticator::{Authenticator, Entrance, Login, LoginOutcome};
+use vpnd_admission::notices::lock;
 use vpnd_ipc::gateway::idp::{LoginAddress, RedeemCode};
 use vpnd_ipc::gateway::portal::turns::{LOGINS_AT_ONCE, LOGOUTS_AT_ONCE, STORE, SourceNumber, TurnQuery};
 use vpnd_ipc::gateway::portal::{

@@ -10,9 +10,9 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::token::{ByToken, Found, Kept, TokenHash, VisitNumber, add, find, hash};
-use crate::authenticator::Visit;
-use crate::notices::SharedVisit;
 use shared::Told;
+use vpnd_admission::authenticator::Visit;
+use vpnd_admission::notices::SharedVisit;
 use vpnd_config::factor::Factors;
 use vpnd_ipc::gateway::portal::visits::{MAX_VISITS as MAX_OF_USER, OwnVisit};
 use vpnd_ipc::gateway::portal::{Browser, Token};
@@ -226,7 +226,7 @@ fn make_room(all: &mut ByToken<Visit>) {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::authenticator::LoginFacts;
+    use vpnd_admission::authenticator::LoginFacts;
     use vpnd_ipc::gateway::idp::{SourceAddresses, SourceLimits};
     use vpnd_ipc::gateway::portal::visits::{BrowserKind, Program, System};
     use vpnd_proto::session::DeviceId;

@@ -8,7 +8,7 @@ use minicbor::bytes::ByteArray;
 use vpnd_proto::session::{DeviceId, SessionId};
 
 use super::{Service, credentials};
-use crate::authenticator::LoginOutcome;
+use vpnd_admission::authenticator::LoginOutcome;
 use vpnd_ipc::gateway::auth::{
     Abandon, ApprovalQuery, AuthStatus, BrowserLogin, BrowserLoginReply, Carried, Commit, Committed,
     ConfirmAbsences, LoginReply, LoginRequest, MAX_WRITES, MissingQuery, Observed, Reason, RevocationQuery,

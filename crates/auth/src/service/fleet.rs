@@ -22,9 +22,9 @@ use vpnd_store::{Absences, Begun, HeldSession, Kicks, LeaseOwner, SessionRecord,
 use vpnd_sys::clock::now;
 
 use super::{Courier, Service, recording};
-use crate::notices::{Notices, lock};
 use crate::store::reported;
-use crate::whois::Answers;
+use vpnd_admission::notices::{Notices, lock};
+use vpnd_admission::whois::Answers;
 
 /// Interval at which notices are sent and read.
 const NOTICE_INTERVAL: Duration = Duration::from_millis(400);

@@ -22,7 +22,7 @@ use vpnd_proto::session::{DeviceId, SessionId};
 
 use super::fleet::MAX_CLAIMS;
 use super::{GRANT_LIFETIME_S, Service};
-use crate::notices::lock;
+use vpnd_admission::notices::lock;
 use vpnd_config::AccessProfiles;
 use vpnd_ipc::gateway::auth::{MAX_WRITES, Traffic, Write, id};
 use vpnd_store::{HeldSession, StoreError};

@@ -29,7 +29,7 @@ use vpnd_sys::clock::{Clocks, now};
 use vpnd_sys::log_limit::LogLimit;
 
 use super::Service;
-use crate::notices::{Notice, Subscriber};
+use vpnd_admission::notices::{Notice, Subscriber};
 
 /// The file with this gateway's key.
 const KEY_FILE: &str = "fleet.key";

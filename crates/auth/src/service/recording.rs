@@ -11,8 +11,8 @@ use std::sync::Arc;
 use vpnd_proto::session::{DeviceId, SessionId};
 
 use super::{MAX_GRANTS, Service};
-use crate::notices::lock;
 use crate::portal::Portal;
+use vpnd_admission::notices::lock;
 use vpnd_ipc::gateway::auth::{AuditHealth, Reason, Write};
 use vpnd_store::audit::recorder::Recorder;
 use vpnd_store::audit::{Event, Move, SessionStart};

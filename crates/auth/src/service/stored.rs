@@ -8,8 +8,8 @@ use minicbor::bytes::ByteArray;
 use vpnd_proto::session::{DeviceId, SessionId};
 
 use super::{Service, account, latest_end_s};
-use crate::lease::Addresses;
-use crate::notices::lock;
+use vpnd_admission::lease::Addresses;
+use vpnd_admission::notices::lock;
 use vpnd_ipc::gateway::auth::{Leased, StoredSession};
 use vpnd_store::{Family, Lease, LeaseOwner, SessionRecord, StoreError, User};
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
-use crate::authenticator::{QUEUE_TIMEOUT, Settings, Surroundings};
+use vpnd_admission::authenticator::{QUEUE_TIMEOUT, Settings, Surroundings};
 use vpnd_config::Tunnel;
 use vpnd_config::revocation_cause::RevocationCause;
 use vpnd_ipc::channel::pair;

@@ -10,12 +10,12 @@ use vpnd_proto::plane::Endpoint;
 use vpnd_proto::session::{DeviceId, SessionId};
 
 use super::{Service, latest_end_s};
-use crate::authenticator::{Authenticated, DeviceOutcome};
-use crate::lease::Addresses;
-use crate::notices::lock;
 use crate::portal::Offer;
 use crate::portal::heard::Owner;
-use crate::wireguard::WireGuard;
+use vpnd_admission::authenticator::{Authenticated, DeviceOutcome};
+use vpnd_admission::lease::Addresses;
+use vpnd_admission::notices::lock;
+use vpnd_admission::wireguard::WireGuard;
 use vpnd_config::Tunnel;
 use vpnd_config::factor::Factors;
 use vpnd_ipc::gateway::ClientEndpoint;

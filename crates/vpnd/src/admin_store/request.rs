@@ -15,7 +15,7 @@ use super::message::wireguard::{
 };
 use super::message::{ChangeToMake, DeviceSummary, StagedUser, UserSecrets, UserSummary, UserToAdd};
 use super::moving::{Adopt, DatabaseFacts, Facts, MoveStore};
-use vpnd_auth::whois::{OfGateway, Question};
+use vpnd_admission::whois::{OfGateway, Question};
 use vpnd_config::desk::DeskRole;
 use vpnd_ipc::messages::SecretBytes;
 use vpnd_store::audit::AuditEntry;

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use vpnd_proto::session::DeviceId;
 use zeroize::Zeroizing;
 
-use vpnd_auth::whois::OfGateway;
+use vpnd_admission::whois::OfGateway;
 use vpnd_ipc::messages::SecretBytes;
 use vpnd_ipc::request::{Answer, Reason, Request};
 use vpnd_store::audit::whois::Asked;
@@ -404,7 +404,7 @@ impl Serve<Whois> for Served {
 
 impl Serve<AskFleet> for Served {
     fn serve(&mut self, AskFleet(question): AskFleet) -> Replied<Vec<OfGateway>> {
-        Ok(vpnd_auth::whois::ask(self.store()?.0, question)?)
+        Ok(vpnd_admission::whois::ask(self.store()?.0, question)?)
     }
 }
 

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::admin_store::{AdminStore, Opening, Stores};
 use crate::cli::{AuditCommand, AuditExportArgs, AuditWhoisArgs, ExportFormat};
-use vpnd_auth::whois::{OfGateway, Recorded};
+use vpnd_admission::whois::{OfGateway, Recorded};
 use vpnd_config::{ConfigError, ServerConfig};
 use vpnd_store::StoreError;
 use vpnd_store::audit::AuditEntry;

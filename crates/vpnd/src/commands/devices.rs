@@ -6,8 +6,8 @@
 
 use std::io::{IsTerminal as _, Write};
 
-use vpnd_auth::wireguard::configuration::Configuration;
-use vpnd_auth::wireguard::new_device::{self, MAX_NAME_BYTES};
+use vpnd_admission::wireguard::configuration::Configuration;
+use vpnd_admission::wireguard::new_device::{self, MAX_NAME_BYTES};
 use vpnd_crypto::Secret;
 use vpnd_wireguard::PublicKey;
 use vpnd_wireguard::handshakes::NotAdded;

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use rand::RngExt as _;
 use rand::rngs::StdRng;
-use vpnd_auth::authenticator::{Authenticator, Entrance, Login, LoginOutcome, QUEUE_TIMEOUT, Settings};
+use vpnd_admission::authenticator::{Authenticator, Entrance, Login, LoginOutcome, QUEUE_TIMEOUT, Settings};
 use vpnd_proto::session::DeviceId;
 use vpnd_store::password::{Hasher, Password};
 use vpnd_store::sqlite::Sqlite;

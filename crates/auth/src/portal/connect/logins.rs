@@ -20,8 +20,8 @@ use vpnd_proto::time::Time;
 
 use super::shared::{self, Told};
 use super::short_code::{ByCode, Code};
-use crate::notices::SharedLogin;
 use crate::portal::token::VisitNumber;
+use vpnd_admission::notices::SharedLogin;
 use vpnd_ipc::gateway::auth::BrowserLogin;
 use vpnd_ipc::gateway::idp::Url;
 use vpnd_ipc::gateway::portal::Token;

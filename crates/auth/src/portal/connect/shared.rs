@@ -13,7 +13,7 @@ use vpnd_store::UserId;
 
 use super::logins::{Answered, Hash, Started};
 use super::short_code::ByCode;
-use crate::notices::SharedLogin;
+use vpnd_admission::notices::SharedLogin;
 
 /// A login, as other gateways need it.
 fn shared(login: &Started) -> SharedLogin {

@@ -13,7 +13,7 @@ use vpnd_proto::time::Time;
 use vpnd_store::UserId;
 
 use super::logins::Hash;
-use crate::authenticator::allowances::Allowances;
+use vpnd_admission::authenticator::allowances::Allowances;
 
 /// Letters of codes: no vowels, so they spell no words (RFC 8628 section 6.1).
 const LETTERS: &[u8; 20] = b"BCDFGHJKLMNPQRSTVWXZ";

@@ -2,8 +2,8 @@
 
 use super::logins::tests::{DEVICE, VERIFIER, begun, grant_in, short, shown};
 use super::*;
-use crate::authenticator::Entrance;
 use crate::portal::desk::tests::Bench;
+use vpnd_admission::authenticator::Entrance;
 use vpnd_ipc::gateway::portal::visits::EndVisit;
 use vpnd_ipc::gateway::portal::{Browser, LogOut, OverviewQuery, Token};
 use vpnd_store::password::Password;

@@ -13,14 +13,14 @@ use super::questions::Questions;
 use super::sessions::Sessions;
 use super::views::{Sought, Views};
 use super::watch::Enough;
-use crate::access::Access;
-use crate::authenticator::Authenticator;
-use crate::notices::Membership;
 use crate::portal::browsers::Browsers;
 use crate::portal::devices::Devices;
 use crate::portal::from_store;
 use crate::portal::process::Process;
 use crate::portal::record::Record;
+use vpnd_admission::access::Access;
+use vpnd_admission::authenticator::Authenticator;
+use vpnd_admission::notices::Membership;
 use vpnd_ipc::gateway::auth::WorkerState;
 use vpnd_ipc::gateway::portal::desk::sessions::{ListSessions, ListedSessions};
 use vpnd_ipc::gateway::portal::desk::{

@@ -8,14 +8,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::actor::Actor;
-use crate::access::Access;
-use crate::authenticator::Authenticator;
-use crate::lease;
-use crate::notices::Membership;
 use crate::portal::first;
 use crate::portal::process::Process;
 use crate::portal::record::Record;
 use crate::store::reported;
+use vpnd_admission::access::Access;
+use vpnd_admission::authenticator::Authenticator;
+use vpnd_admission::lease;
+use vpnd_admission::notices::Membership;
 use vpnd_config::access_profile::Who;
 use vpnd_ipc::admin::status::{self, FleetGateway, Source};
 use vpnd_ipc::gateway::auth::AuditHealth;

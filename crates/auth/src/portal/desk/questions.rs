@@ -7,9 +7,9 @@
 use std::sync::Arc;
 
 use super::actor::Actor;
-use crate::notices::Membership;
 use crate::portal::first;
-use crate::whois::{self, OfGateway, Question, Recorded};
+use vpnd_admission::notices::Membership;
+use vpnd_admission::whois::{self, OfGateway, Question, Recorded};
 use vpnd_ipc::gateway::portal::desk::{
     AskWhois, AuditRecord, DeskRefusal, ExportAudit, ExportedPart, MAX_RECORDS, Replied, Role, Whois,
 };

@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use super::Desk;
 use super::watch::{Use, Uses};
-use crate::access::Access;
 use crate::portal::devices::Devices;
 use crate::portal::first;
+use vpnd_admission::access::Access;
 use vpnd_ipc::gateway::auth::SourceName;
 use vpnd_ipc::gateway::portal::MAX_SESSIONS;
 use vpnd_ipc::gateway::portal::desk::sessions::{

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use super::authority::Act;
 use super::*;
-use crate::access::Access;
-use crate::accounting::Accounting;
-use crate::authenticator::sources::Sources;
-use crate::authenticator::{Authenticator, QUEUE_TIMEOUT, Settings, Surroundings};
 use crate::portal::{Offer, Portal};
-use crate::wireguard::WireGuard;
+use vpnd_admission::access::Access;
+use vpnd_admission::accounting::Accounting;
+use vpnd_admission::authenticator::sources::Sources;
+use vpnd_admission::authenticator::{Authenticator, QUEUE_TIMEOUT, Settings, Surroundings};
+use vpnd_admission::wireguard::WireGuard;
 use vpnd_config::Tunnel;
 use vpnd_config::endpoint::Endpoint;
 use vpnd_config::factor::Factors;
@@ -250,7 +250,7 @@ async fn in_a_fleet_a_user_is_disabled_although_the_store_can_not_be_written() {
         reason: Text::cut("call 4711"),
     };
     assert!(bench.portal.answer(disable()).await.is_err() && bench.user("gus").enabled, "it is of no fleet");
-    bench.portal.share(&Arc::new(crate::notices::Notices::new(Arc::clone(&bench.store) as _)));
+    bench.portal.share(&Arc::new(vpnd_admission::notices::Notices::new(Arc::clone(&bench.store) as _)));
     assert!(bench.ask(disable()).await.is_ok() && !bench.user("gus").enabled);
     other.execute_batch("ROLLBACK").unwrap();
     let clocks = Clocks::default();

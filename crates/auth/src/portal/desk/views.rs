@@ -9,10 +9,10 @@ use super::actor::Actor;
 use super::authority::{Act, is_for_people, may_change};
 use super::deeds::extends;
 use super::sessions::traffic_of;
-use crate::access::Access;
-use crate::authenticator::Authenticator;
 use crate::portal::devices::Devices;
 use crate::portal::first;
+use vpnd_admission::access::Access;
+use vpnd_admission::authenticator::Authenticator;
 use vpnd_ipc::gateway::auth::SourceName;
 use vpnd_ipc::gateway::portal::desk::{
     Deed, DeskRefusal, Disabling, FindUsers, FoundUser, FoundUsers, Logins, MAX_FOUND, MAX_GROUPS,

@@ -13,8 +13,8 @@ use vpnd_proto::time::Time;
 use vpnd_store::UserId;
 
 use super::{ByToken, IDLE_TIMEOUT, Kept, TokenHash, is_on};
-use crate::authenticator::{LoginFacts, Visit};
-use crate::notices::{SharedVisit, VisitFacts};
+use vpnd_admission::authenticator::{LoginFacts, Visit};
+use vpnd_admission::notices::{SharedVisit, VisitFacts};
 
 /// A visit, as other gateways need it. `before` has where the browser was seen; that it was seen
 /// elsewhere in its network is no news.

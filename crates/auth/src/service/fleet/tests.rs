@@ -37,7 +37,7 @@ use super::Service;
 use crate::portal::Portal;
 use crate::portal::desk::Desk;
 use crate::service::tests::{access, ask, granted, login, profiles, service_on};
-use crate::whois::Answers;
+use vpnd_admission::whois::Answers;
 
 /// The services of gateways of one fleet.
 struct Pair {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use minicbor::bytes::ByteArray;
-use vpnd_auth::wireguard::new_device;
+use vpnd_admission::wireguard::new_device;
 use vpnd_ipc::messages::SecretBytes;
 use vpnd_pki::wireguard_key::{self, KeyFileError};
 use vpnd_proto::session::DeviceId;

@@ -21,9 +21,9 @@ use vpnd_store::postgres::testing::simulated::{AtGateway, Moment, Simulated, Una
 use vpnd_store::{NewUser, Sessions as _, Users as _};
 use vpnd_sys::clock::Clocks;
 
-use crate::authenticator::Authenticated;
 use crate::service::fleet::*;
 use crate::service::tests::{access, service_on};
+use vpnd_admission::authenticator::Authenticated;
 
 const GATEWAYS: usize = 4;
 /// More than the pool of [`access`] has addresses.

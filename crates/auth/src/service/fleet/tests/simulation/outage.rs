@@ -4,7 +4,7 @@ use vpnd_ipc::gateway::auth::{FleetDatagram, OrderDone, OrdersTurn};
 use vpnd_store::{Kick, Kicks};
 
 use super::*;
-use crate::notices::{Notice, Subscriber as _};
+use vpnd_admission::notices::{Notice, Subscriber as _};
 
 /// Interval of a worker's turns with orders.
 const TURN: Duration = Duration::from_millis(100);

@@ -14,20 +14,20 @@ use minicbor::bytes::ByteVec;
 use vpnd_store::{MAX_NOTICES, Store, StoreError};
 use vpnd_sys::clock::steady_s;
 
-pub(crate) use membership::Membership;
-pub(crate) use notice::{GuessEvent, Notice, SharedGuess, SharedLogin, SharedVisit, Taken, VisitFacts};
+pub use membership::Membership;
+pub use notice::{GuessEvent, Notice, SharedGuess, SharedLogin, SharedVisit, Taken, VisitFacts};
 pub use notice::{OfGateway, Question, Recorded};
 
 /// Notices of one change, at most.
 const MAX_TOGETHER: usize = 1_024;
 
 /// The time since this one of the clock that the gateways share.
-pub(crate) fn age(at_s: u64) -> Duration {
+pub fn age(at_s: u64) -> Duration {
     Duration::from_secs(steady_s().saturating_sub(at_s))
 }
 
 /// A part of the process that makes notices, and learns those of others.
-pub(crate) trait Subscriber: Send + Sync {
+pub trait Subscriber: Send + Sync {
     /// Another process has made it.
     fn learn(&self, notice: &Notice);
     /// Those that were made here since the last call.
@@ -37,7 +37,7 @@ pub(crate) trait Subscriber: Send + Sync {
 }
 
 /// The notices of a fleet.
-pub(crate) struct Notices {
+pub struct Notices {
     store: Arc<dyn Store>,
     /// Identifies this process.
     origin: [u8; 16],
@@ -49,7 +49,7 @@ pub(crate) struct Notices {
 }
 
 impl Notices {
-    pub(crate) fn new(store: Arc<dyn Store>) -> Self {
+    pub fn new(store: Arc<dyn Store>) -> Self {
         Self {
             store,
             origin: rand::random(),
@@ -59,12 +59,12 @@ impl Notices {
         }
     }
 
-    pub(crate) fn subscribe(&self, subscriber: Weak<dyn Subscriber>) {
+    pub fn subscribe(&self, subscriber: Weak<dyn Subscriber>) {
         lock(&self.subscribers).push(subscriber);
     }
 
     /// Sends what was made here, and learns what others have.
-    pub(crate) fn turn(&self) -> Result<(), StoreError> {
+    pub fn turn(&self) -> Result<(), StoreError> {
         loop {
             let mut unsent = lock(&self.unsent);
             let count = if self.gather(&mut unsent) {
@@ -82,7 +82,7 @@ impl Notices {
 
     /// Decides by all that others have let know, so that they decide by it. `decide` is called at
     /// most once; what it makes is sent with it.
-    pub(crate) fn decide<T>(&self, decide: impl FnOnce() -> T) -> Result<T, StoreError> {
+    pub fn decide<T>(&self, decide: impl FnOnce() -> T) -> Result<T, StoreError> {
         let (mut decide, mut decided) = (Some(decide), None);
         loop {
             let mut unsent = lock(&self.unsent);
@@ -152,17 +152,17 @@ impl Notices {
     }
 }
 
-pub(crate) fn encode(notices: &[Notice]) -> Vec<u8> {
+pub fn encode(notices: &[Notice]) -> Vec<u8> {
     let item = |notice| ByteVec::from(minicbor::to_vec(notice).expect("a vector takes all bytes"));
     minicbor::to_vec(notices.iter().map(item).collect::<Vec<_>>()).expect("a vector takes all bytes")
 }
 
 /// The notices of a body, but for those that this vpnd does not know.
-pub(crate) fn decode(body: &[u8]) -> Vec<Notice> {
+pub fn decode(body: &[u8]) -> Vec<Notice> {
     let items: Vec<ByteVec> = minicbor::decode(body).unwrap_or_default();
     items.iter().filter_map(|item| minicbor::decode(item).ok()).collect()
 }
 
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

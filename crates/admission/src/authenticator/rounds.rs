@@ -51,7 +51,7 @@ pub struct Demand {
 
 impl Demand {
     /// The message that asks the worker for it.
-    pub(crate) fn of_login(self, login: u64) -> messages::auth::Demand {
+    pub fn of_login(self, login: u64) -> messages::auth::Demand {
         let Self { kind, text, time } = self;
         let time_s = u16::try_from(time.as_secs()).unwrap_or(u16::MAX);
         messages::auth::Demand { login, kind, text, time_s }

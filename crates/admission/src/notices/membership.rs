@@ -7,20 +7,20 @@ use vpnd_store::StoreError;
 
 /// The notices of the fleet, if this gateway is in one.
 #[derive(Default)]
-pub(crate) struct Membership(OnceLock<Arc<Notices>>);
+pub struct Membership(OnceLock<Arc<Notices>>);
 
 impl Membership {
     /// Is one of this fleet from now on.
-    pub(crate) fn join(&self, notices: &Arc<Notices>) {
+    pub fn join(&self, notices: &Arc<Notices>) {
         self.0.get_or_init(|| Arc::clone(notices));
     }
 
-    pub(crate) fn is_in_fleet(&self) -> bool {
+    pub fn is_in_fleet(&self) -> bool {
         self.0.get().is_some()
     }
 
     /// Does this after all that other gateways have done, and before all that they will do.
-    pub(crate) fn in_order<T>(&self, work: impl FnOnce() -> T) -> Result<T, StoreError> {
+    pub fn in_order<T>(&self, work: impl FnOnce() -> T) -> Result<T, StoreError> {
         match self.0.get() {
             Some(notices) => notices.decide(work),
             None => Ok(work()),
@@ -28,7 +28,7 @@ impl Membership {
     }
 
     /// Learns what other gateways have just done; whether that may be more than was known.
-    pub(crate) fn catch_up(&self) -> Result<bool, StoreError> {
+    pub fn catch_up(&self) -> Result<bool, StoreError> {
         match self.0.get() {
             Some(notices) => notices.turn().map(|()| true),
             None => Ok(false),
@@ -36,7 +36,7 @@ impl Membership {
     }
 
     /// Lets other gateways know of what was done here, which its user does not wait for.
-    pub(crate) fn tell_soon(&self) {
+    pub fn tell_soon(&self) {
         if let Some(notices) = self.0.get().map(Arc::clone) {
             // After a failure it is sent at the next turn.
             tokio::task::spawn_blocking(move || drop(notices.turn()));

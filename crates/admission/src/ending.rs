@@ -8,7 +8,7 @@ use vpnd_proto::session::DeviceId;
 use vpnd_store::{LiveUser, Store, StoreError, User, UserId};
 
 /// Ends the sessions of a user, or those of this device alone.
-pub(crate) fn end(
+pub fn end(
     store: &dyn Store,
     user: &User,
     device: Option<DeviceId>,
@@ -24,12 +24,7 @@ pub(crate) fn end(
 }
 
 /// Has the WireGuard devices of a user, or this one alone, be renewed before their next sessions.
-pub(crate) fn wall(
-    store: &dyn Store,
-    user: UserId,
-    one: Option<DeviceId>,
-    now_s: u64,
-) -> Result<(), StoreError> {
+pub fn wall(store: &dyn Store, user: UserId, one: Option<DeviceId>, now_s: u64) -> Result<(), StoreError> {
     let own = store.wireguard_devices_of(user)?.into_iter();
     for device in own.filter(|device| one.is_none_or(|one| one == device.id)) {
         store.wall_wireguard_device(device.id, now_s)?;

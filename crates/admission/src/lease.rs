@@ -25,7 +25,7 @@ const PROBES: u64 = 8;
 const RACES: usize = 8;
 
 #[derive(Debug, thiserror::Error)]
-pub(super) enum LeaseError {
+pub enum LeaseError {
     #[error("all {size} addresses of the pool {pool} are in use; make the pool larger or sessions shorter")]
     Exhausted { pool: String, size: u64 },
     #[error(
@@ -38,7 +38,7 @@ pub(super) enum LeaseError {
 
 impl LeaseError {
     /// The reply to a login that gets no addresses.
-    pub(super) fn reply(self) -> Result<LoginReply, Reason> {
+    pub fn reply(self) -> Result<LoginReply, Reason> {
         let refusal = match self {
             Self::Exhausted { .. } | Self::NoPool => {
                 tracing::warn!(why = %self, "no inner address for a login");
@@ -57,10 +57,10 @@ impl LeaseError {
 
 /// The addresses that a session got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Acquired {
-    pub(super) addresses: Addresses,
+pub struct Acquired {
+    pub addresses: Addresses,
     /// Whether the device had them before, and no other device since.
-    pub(super) are_own: bool,
+    pub are_own: bool,
 }
 
 /// The addresses of one session.
@@ -74,13 +74,13 @@ pub struct Addresses {
 
 /// The device that wants addresses, and those that its user's source names, if any.
 #[derive(Clone, Copy)]
-pub(super) struct Wanted {
-    pub(super) owner: LeaseOwner,
-    pub(super) addresses: SourceAddresses,
+pub struct Wanted {
+    pub owner: LeaseOwner,
+    pub addresses: SourceAddresses,
 }
 
 /// Leases one address of each pool to `session` of the owner until `until_s`, or none at all.
-pub(super) fn acquire(
+pub fn acquire(
     pools: &Pools,
     store: &dyn Leases,
     wanted: Wanted,
@@ -117,7 +117,7 @@ pub(super) fn acquire(
 }
 
 /// How full each of these pools is, the same ones once.
-pub(super) fn usage(pools: &[Pools], store: &dyn Leases, now_s: u64) -> Result<Vec<PoolUsage>, StoreError> {
+pub fn usage(pools: &[Pools], store: &dyn Leases, now_s: u64) -> Result<Vec<PoolUsage>, StoreError> {
     let mut distinct: Vec<&Pool> = Vec::new();
     for pool in pools.iter().flat_map(Pools::iter) {
         if !distinct.contains(&pool) {

@@ -53,7 +53,7 @@ struct Standing {
 
 /// The decision.
 #[derive(Debug)]
-pub(crate) enum DeviceOutcome {
+pub enum DeviceOutcome {
     /// Let in.
     Granted(Box<Authenticated>, Box<WireGuardDevice>),
     /// Its sessions are over until it is renewed, and it may reach the pages where that is done.

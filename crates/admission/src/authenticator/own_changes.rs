@@ -20,15 +20,15 @@ use vpnd_store::totp;
 use vpnd_store::{Accepted, InvitationHash, PasswordHash, Store, StoreError, TotpSecret, User, UserChange};
 
 /// The choices of an invited user.
-pub(crate) struct Chosen {
-    pub(crate) invitation: InvitationHash,
-    pub(crate) user: User,
+pub struct Chosen {
+    pub invitation: InvitationHash,
+    pub user: User,
     /// `None` of a user of another source.
-    pub(crate) password: Option<Password>,
-    pub(crate) totp: TotpSecret,
+    pub password: Option<Password>,
+    pub totp: TotpSecret,
     /// A code of that secret.
-    pub(crate) code: Password,
-    pub(crate) source: IpAddr,
+    pub code: Password,
+    pub source: IpAddr,
 }
 
 pub(super) struct OwnChanges {

@@ -8,7 +8,7 @@
 //! know of connections or sessions.
 
 mod absences;
-pub(super) mod allowances;
+pub mod allowances;
 mod cause;
 mod credentials;
 mod device;
@@ -25,11 +25,11 @@ mod pending;
 mod queue;
 mod recheck;
 mod refresh;
-pub(super) mod rounds;
+pub mod rounds;
 mod shown_logins;
-pub(super) mod sources;
+pub mod sources;
 mod throttle;
-pub(super) mod token_seal;
+pub mod token_seal;
 mod visit;
 mod waiting;
 
@@ -47,7 +47,7 @@ use allowances::{LOGINS, Limit, Limited};
 pub use cause::Cause;
 use credentials::Credentials;
 use device::DeviceAdmission;
-pub(crate) use device::DeviceOutcome;
+pub use device::DeviceOutcome;
 use dynamic::DynamicRequests;
 use external::ExternalLogins;
 pub use grant::Authenticated;
@@ -55,7 +55,7 @@ use guesses::Guesses;
 use history::History;
 use login_record::LoginRecord;
 use logins::Logins;
-pub(crate) use own_changes::Chosen;
+pub use own_changes::Chosen;
 use own_changes::OwnChanges;
 use queue::Queue;
 use recheck::Rechecks;
@@ -64,7 +64,7 @@ use rounds::Demand;
 use shown_logins::ShownLogins;
 use sources::Sources;
 use token_seal::TokenSeal;
-pub(crate) use visit::{LoginFacts, Visit};
+pub use visit::{LoginFacts, Visit};
 use vpnd_config::{AccessProfiles, Tunnel};
 use vpnd_ipc::gateway::auth::SourceHealth;
 use vpnd_ipc::gateway::idp::{LoginAddress, ProviderLogout, ReadLogout, RedeemCode, Url};
@@ -145,13 +145,13 @@ pub struct Settings {
 }
 
 /// What there is besides the store, unless only its users log in.
-pub(crate) struct Surroundings {
-    pub(crate) access: Arc<Access>,
-    pub(crate) sources: Sources,
-    pub(crate) tokens: TokenSeal,
-    pub(crate) audit: Option<Recorder>,
+pub struct Surroundings {
+    pub access: Arc<Access>,
+    pub sources: Sources,
+    pub tokens: TokenSeal,
+    pub audit: Option<Recorder>,
     /// Logins of one user at once.
-    pub(crate) logins_per_user: u32,
+    pub logins_per_user: u32,
 }
 
 /// Profiles are those of everybody, and nothing is recorded.
@@ -168,7 +168,7 @@ impl Default for Surroundings {
 }
 
 /// Returns users who are logged in elsewhere than in sessions, as of which generations.
-pub(crate) type Visitors = Box<dyn Fn() -> Vec<(UserId, u64)> + Send + Sync>;
+pub type Visitors = Box<dyn Fn() -> Vec<(UserId, u64)> + Send + Sync>;
 
 pub struct Authenticator {
     sources: Arc<Sources>,
@@ -195,7 +195,7 @@ impl Authenticator {
     ///
     /// # Errors
     /// [`NoMemory`], as for any login.
-    pub(crate) fn within(
+    pub fn within(
         store: Arc<dyn Store>,
         hasher: Hasher,
         settings: Settings,
@@ -293,22 +293,22 @@ impl Authenticator {
 
     /// Logs in the user of this visit with the client's device; `None` if the client has shown
     /// nothing that is good.
-    pub(crate) fn log_in_by_visit(&self, visit: Option<Visit>, login: Login, now_s: u64) -> LoginOutcome {
+    pub fn log_in_by_visit(&self, visit: Option<Visit>, login: Login, now_s: u64) -> LoginOutcome {
         self.shown.by_visit(visit, login, now_s)
     }
 
     /// Whether users of this source log in at a provider, so in a browser alone.
-    pub(crate) fn is_provider(&self, source: &str) -> bool {
+    pub fn is_provider(&self, source: &str) -> bool {
         self.sources.provider(source).is_some()
     }
 
     /// The address where a browser begins a login.
-    pub(crate) async fn address_at_provider(&self, login: LoginAddress) -> Result<Url, Refusal> {
+    pub async fn address_at_provider(&self, login: LoginAddress) -> Result<Url, Refusal> {
         self.shown.address_at_provider(login).await
     }
 
     /// Logs in the user whose code this is.
-    pub(crate) async fn log_in_at_provider(
+    pub async fn log_in_at_provider(
         &self,
         redeem: RedeemCode,
         address: IpAddr,
@@ -319,7 +319,7 @@ impl Authenticator {
     }
 
     /// A provider has sent a browser back without a code.
-    pub(crate) fn refused_by_provider(
+    pub fn refused_by_provider(
         &self,
         source: &str,
         address: IpAddr,
@@ -330,12 +330,12 @@ impl Authenticator {
     }
 
     /// Checks a logout token; returns who has logged out, or `None` if it proves nothing.
-    pub(crate) async fn read_logout(&self, read: ReadLogout) -> Result<Option<ProviderLogout>, Reason> {
+    pub async fn read_logout(&self, read: ReadLogout) -> Result<Option<ProviderLogout>, Reason> {
         self.shown.read_logout(read).await
     }
 
     /// Decides about the device with this key; `has_pages` is whether there is a portal.
-    pub(crate) async fn admit_device(
+    pub async fn admit_device(
         &self,
         key: [u8; 32],
         outer: IpAddr,
@@ -346,18 +346,12 @@ impl Authenticator {
     }
 
     /// Gives a user another password, which is a revocation. `login` has the present one.
-    pub(crate) async fn change_password(
-        &self,
-        login: Login,
-        user: User,
-        new: Password,
-        now_s: u64,
-    ) -> OwnChange {
+    pub async fn change_password(&self, login: Login, user: User, new: Password, now_s: u64) -> OwnChange {
         self.own_changes.change_password(login, user, new, now_s).await
     }
 
     /// Gives a user this secret of one-time codes, of which a code was typed.
-    pub(crate) fn change_codes(
+    pub fn change_codes(
         &self,
         user: &User,
         secret: TotpSecret,
@@ -368,37 +362,37 @@ impl Authenticator {
     }
 
     /// Takes a user's one-time codes away.
-    pub(crate) fn remove_codes(&self, user: &User, now_s: u64) -> Result<OwnChange, StoreError> {
+    pub fn remove_codes(&self, user: &User, now_s: u64) -> Result<OwnChange, StoreError> {
         self.own_changes.remove_codes(user, now_s)
     }
 
     /// Whether this user sets up one-time codes without an administrator.
-    pub(crate) fn sets_up_codes(&self, user: &User) -> bool {
+    pub fn sets_up_codes(&self, user: &User) -> bool {
         self.sources.let_set_up_codes(user)
     }
 
     /// Gives the user of an invitation the password and the codes that they have chosen.
-    pub(crate) async fn accept_invitation(&self, chosen: Chosen, now_s: u64) -> InvitationStep {
+    pub async fn accept_invitation(&self, chosen: Chosen, now_s: u64) -> InvitationStep {
         self.own_changes.accept_invitation(chosen, now_s).await
     }
 
     /// The hash of an unknown password, for a user who is invited.
-    pub(crate) async fn unknown_password(&self, source: IpAddr) -> Option<PasswordHash> {
+    pub async fn unknown_password(&self, source: IpAddr) -> Option<PasswordHash> {
         self.own_changes.unknown_password(source).await
     }
 
     /// Checks the users of all configured sources again; never returns.
-    pub(crate) async fn recheck(&self) {
+    pub async fn recheck(&self) {
         Arc::clone(&self.rechecks).run().await;
     }
 
     /// Has these users checked again as those with sessions.
-    pub(crate) fn follow_visitors(&self, visitors: Visitors) {
+    pub fn follow_visitors(&self, visitors: Visitors) {
         self.rechecks.follow_visitors(visitors);
     }
 
     /// Does what servers request; never returns. Does nothing if no source is configured for it.
-    pub(crate) async fn follow_servers(&self) {
+    pub async fn follow_servers(&self) {
         Arc::clone(&self.dynamic).follow().await;
     }
 
@@ -414,42 +408,42 @@ impl Authenticator {
     }
 
     /// How the sources besides the store answer.
-    pub(crate) fn source_health(&self) -> Vec<SourceHealth> {
+    pub fn source_health(&self) -> Vec<SourceHealth> {
         self.sources.health(now())
     }
 
-    pub(crate) fn source_count(&self) -> usize {
+    pub fn source_count(&self) -> usize {
         self.sources.all().len()
     }
 
     /// Whether logins by this name go to a source.
-    pub(crate) fn has_source_for(&self, name: &str) -> bool {
+    pub fn has_source_for(&self, name: &str) -> bool {
         self.sources.source_of(name).is_some()
     }
 
     /// The name of a user's record, and the source that logins by it go to, if they go to one.
-    pub(crate) fn name_at(&self, typed: &str) -> (String, Option<String>) {
+    pub fn name_at(&self, typed: &str) -> (String, Option<String>) {
         self.sources.name_at(typed)
     }
 
     /// The source that decides logins by this name.
-    pub(crate) fn number_for(&self, typed: &str) -> SourceNumber {
+    pub fn number_for(&self, typed: &str) -> SourceNumber {
         let source = self.sources.source_of(typed).map(|(source, _)| source);
         self.sources.number(source.as_ref())
     }
 
     /// The source of this name.
-    pub(crate) fn number_of(&self, name: &str) -> SourceNumber {
+    pub fn number_of(&self, name: &str) -> SourceNumber {
         self.sources.number(self.sources.named(name))
     }
 
     /// The source that decides the next step of the login with this number.
-    pub(crate) fn number_at(&self, login: u64) -> SourceNumber {
+    pub fn number_at(&self, login: u64) -> SourceNumber {
         self.sources.number(self.logins.waiting.source_of(login).as_ref())
     }
 
     /// Guesses and logins count at all gateways of this fleet from now on.
-    pub(crate) fn share(&self, notices: &Arc<Notices>) {
+    pub fn share(&self, notices: &Arc<Notices>) {
         self.logins.guesses.join(notices);
         self.count_gateways(1);
         let guesses: Weak<Guesses> = Arc::downgrade(&self.logins.guesses);
@@ -462,7 +456,7 @@ impl Authenticator {
     }
 
     /// This many gateways of the fleet are alive.
-    pub(crate) fn count_gateways(&self, alive: u32) {
+    pub fn count_gateways(&self, alive: u32) {
         self.logins.guesses.share(alive);
     }
 

@@ -14,7 +14,7 @@ use vpnd_store::User;
 
 /// The profiles, which a reload replaces as a whole.
 #[derive(Debug)]
-pub(crate) struct Access {
+pub struct Access {
     /// Fixed at start; a reload does not change it.
     tunnel: Tunnel,
     in_force: RwLock<Arc<InForce>>,
@@ -29,7 +29,7 @@ struct InForce {
 
 /// Why a login of this user is refused although its credentials were right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NotAdmitted {
+pub enum NotAdmitted {
     /// The user's time is over.
     Expired,
     /// No profile is for the user.
@@ -53,30 +53,30 @@ impl From<NotAdmitted> for Refusal {
 
 /// A profile that was in force when it was looked up.
 #[derive(Debug)]
-pub(crate) struct Decided {
+pub struct Decided {
     in_force: Arc<InForce>,
     position: usize,
 }
 
 impl Access {
-    pub(crate) fn new(profiles: AccessProfiles, tunnel: &Tunnel) -> Self {
+    pub fn new(profiles: AccessProfiles, tunnel: &Tunnel) -> Self {
         let in_force = InForce { pools: profiles.pools(tunnel), profiles };
         Self { tunnel: tunnel.clone(), in_force: RwLock::new(Arc::new(in_force)) }
     }
 
     /// Profiles for logins and attaches from now on.
-    pub(crate) fn replace(&self, profiles: AccessProfiles) {
+    pub fn replace(&self, profiles: AccessProfiles) {
         let in_force = InForce { pools: profiles.pools(&self.tunnel), profiles };
         *self.in_force.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(in_force);
     }
 
     /// The pools of all profiles.
-    pub(crate) fn pools(&self) -> Vec<Pools> {
+    pub fn pools(&self) -> Vec<Pools> {
         self.now().pools.clone()
     }
 
     /// The profile of a user who has proved these factors, if it lets them in.
-    pub(crate) fn admit(&self, user: &User, factors: Factors) -> Result<Decided, NotAdmitted> {
+    pub fn admit(&self, user: &User, factors: Factors) -> Result<Decided, NotAdmitted> {
         let profile = self.of(user).ok_or(NotAdmitted::NoProfile)?;
         match factors.missing(&profile.require) {
             Some(missing) => Err(NotAdmitted::MissingFactor(missing)),
@@ -85,7 +85,7 @@ impl Access {
     }
 
     /// The profile of such a user, if it also takes a login of this age.
-    pub(crate) fn admit_login(
+    pub fn admit_login(
         &self,
         user: &User,
         factors: Factors,
@@ -102,19 +102,19 @@ impl Access {
 
     /// The shortest age of a login that a profile requires: before a login it is not known whose
     /// profile counts.
-    pub(crate) fn shortest_login_age(&self) -> Option<Duration> {
+    pub fn shortest_login_age(&self) -> Option<Duration> {
         self.now().profiles.iter().filter_map(|profile| profile.max_login_age).min()
     }
 
     /// The user's profile, if one is for them. A machine has none but one for machines.
-    pub(crate) fn of(&self, user: &User) -> Option<Decided> {
+    pub fn of(&self, user: &User) -> Option<Decided> {
         let profile =
             self.profile_of(Who { user: &user.name, source: &user.source, groups: &user.groups })?;
         (profile.machines || !user.is_machine()).then_some(profile)
     }
 
     /// The profile of such a user, if one is for them.
-    pub(crate) fn profile_of(&self, who: Who<'_>) -> Option<Decided> {
+    pub fn profile_of(&self, who: Who<'_>) -> Option<Decided> {
         let in_force = self.now();
         let position = in_force.profiles.position(who)?;
         Some(Decided { in_force, position })
@@ -127,7 +127,7 @@ impl Access {
 
 impl Decided {
     /// Where its clients' addresses come from.
-    pub(crate) fn pools(&self) -> &Pools {
+    pub fn pools(&self) -> &Pools {
         &self.in_force.pools[self.position]
     }
 }

@@ -2,8 +2,6 @@
 //! them.
 
 use super::*;
-use crate::portal::Portal;
-use vpnd_ipc::gateway::portal::LoggedOutAtProvider;
 
 #[tokio::test]
 async fn failed_guesses_do_not_block_logins_confirmed_by_a_provider() {
@@ -152,58 +150,4 @@ async fn a_device_whose_user_has_to_log_in_at_the_provider_reaches_the_pages() {
         assert_eq!(asked(), before, "the provider is asked no more");
         assert!(bench.store.renew_wireguard_device(&user.name, id, NOW).unwrap());
     }
-}
-
-/// A provider sends this logout token.
-async fn log_out(portal: &Arc<Portal>, token: &str) -> Result<bool, Reason> {
-    let (token, address) = (SecretText::new(token).unwrap(), [192, 0, 2, 1].into());
-    portal.answer(LoggedOutAtProvider { source: Text::cut("uni"), token, address }).await
-}
-
-fn portal(bench: &Bench) -> Arc<Portal> {
-    let access = Access::new(vpnd_config::AccessProfiles::of_everybody(), &vpnd_config::Tunnel::default());
-    let (store, auth) = (Arc::clone(&bench.store) as _, Arc::clone(&bench.auth));
-    Arc::new(Portal::new(store, auth, Arc::new(access), vpnd_sys::clock::Clocks::default(), None))
-}
-
-#[tokio::test]
-async fn a_provider_logout_that_failed_is_accepted_when_repeated() {
-    let bench = Bench::new(&[("ann's", accepted_as("ann@sso.example", "1", &["staff"]))]);
-    let address = "192.0.2.1".parse().unwrap();
-    bench.auth.log_in_at_provider(redeem("ann's"), address, DeviceId([1; 16]), NOW).await;
-    let user = || bench.store.user("ann@sso.example").unwrap().unwrap();
-    let portal = portal(&bench);
-    let database = rusqlite::Connection::open(bench._directory.path().join("vpnd.db")).unwrap();
-    database.execute_batch("ALTER TABLE refresh_tokens RENAME TO elsewhere").unwrap();
-    assert!(log_out(&portal, "1").await.is_err());
-    database.execute_batch("ALTER TABLE elsewhere RENAME TO refresh_tokens").unwrap();
-    let before = user().generation;
-    assert!(log_out(&portal, "1").await.unwrap(), "the provider sends it again");
-    assert!(user().generation > before && bench.store.refresh_token(user().id).unwrap().is_none());
-    assert!(!log_out(&portal, "1").await.unwrap(), "it has counted");
-}
-
-#[tokio::test]
-async fn a_provider_session_logout_applies_to_its_user() {
-    let bench = Bench::new(&[
-        ("ann's", accepted_as("ann@sso.example", "1", &["staff"])),
-        ("bob's", accepted_as("bob@sso.example", "2", &["staff"])),
-    ]);
-    for code in ["ann's", "bob's"] {
-        let address = "192.0.2.1".parse().unwrap();
-        bench.auth.log_in_at_provider(redeem(code), address, DeviceId([1; 16]), NOW).await;
-    }
-    let generations = || {
-        ["ann", "bob"]
-            .map(|name| bench.store.user(&format!("{name}@sso.example")).unwrap().unwrap().generation)
-    };
-    let portal = portal(&bench);
-    let before = generations();
-    assert!(log_out(&portal, "session c").await.unwrap());
-    assert_eq!(generations(), before, "nobody has logged in by that one");
-    assert!(log_out(&portal, "session a, first").await.unwrap());
-    let after = generations();
-    assert!(after[0] > before[0] && after[1] == before[1], "{before:?} {after:?}");
-    assert!(log_out(&portal, "session a, once more").await.unwrap());
-    assert_eq!(generations(), after, "it is over");
 }

@@ -21,13 +21,13 @@ const QUEUE_FACTOR: usize = 8;
 
 /// Logins of a source that are under way at the same time, those among them that wait for a
 /// refusal's time.
-pub(crate) fn permits(source: &Source) -> usize {
+pub fn permits(source: &Source) -> usize {
     (source.max_logins * (QUEUE_FACTOR + 1) + source.max_waiting()) * 2
 }
 
 /// The sources besides the store, and the way to them.
 #[derive(Default)]
-pub(crate) struct Sources {
+pub struct Sources {
     all: Vec<Arc<ExternalSource>>,
     pub(super) idp: Arc<IdpClient>,
     pub(super) accounting: Arc<Accounting>,
@@ -102,7 +102,7 @@ impl ExternalSource {
 }
 
 impl Sources {
-    pub(crate) fn new(sources: &[Source], idp: Arc<IdpClient>, accounting: Arc<Accounting>) -> Self {
+    pub fn new(sources: &[Source], idp: Arc<IdpClient>, accounting: Arc<Accounting>) -> Self {
         let all = sources.iter().map(|source| Arc::new(ExternalSource::new(source))).collect();
         Self { all, idp, accounting }
     }

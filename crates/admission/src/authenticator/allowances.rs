@@ -14,7 +14,7 @@ use vpnd_store::UserId;
 use vpnd_sys::clock::now;
 
 /// Limits of users, or of what has another key.
-pub(crate) type Allowances<K = UserId> = vpnd_sys::allowances::Allowances<K>;
+pub type Allowances<K = UserId> = vpnd_sys::allowances::Allowances<K>;
 
 /// Logins of one user at once, unless configured otherwise.
 pub(super) const LOGINS: u32 = 30;

@@ -22,7 +22,7 @@ const FILE_NAME: &str = "refresh-tokens.key";
 const NONCE_BYTES: usize = 24;
 const TAG_BYTES: usize = 16;
 
-pub(crate) struct TokenSeal(XChaCha20Poly1305);
+pub struct TokenSeal(XChaCha20Poly1305);
 
 /// Under a key of this process alone.
 impl Default for TokenSeal {
@@ -37,7 +37,7 @@ impl TokenSeal {
     }
 
     /// Under the key of this state directory; one is made if there is none, or a damaged one.
-    pub(crate) fn open_or_create(state_dir: &Path) -> io::Result<Self> {
+    pub fn open_or_create(state_dir: &Path) -> io::Result<Self> {
         let path = state_dir.join(FILE_NAME);
         let (mut file, content) = key_file::open_or_create(&path)?;
         let key = match content {

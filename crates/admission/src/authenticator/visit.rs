@@ -9,28 +9,28 @@ use vpnd_store::UserId;
 
 /// A user who has logged in in a browser, as the user was then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Visit {
-    pub(crate) user: UserId,
+pub struct Visit {
+    pub user: UserId,
     /// A revocation of the user ends the visit.
-    pub(crate) generation: u64,
-    pub(crate) factors: Factors,
-    pub(crate) login: LoginFacts,
+    pub generation: u64,
+    pub factors: Factors,
+    pub login: LoginFacts,
 }
 
 /// The facts of a login that count for a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LoginFacts {
+pub struct LoginFacts {
     /// The one that it was begun with.
-    pub(crate) device: DeviceId,
+    pub device: DeviceId,
     /// When the user has shown credentials.
-    pub(crate) auth_time_s: u64,
-    pub(crate) limits: SourceLimits,
-    pub(crate) addresses: SourceAddresses,
+    pub auth_time_s: u64,
+    pub limits: SourceLimits,
+    pub addresses: SourceAddresses,
 }
 
 impl Visit {
     /// That of a user who was let in just now.
-    pub(crate) fn of(user: &Authenticated, device: DeviceId, now_s: u64) -> Self {
+    pub fn of(user: &Authenticated, device: DeviceId, now_s: u64) -> Self {
         let login = LoginFacts {
             device,
             auth_time_s: user.asked_at_s(now_s),

@@ -63,7 +63,7 @@ pub fn ask(store: &dyn Store, question: Question) -> Result<Vec<OfGateway>, Stor
 }
 
 /// Answers questions of the fleet's other gateways.
-pub(crate) struct Answers {
+pub struct Answers {
     /// This gateway's, in its fleet.
     name: String,
     recording: Recording,
@@ -73,7 +73,7 @@ pub(crate) struct Answers {
 }
 
 impl Answers {
-    pub(crate) fn new(name: String, recording: Recording, audit: PathBuf) -> Self {
+    pub fn new(name: String, recording: Recording, audit: PathBuf) -> Self {
         Self { name, recording, audit, clocks: Clocks::default(), made: Arc::default() }
     }
 

@@ -83,7 +83,7 @@ impl Accounting {
 
     /// Sets the file for records that the next process needs, if there is anything to account
     /// for.
-    pub(crate) fn with_file(mut self, path: &Path) -> Self {
+    pub fn with_file(mut self, path: &Path) -> Self {
         if !self.ledgers.is_empty() {
             self.file = OpenSessions::open(path);
         }
@@ -116,7 +116,7 @@ impl Accounting {
     }
 
     /// The counts of a source's records; `None` if there are none.
-    pub(crate) fn health(&self, source: &str) -> Option<AccountingHealth> {
+    pub fn health(&self, source: &str) -> Option<AccountingHealth> {
         self.ledger(source).map(Ledger::health)
     }
 
@@ -165,7 +165,7 @@ impl Accounting {
     }
 
     /// A session that may begin does not.
-    pub(crate) fn abandoned(&self, id: SessionId) {
+    pub fn abandoned(&self, id: SessionId) {
         self.state().granted.remove(&id);
     }
 
@@ -198,7 +198,7 @@ impl Accounting {
     }
 
     /// A session has had this traffic so far.
-    pub(crate) fn has_used(&self, id: SessionId, traffic: Traffic) {
+    pub fn has_used(&self, id: SessionId, traffic: Traffic) {
         let session = self.state().open.get(&id).map(|running| running.session.clone());
         if let Some(session) = session {
             self.add(&session, AccountingEvent::Interim(usage(&session, traffic)));
@@ -319,7 +319,7 @@ fn usage(session: &OpenSession, traffic: Traffic) -> Usage {
     Usage { time_s: steady_s().saturating_sub(session.started_s), traffic }
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 impl Accounting {
     /// Identifies a session to the servers of its source.
     pub fn id_of(&self, source: &str, id: SessionId) -> Option<Text<32>> {

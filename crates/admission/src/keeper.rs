@@ -18,11 +18,11 @@ struct Waiting<K, V> {
 }
 
 /// Stores hints in a separate thread, which ends when this is dropped.
-pub(crate) struct Keeper<K, V>(Arc<Waiting<K, V>>);
+pub struct Keeper<K, V>(Arc<Waiting<K, V>>);
 
 impl<K: Hash + Eq + Send + 'static, V: Send + 'static> Keeper<K, V> {
     /// With this function, which stores those of a `pause` together.
-    pub(crate) fn start(pause: Duration, store: impl Fn(Vec<(K, V)>) + Send + 'static) -> Self {
+    pub fn start(pause: Duration, store: impl Fn(Vec<(K, V)>) + Send + 'static) -> Self {
         let waiting = Arc::new(Waiting { kept: Mutex::default(), changed: Condvar::new() });
         let shared = Arc::clone(&waiting);
         thread::spawn(move || {
@@ -33,7 +33,7 @@ impl<K: Hash + Eq + Send + 'static, V: Send + 'static> Keeper<K, V> {
         Self(waiting)
     }
 
-    pub(crate) fn keep(&self, hints: impl IntoIterator<Item = (K, V)>) {
+    pub fn keep(&self, hints: impl IntoIterator<Item = (K, V)>) {
         let mut kept = self.0.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.0.extend(hints);
         if !kept.0.is_empty() {

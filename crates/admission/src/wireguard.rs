@@ -50,7 +50,7 @@ const SHOWN_LIFETIME: Duration = Duration::from_secs(30);
 type Waiting = (Request, oneshot::Sender<Reply>);
 
 /// The gateway's WireGuard devices.
-pub(crate) struct WireGuard {
+pub struct WireGuard {
     store: Arc<dyn Store>,
     access: Arc<Access>,
     state: Mutex<State>,
@@ -91,7 +91,7 @@ impl WireGuard {
     ///
     /// # Errors
     /// If the store can't be read.
-    pub(crate) fn start(
+    pub fn start(
         store: Arc<dyn Store>,
         access: Arc<Access>,
         key: StaticKey,
@@ -121,7 +121,7 @@ impl WireGuard {
     }
 
     /// Makes a step of a handshake.
-    pub(crate) async fn handshake(&self, request: Request) -> Reply {
+    pub async fn handshake(&self, request: Request) -> Reply {
         let (reply, made) = oneshot::channel();
         if self.queue.try_send((request, reply)).is_err() {
             return Reply::Refused(Refused::Busy);
@@ -133,7 +133,7 @@ impl WireGuard {
     ///
     /// # Errors
     /// If the store can't be read.
-    pub(crate) fn changes_since(&self, seen: u64) -> Result<PeerChanges, StoreError> {
+    pub fn changes_since(&self, seen: u64) -> Result<PeerChanges, StoreError> {
         self.refresh()?;
         let state = self.state();
         let mut newer: Vec<_> = state.peers.iter().filter(|(_, entry)| entry.change > seen).collect();
@@ -154,7 +154,7 @@ impl WireGuard {
     ///
     /// # Errors
     /// If the store can't be read.
-    pub(crate) fn devices_at(
+    pub fn devices_at(
         &self,
         addresses: &[IpAddr],
         after: Option<[u8; 32]>,
@@ -177,12 +177,12 @@ impl WireGuard {
     }
 
     /// The public half of the gateway's key.
-    pub(crate) fn public(&self) -> PublicKey {
+    pub fn public(&self) -> PublicKey {
         self.state().handshakes.public()
     }
 
     /// Other profiles are in force.
-    pub(crate) fn profiles_changed(&self) {
+    pub fn profiles_changed(&self) {
         let mut state = self.state();
         state.last = None;
         state.profiles += 1;
@@ -190,19 +190,19 @@ impl WireGuard {
 
     /// Whether this is a WireGuard device of the user: anybody's own client may claim its id. One
     /// that has a session here is known: it has shaken hands.
-    pub(crate) fn has_device(&self, user: UserId, device: DeviceId) -> bool {
+    pub fn has_device(&self, user: UserId, device: DeviceId) -> bool {
         self.state().devices.contains(&(user, device))
     }
 
     /// Whether a device has shown this key a moment ago: the worker could ask for any peer.
-    pub(crate) fn has_shown(&self, key: [u8; 32]) -> bool {
+    pub fn has_shown(&self, key: [u8; 32]) -> bool {
         let state = self.state();
         let entry = state.peers.get(&PublicKey(key)).filter(|entry| entry.peer.is_some());
         entry.and_then(|entry| entry.shown).is_some_and(|at| now().since(at) < SHOWN_LIFETIME)
     }
 
     /// Stores where devices are, soon; the caller does not wait for it.
-    pub(crate) fn keep_outer(&self, heard: Vec<(DeviceId, Option<Endpoint>)>) {
+    pub fn keep_outer(&self, heard: Vec<(DeviceId, Option<Endpoint>)>) {
         self.outer.keep(heard);
     }
 

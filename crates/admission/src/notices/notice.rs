@@ -16,7 +16,7 @@ use vpnd_sys::clock::steady_s;
 
 /// A notice. What a later vpnd adds is skipped.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
-pub(crate) enum Notice {
+pub enum Notice {
     /// A guess of a password counts, or counts no longer. At the portal, or else at the tunnel.
     #[n(0)]
     Guess(#[n(0)] bool, #[n(1)] SharedGuess),
@@ -44,7 +44,7 @@ pub(crate) enum Notice {
 
 /// A thing of which a user or host has a number at all gateways together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
-pub(crate) enum Taken {
+pub enum Taken {
     /// This user has logged in.
     #[n(0)]
     Login(#[n(0)] ByteArray<16>),
@@ -58,30 +58,30 @@ pub(crate) enum Taken {
 
 impl Taken {
     /// The notice of it, of just now.
-    pub(crate) fn now(self) -> Notice {
+    pub fn now(self) -> Notice {
         Notice::Taken(self, steady_s())
     }
 }
 
 /// A change of the guesses that are counted.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
-pub(crate) struct SharedGuess {
+pub struct SharedGuess {
     #[n(0)]
-    pub(crate) event: GuessEvent,
+    pub event: GuessEvent,
     #[n(1)]
-    pub(crate) person: ByteArray<32>,
+    pub person: ByteArray<32>,
     /// The host.
     #[n(2)]
-    pub(crate) from: IpAddr,
+    pub from: IpAddr,
     #[n(3)]
-    pub(crate) known: bool,
+    pub known: bool,
     #[n(4)]
-    pub(crate) at_s: u64,
+    pub at_s: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
 #[cbor(index_only)]
-pub(crate) enum GuessEvent {
+pub enum GuessEvent {
     #[n(0)]
     Counted,
     /// It was no guess.
@@ -94,59 +94,59 @@ pub(crate) enum GuessEvent {
 
 /// A visit of the pages, as other gateways need it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
-pub(crate) struct SharedVisit {
+pub struct SharedVisit {
     #[n(0)]
-    pub(crate) facts: VisitFacts,
+    pub facts: VisitFacts,
     /// When it began, by the clock that the fleet's gateways share.
     #[n(1)]
-    pub(crate) began_s: u64,
+    pub began_s: u64,
 }
 
 /// The part that stays while no one changes the visit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
-pub(crate) struct VisitFacts {
+pub struct VisitFacts {
     #[n(0)]
-    pub(crate) user: ByteArray<16>,
+    pub user: ByteArray<16>,
     #[n(1)]
-    pub(crate) generation: u64,
+    pub generation: u64,
     #[n(2)]
-    pub(crate) factors: Factors,
+    pub factors: Factors,
     #[n(3)]
-    pub(crate) device: ByteArray<16>,
+    pub device: ByteArray<16>,
     #[n(4)]
-    pub(crate) auth_time_s: u64,
+    pub auth_time_s: u64,
     #[n(5)]
-    pub(crate) limits: SourceLimits,
+    pub limits: SourceLimits,
     #[n(6)]
-    pub(crate) addresses: SourceAddresses,
+    pub addresses: SourceAddresses,
     /// The networks of its browser.
     #[n(7)]
-    pub(crate) ipv4: Option<IpAddr>,
+    pub ipv4: Option<IpAddr>,
     #[n(8)]
-    pub(crate) ipv6: Option<IpAddr>,
+    pub ipv6: Option<IpAddr>,
     #[n(9)]
-    pub(crate) number: ByteArray<16>,
+    pub number: ByteArray<16>,
     #[n(10)]
-    pub(crate) from: IpAddr,
+    pub from: IpAddr,
     #[n(11)]
-    pub(crate) kind: BrowserKind,
+    pub kind: BrowserKind,
 }
 
 /// A login in a browser, as other gateways need it.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
-pub(crate) struct SharedLogin {
+pub struct SharedLogin {
     #[n(0)]
-    pub(crate) begun: BrowserLogin,
+    pub begun: BrowserLogin,
     #[n(1)]
-    pub(crate) code: Option<ByteArray<8>>,
+    pub code: Option<ByteArray<8>>,
     /// The hash of the ticket of who has typed the code, and that user.
     #[n(2)]
-    pub(crate) typed: Option<(ByteArray<32>, ByteArray<16>)>,
+    pub typed: Option<(ByteArray<32>, ByteArray<16>)>,
     #[n(3)]
-    pub(crate) is_answered: bool,
+    pub is_answered: bool,
     /// The visit that grants it, if the answer was yes.
     #[n(4)]
-    pub(crate) visit: Option<ByteArray<16>>,
+    pub visit: Option<ByteArray<16>>,
 }
 
 /// A question who had an address, and who asks for which reason.
