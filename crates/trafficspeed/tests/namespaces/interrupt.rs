@@ -69,7 +69,7 @@ fn a_second_ctrl_c_gives_up_at_once_and_cleanup_removes_the_rest() {
         return;
     }
     let _alone = cleaning();
-    let mut child = start("--clients 2 --vpn none -P 2 -t 60 -O 0");
+    let mut child = start_lab("--clients 2 --vpn none -P 2 -t 60 -O 0");
     let pid = child.id();
     // The second comes while the first is being obeyed; if that was faster, there is nothing left
     // to give up.
