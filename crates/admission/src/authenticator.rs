@@ -144,7 +144,7 @@ pub struct Settings {
     pub require_certificate: bool,
 }
 
-/// What there is besides the store, unless only its users log in.
+/// The parts besides the store; by default only its users log in.
 pub struct Surroundings {
     pub access: Arc<Access>,
     pub sources: Sources,

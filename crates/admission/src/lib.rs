@@ -1,4 +1,4 @@
-//! Who is let into a gateway, and what they are given: users and their sources, limits of guesses,
+//! Decides who is let into a gateway, and with what: users and their sources, limits of guesses,
 //! access profiles, addresses, WireGuard devices, accounting.
 //!
 //! INVARIANT: it decides by the store and by what the sources' process replies alone. Which message

@@ -25,7 +25,7 @@ const INTERVAL: Duration = Duration::from_secs(20);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Limited {
     Logins,
-    /// Of WireGuard devices.
+    /// The allowance of WireGuard devices.
     Admissions,
 }
 

@@ -21,7 +21,7 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// With so many turns at the same time, and so many logins that wait for them.
+    /// A queue with this many turns at the same time, and this many logins that wait for them.
     pub(super) fn new(turns: usize, waiting: usize, longest_wait: Duration, history: Arc<History>) -> Self {
         Self { turns: Turns::new(turns, waiting), longest_wait, history }
     }

@@ -29,7 +29,7 @@ pub struct LoginFacts {
 }
 
 impl Visit {
-    /// That of a user who was let in just now.
+    /// The visit of a user who was let in just now.
     pub fn of(user: &Authenticated, device: DeviceId, now_s: u64) -> Self {
         let login = LoginFacts {
             device,

@@ -1,4 +1,4 @@
-//! Logins that wait for a person, and the record of those for whom nobody came.
+//! Logins that wait for a person, and the record of those that no person completed.
 //!
 //! INVARIANT: a login that leaves without its answer is recorded, once.
 

@@ -1,4 +1,4 @@
-//! What the gateways of a fleet let one another know.
+//! The notices that the gateways of a fleet send one another.
 //!
 //! INVARIANT: a notice is data in the form that it has in the database; what it means know those
 //! who make and learn it.

@@ -1,4 +1,4 @@
-//! What users set up their clients with: the profile of vpnd's own client, and what the
+//! Files by which users set up their clients: the profile of vpnd's own client, and what the
 //! configuration of a WireGuard client needs.
 //!
 //! INVARIANT: it holds no secret and gives no right: but for the user's name, it says what anybody

@@ -44,7 +44,7 @@ pub(super) struct ClientLogins {
     fleet: Arc<Membership>,
     browsers: Arc<Browsers>,
     logins: Mutex<Logins>,
-    /// Of short codes.
+    /// The limit of short codes.
     guesses: Mutex<Guesses>,
 }
 

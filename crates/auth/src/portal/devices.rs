@@ -72,7 +72,7 @@ impl Devices {
         }
     }
 
-    /// What users set up their clients with.
+    /// Files by which users set up their clients.
     pub(super) fn files(&self) -> &ClientFiles {
         &self.files
     }

@@ -1,4 +1,4 @@
-//! What was refused at the portal: counts for the metrics and the help desk, and lines of the log.
+//! Refusals at the portal: counts for the metrics and the help desk, and lines of the log.
 //!
 //! Invariants: there are as many counts as there are names here. The portal's own counts are what
 //! it says. Anybody can cause lines, so those of a second are bounded.

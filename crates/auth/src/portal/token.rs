@@ -48,7 +48,7 @@ impl<T> Found<T> {
     }
 }
 
-/// What a token stands for, and from where it is good.
+/// The meaning of a token, and from where it is good.
 #[derive(Clone, Copy)]
 pub(super) struct Kept<T> {
     pub(super) content: T,
@@ -89,7 +89,7 @@ pub(super) fn hash(token: &Token) -> TokenHash {
     Sha256::digest(*token.0).into()
 }
 
-/// Keeps this by a token that nobody knows but its browser.
+/// Keeps this by a token that only its browser knows.
 pub(super) fn add<T>(all: &mut ByToken<T>, kept: Kept<T>) -> Token {
     let token = Token(rand::random::<[u8; 32]>().into());
     all.insert(hash(&token), kept);

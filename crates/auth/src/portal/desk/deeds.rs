@@ -72,7 +72,7 @@ pub(super) struct Deeds {
 }
 
 impl Deeds {
-    /// The hash of a password that nobody knows, for a user whom this one adds.
+    /// The hash of a password that is not kept, for a user whom this one adds.
     pub(super) async fn unknown_password(&self, actor: &Actor) -> Option<PasswordHash> {
         self.authenticator.unknown_password(actor.address).await
     }

@@ -1,4 +1,4 @@
-//! What a ticket, a code and a grant are good for, and for whom.
+//! Tickets, codes and grants: what each permits, and to whom.
 
 use super::*;
 use crate::portal::connect::short_code::INTERVAL;
