@@ -38,7 +38,11 @@ impl PrivateKey {
     pub fn agree(&self, public: &[u8; 32]) -> Option<Secret<32>> {
         let public = UnparsedPublicKey::new(&X25519, public);
         agreement::agree(&self.key, public, (), |shared| {
-            Secret::try_fill(|secret| shared.try_into().map(|shared| *secret = shared).map_err(drop))
+            let shared: &[u8; 32] = shared.try_into().map_err(drop)?;
+            Secret::try_fill(|secret| {
+                *secret = *shared;
+                Ok(())
+            })
         })
         .ok()
     }
