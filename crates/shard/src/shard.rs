@@ -1,4 +1,4 @@
-//! What a shard's thread works on: the two directions, between a TUN device and a tunnel.
+//! The state of a shard's thread: the two directions, between a TUN device and a tunnel.
 
 use std::time::Duration;
 

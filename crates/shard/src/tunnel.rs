@@ -14,7 +14,7 @@ use super::devices::{DatagramSocket, PacketDevice};
 use super::oversize::Spare;
 use super::sealer::{Form, Sealer};
 
-/// What packets need on their way into the tunnel.
+/// The state that packets need on their way into the tunnel.
 pub(super) struct Tunnel<S> {
     /// Which end this is.
     pub(super) role: Role,

@@ -34,7 +34,7 @@ pub enum Reason {
     Keepalive(u8),
 }
 
-/// What the core leaves after an input.
+/// The orders and timers that an input leaves.
 pub(super) struct Output {
     pub(super) timers: TimerQueue<Reason>,
     actions: VecDeque<Action>,

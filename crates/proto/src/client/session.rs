@@ -72,7 +72,7 @@ pub(super) enum Finding {
     InDoubt { has_moved: bool },
     /// The last probes were not answered either.
     Unanswered,
-    /// Nor were those of a new epoch, which is over.
+    /// The last probes of a new epoch were not answered, and it is over.
     EpochFailed,
 }
 

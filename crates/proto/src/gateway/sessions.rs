@@ -57,7 +57,7 @@ pub(super) struct Sessions {
     pub(super) indexes: Indexes,
     pub(super) timers: TimerQueue<(Slot, Reason)>,
     pub(super) effects: VecDeque<Effect>,
-    /// How long the protocol waits for what.
+    /// The times for which the protocol waits.
     pub(super) waits: Timers,
     idle_timeout: Option<Duration>,
 }
