@@ -23,7 +23,7 @@ pub(super) struct KeptChildren {
 pub(super) enum Event {
     /// The idp process has ended and should be there again.
     IdpEnded,
-    /// So has the portal.
+    /// The portal has ended and should be there again.
     PortalEnded,
     Portal(FromPortal),
 }

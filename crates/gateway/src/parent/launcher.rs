@@ -20,7 +20,7 @@ use vpnd_ipc::signing;
 use vpnd_ipc::spawn::{self, StartingChild};
 use vpnd_sys::sandbox::Protections;
 
-/// What all children are started with.
+/// Starts children, all from one program and with common settings.
 pub(super) struct Launcher {
     args: ServerArgs,
     common: Common,

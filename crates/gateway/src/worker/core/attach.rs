@@ -77,7 +77,7 @@ impl Changes {
 
 /// The clients that attach while sessions change.
 pub(super) struct Attaches {
-    /// Where what was found comes back.
+    /// The task gets the answers to lookups here.
     requests: mpsc::WeakSender<CoreRequest>,
     changes: Changes,
 }

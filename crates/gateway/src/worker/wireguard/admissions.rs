@@ -40,7 +40,7 @@ pub(super) struct Admissions {
     /// Those that the auth process is to be asked about, and where they are.
     unasked: VecDeque<(PublicKey, Endpoint)>,
     under_way: usize,
-    /// Those that have sessions.
+    /// The peers that have sessions, which are not in force yet.
     unreleased: Vec<Unreleased>,
     refusals: Refusals,
 }

@@ -51,7 +51,7 @@ pub(super) struct PeerSessions {
 }
 
 impl PeerSessions {
-    /// Without sessions.
+    /// No peer has a session yet.
     pub(super) fn new(shards: usize) -> Self {
         Self {
             joined: HashMap::new(),
