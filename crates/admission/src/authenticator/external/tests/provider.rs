@@ -34,6 +34,26 @@ async fn failed_guesses_do_not_block_logins_confirmed_by_a_provider() {
 }
 
 #[tokio::test]
+async fn a_provider_login_keeps_by_which_session_its_user_may_be_logged_out() {
+    use vpnd_store::ProviderSessions as _;
+    let bench = Bench::new(&[
+        ("ann's", accepted_as("ann@sso.example", "1", &["staff"])),
+        ("bob's", accepted_as("bob@sso.example", "2", &["staff"])),
+    ]);
+    for code in ["ann's", "bob's"] {
+        let address = "192.0.2.1".parse().unwrap();
+        bench.auth.log_in_at_provider(redeem(code), address, DeviceId([1; 16]), NOW).await;
+    }
+    let users = |session: u8| {
+        let users = bench.store.users_of_provider_session("uni", &[session; 32]).unwrap();
+        users.into_iter().map(|user| user.name).collect::<Vec<_>>()
+    };
+    assert_eq!(users(b'a'), ["ann@sso.example"]);
+    assert_eq!(users(b'b'), ["bob@sso.example"]);
+    assert!(users(b'c').is_empty());
+}
+
+#[tokio::test]
 async fn a_provider_is_asked_by_the_token_of_the_login_and_then_by_the_next_one() {
     use crate::authenticator::recheck::Outcome;
     let bench = Bench::new(&[
