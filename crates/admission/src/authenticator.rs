@@ -255,11 +255,6 @@ impl Authenticator {
         self.external.log_in(login, now_s).await
     }
 
-    /// Checks a login at the store, on a thread that may wait, when it is its turn.
-    pub async fn authenticate(&self, login: Login, now_s: u64) -> LoginOutcome {
-        self.logins.authenticate(login, now_s).await
-    }
-
     /// Checks a login at the store on this thread, which waits for the hash and the store.
     pub fn check(&self, login: &Login, now_s: u64) -> LoginOutcome {
         self.logins.check(login, now_s)

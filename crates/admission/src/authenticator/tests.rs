@@ -427,7 +427,7 @@ async fn more_logins_than_may_wait_are_refused_at_once() {
     let mut logins = tokio::task::JoinSet::new();
     for _ in 0..6 {
         let auth = Arc::clone(&bench.auth);
-        logins.spawn(async move { auth.authenticate(login("ann", "right"), NOW_S).await });
+        logins.spawn(async move { auth.log_in(login("ann", "right"), NOW_S).await });
     }
     for _ in 0..5 {
         let outcome = logins.join_next().await.unwrap().unwrap();
@@ -438,24 +438,21 @@ async fn more_logins_than_may_wait_are_refused_at_once() {
     }
     drop(busy);
     assert!(is_granted(&logins.join_next().await.unwrap().unwrap()), "the one that waited");
-    assert!(is_granted(&bench.auth.authenticate(login("ann", "right"), NOW_S).await), "there is room again");
+    assert!(is_granted(&bench.auth.log_in(login("ann", "right"), NOW_S).await), "there is room again");
 }
 
 #[tokio::test]
 async fn a_login_that_waits_too_long_for_its_turn_is_refused() {
     let bench = bench(Settings { workers: 1, longest_wait: Duration::from_millis(20), ..settings() });
     let slow = bench.auth.logins.queue.at_once().unwrap();
-    let waited = bench.auth.authenticate(login("ann", "right"), NOW_S);
+    let waited = bench.auth.log_in(login("ann", "right"), NOW_S);
     let waited = tokio::time::timeout(Duration::from_secs(30), waited).await;
     assert!(
         matches!(waited, Ok(LoginOutcome::Refused(Refused { refusal: Refusal::Busy, .. }))),
         "{waited:?}"
     );
     drop(slow);
-    assert!(
-        is_granted(&bench.auth.authenticate(login("ann", "right"), NOW_S).await),
-        "its place is free again"
-    );
+    assert!(is_granted(&bench.auth.log_in(login("ann", "right"), NOW_S).await), "its place is free again");
 }
 
 #[tokio::test]
