@@ -21,9 +21,9 @@ use vpnd_config::source::Recheck;
 use vpnd_ipc::channel::{self, Channel};
 use vpnd_ipc::gateway::auth::SourceHealth;
 use vpnd_ipc::gateway::idp::{
-    AcceptAttributes, AccountingRecord, Continuation, DynamicRequest, IdpChallenge, IdpRequest, LoggedOut,
-    LoginAddress, LoginAnswer, MAX_FRAME, NextDynamicRequest, ProviderLogin, ProviderLogout, ReadLogout,
-    RedeemCode, Redeemed, RefreshLogin, RefreshedLogin, Url, UserRecheck,
+    AcceptAttributes, AccountingRecord, Continuation, DynamicRequest, IdpChallenge, IdpRequest, LoginAddress,
+    LoginAnswer, MAX_FRAME, NextDynamicRequest, ProviderLogin, ProviderLogout, ReadLogout, RedeemCode,
+    Redeemed, RefreshLogin, RefreshedLogin, Url, UserRecheck,
 };
 use vpnd_ipc::gateway::portal::turns::STORE;
 use vpnd_ipc::request::{self, Answer};
@@ -248,13 +248,8 @@ impl Answer<RedeemCode> for ToldIdp {
 }
 
 impl Answer<ReadLogout> for ToldIdp {
-    async fn answer(self: &Arc<Self>, read: ReadLogout) -> Result<Option<ProviderLogout>, Reason> {
-        let token = read.token.expose();
-        let who = match token.strip_prefix("session ") {
-            Some(session) => LoggedOut::Session([session.as_bytes()[0]; 32].into()),
-            None => LoggedOut::Subject(Subject::cut(token)),
-        };
-        Ok(Some(ProviderLogout { who, id: [token.len() as u8; 32].into() }))
+    async fn answer(self: &Arc<Self>, _: ReadLogout) -> Result<Option<ProviderLogout>, Reason> {
+        std::future::pending().await
     }
 }
 
