@@ -7,8 +7,8 @@
 //! Logins of one source wait in a separate queue, so that a slow directory keeps no others
 //! waiting. A failed login is asked for a one-time code, as local users are, whether the
 //! password was wrong or the record here has a code. That or a refusal takes [`REFUSAL_TIME`], so
-//! that its time discloses nothing of a source that is faster. What a login is between two rounds,
-//! [`super::rounds`] has.
+//! that its time discloses nothing of a source that is faster. [`super::rounds`] has what a login
+//! is between two rounds.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

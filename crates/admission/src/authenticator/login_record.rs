@@ -44,7 +44,7 @@ impl LoginRecord {
         self.refused_at(self.sources.source_name(&login.user), login, cause, now_s);
     }
 
-    /// So was one at this source, whatever its name.
+    /// A login at this source was refused so, whatever its user's name.
     pub(super) fn refused_at(&self, source: &str, login: &Login, cause: Cause, now_s: u64) {
         self.log_at(source, login, cause);
         self.add(entry(login, "login-refused", cause.name(), now_s));

@@ -1,7 +1,7 @@
 //! The turns of logins: few are checked at the same time, the others wait.
 //!
-//! INVARIANT: whose turn it is depends on addresses and devices, never on whether a user exists;
-//! nobody waits longer than a client does.
+//! INVARIANT: whose turn it is depends on addresses and devices, never on whether a user exists; a
+//! login waits no longer than its client does.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -84,7 +84,7 @@ impl RefreshTokens {
     }
 
     #[cfg(test)]
-    pub(super) fn asks_nobody(&self) -> bool {
+    pub(super) fn is_idle(&self) -> bool {
         lock(&self.asking.0).is_empty()
     }
 }

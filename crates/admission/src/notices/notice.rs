@@ -1,7 +1,7 @@
 //! The notices that the gateways of a fleet send one another.
 //!
-//! INVARIANT: a notice is data in the form that it has in the database; what it means know those
-//! who make and learn it.
+//! INVARIANT: a notice is data in the form that it has in the database; those who make and learn it
+//! know what it means.
 
 use std::net::{IpAddr, SocketAddr};
 

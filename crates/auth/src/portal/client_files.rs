@@ -1,8 +1,8 @@
 //! Files by which users set up their clients: the profile of vpnd's own client, and what the
 //! configuration of a WireGuard client needs.
 //!
-//! INVARIANT: it holds no secret and gives no right: but for the user's name, it says what anybody
-//! may know.
+//! INVARIANT: such a file holds no secret and gives no right: but for the user's name, it says what
+//! anybody may know.
 
 use std::sync::{Arc, Mutex};
 

@@ -64,7 +64,8 @@ impl Credentials {
         })
     }
 
-    /// The user of this browser, if they may change their password and have shown it just now.
+    /// The user of this browser, if they may change their password and have shown credentials just
+    /// now.
     pub(super) fn owner_of_password(&self, browser: &Browser) -> Result<Result<User, OwnChange>, StoreError> {
         self.owner(browser, |user| user.source == LOCAL)
     }

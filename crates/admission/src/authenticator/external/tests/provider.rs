@@ -92,7 +92,7 @@ async fn a_provider_is_asked_by_the_token_of_the_login_and_then_by_the_next_one(
     bench.store.keep_refresh_token(user().id, None).unwrap();
     assert_eq!(recheck().await, Outcome::NoToken, "without a token nobody can be asked");
     let asked = || bench.asked.lock().unwrap().iter().filter(|(_, token)| token == "held").count();
-    assert!(bench.auth.shown.tokens.asks_nobody(), "nothing is left to be remembered");
+    assert!(bench.auth.shown.tokens.is_idle(), "nothing is left to be remembered");
     keep("held");
     let two = async { tokio::join!(recheck(), recheck()) };
     let meanwhile = async {
@@ -124,7 +124,7 @@ async fn a_refresh_token_that_may_be_used_up_is_not_used_again() {
     let seal = bench.auth.shown.tokens.seal();
     bench.store.keep_refresh_token(user.id, Some(&seal.seal(user.id, "first"))).unwrap();
     assert_eq!(recheck().await, Outcome::Absent);
-    assert!(bench.auth.shown.tokens.asks_nobody());
+    assert!(bench.auth.shown.tokens.is_idle());
 }
 
 #[tokio::test]
