@@ -251,7 +251,6 @@ impl RunningClient {
     /// Carries out the worker's requests until one of the two ends; then everything is undone.
     async fn serve(mut self, kill_switch: Option<KillSwitch>) -> anyhow::Result<()> {
         self.kill_switch.hold(kill_switch);
-        self.mark_lookups();
         let outcome = self.work().await;
         service_manager::stopping();
         self.worker.stop(outcome.as_ref().map_or("failure", |reason| reason)).await;
@@ -355,7 +354,10 @@ impl RunningClient {
                 ToWorker::reply::<Reopen>(number, self.sockets.reopen_lanes(lanes))
             }
             ParentRequest::Addresses(LookUp(server)) => {
-                let Err(why) = self.network.start_lookup(number, server).await else { return Ok(()) };
+                let is_marked = self.kill_switch.is_on();
+                let Err(why) = self.network.start_lookup(number, server, is_marked).await else {
+                    return Ok(());
+                };
                 ToWorker::reply::<LookUp>(number, Err(why))
             }
             ParentRequest::UseTunnelDns(UseTunnelDns(tunnel)) => {
@@ -363,7 +365,6 @@ impl RunningClient {
             }
             ParentRequest::Configure(Configure(network)) => {
                 self.kill_switch.meet_requirement(network.kill_switch).await?;
-                self.mark_lookups();
                 let outcome = self.network.apply(&network).await;
                 if self.stop.is_asked_for() {
                     // The worker is about to be stopped, and needs no reply.
@@ -403,13 +404,6 @@ impl RunningClient {
             }
         };
         self.worker.send_with(&reply, &descriptors).await
-    }
-
-    /// Has lookups pass a kill switch, if one is on.
-    fn mark_lookups(&mut self) {
-        if self.kill_switch.is_on() {
-            self.network.mark_lookups();
-        }
     }
 
     /// Has the machine use the tunnel's DNS servers, as while the tunnel leads somewhere, or its

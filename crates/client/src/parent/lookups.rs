@@ -45,8 +45,6 @@ pub(super) struct Lookups {
     trial: Option<JoinHandle<()>>,
     /// The mark of the tunnel's own datagrams.
     mark: u32,
-    /// Whether a kill switch lets what has this mark pass, and nothing else.
-    is_marked: bool,
 }
 
 impl Lookups {
@@ -57,12 +55,7 @@ impl Lookups {
         proxy: Option<ServerAddress>,
         mark: u32,
     ) -> Self {
-        Self { common, servers, proxy, running: JoinSet::new(), trial: None, mark, is_marked: false }
-    }
-
-    /// Has name servers asked over sockets with the tunnel's mark from now on.
-    pub(super) fn mark(&mut self) {
-        self.is_marked = true;
+        Self { common, servers, proxy, running: JoinSet::new(), trial: None, mark }
     }
 
     /// Has these addresses of the gateway looked up, too. Those from before keep their places.
@@ -70,19 +63,20 @@ impl Lookups {
         self.servers = with_new(&self.servers, addresses);
     }
 
-    /// Starts a lookup for the question `number`. Only for the process's first thread, as
-    /// [`StartingChild::start`] is.
+    /// Starts a lookup for the question `number`. It asks over sockets with the tunnel's mark if a
+    /// kill switch lets these pass, and nothing else (`is_marked`). Only for the process's first
+    /// thread, as [`StartingChild::start`] is.
     ///
     /// # Errors
     /// The reason why there is none, for the worker.
-    pub(super) fn start(&mut self, number: u64, server: u32) -> Result<(), String> {
+    pub(super) fn start(&mut self, number: u64, server: u32, is_marked: bool) -> Result<(), String> {
         let server =
             if server == THE_PROXY { self.proxy.as_ref() } else { self.servers.get(server as usize) };
         let server = server.ok_or("there is no such gateway")?;
         if self.running.len() >= MAX_RUNNING {
             return Err("too many names are being looked up".to_owned());
         }
-        let sockets = if self.is_marked { sockets(self.mark)? } else { Vec::new() };
+        let sockets = if is_marked { sockets(self.mark)? } else { Vec::new() };
         let running = StartingChild::start(ChildRole::Lookup).map_err(|error| error.to_string())?;
         let launch = LookupLaunch { common: self.common.clone(), host: server.host.clone() };
         self.running.spawn(async move { (number, wait(running, &launch, &sockets).await) });

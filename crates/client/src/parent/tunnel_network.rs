@@ -73,11 +73,17 @@ impl TunnelNetwork {
         explained(self.setup.set_mtu(mtu).await)
     }
 
-    /// Looks up a gateway's addresses as without a tunnel, whose name servers need the gateway.
-    pub(super) async fn start_lookup(&mut self, number: u64, server: u32) -> Result<(), String> {
+    /// Looks up a gateway's addresses as without a tunnel, whose name servers need the gateway; see
+    /// [`Lookups::start`].
+    pub(super) async fn start_lookup(
+        &mut self,
+        number: u64,
+        server: u32,
+        is_marked: bool,
+    ) -> Result<(), String> {
         self.lookups.end_trial().await;
         let begun = explained(self.setup.begin_lookups().await);
-        let started = begun.and_then(|()| self.lookups.start(number, server));
+        let started = begun.and_then(|()| self.lookups.start(number, server, is_marked));
         self.end_lookups().await;
         started
     }
@@ -92,11 +98,6 @@ impl TunnelNetwork {
             let error = format_chain(&error.into());
             tracing::error!(%error, "names are still looked up outside the tunnel, and should not be");
         }
-    }
-
-    /// A kill switch lets lookups pass only by the tunnel's mark from now on.
-    pub(super) fn mark_lookups(&mut self) {
-        self.lookups.mark();
     }
 
     pub(super) fn is_looking_up(&self) -> bool {
