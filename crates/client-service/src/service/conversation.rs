@@ -251,16 +251,12 @@ impl Conversation {
         loop {
             tokio::select! {
                 event = events.recv() => match event {
-                    Some(Event::Line(line)) => self.tell(Progress::Line(line)).await?,
-                    Some(Event::Ask(ask)) => self.tell(Progress::Ask(ask)).await?,
-                    Some(Event::Browse(url)) => self.tell(Progress::Browse(url)).await?,
+                    Some(Event::Progress(progress)) => self.tell(progress).await?,
                     Some(Event::Connected) => {
                         let over = || refused("the tunnel has ended again; see `vpnd log`");
                         return self.connected(id).await.ok_or_else(over);
                     }
-                    Some(Event::Over { why, is_final }) => {
-                        return Err(NoReply::Refused(Refused { why, is_final }));
-                    }
+                    Some(Event::Over(refused)) => return Err(NoReply::Refused(refused)),
                     None => return Err(refused("the client has ended; see `vpnd log`")),
                 },
                 // Without a user the client ends: its answers do.

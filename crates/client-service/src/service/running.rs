@@ -26,7 +26,7 @@ use super::{Service, machine};
 use process::{Ending, Process};
 use vpnd_client::frames::{self, FrameError, MAX_FROM_SERVICE};
 use vpnd_client::user_messages::{
-    Ask, Begin, FromClient, Login, ToClient, TunnelDetails, TunnelState, TunnelStatus, Typed,
+    Begin, FromClient, Login, Progress, Refused, ToClient, TunnelDetails, TunnelState, TunnelStatus, Typed,
 };
 use vpnd_ipc::spawn::THIS_PROGRAM;
 use vpnd_proto::time::Time;
@@ -62,11 +62,9 @@ pub(super) struct Ends {
 /// For the user's command, while the client connects.
 #[derive(Debug)]
 pub(super) enum Event {
-    Line(String),
-    Ask(Ask),
-    Browse(String),
+    Progress(Progress),
     Connected,
-    Over { why: String, is_final: bool },
+    Over(Refused),
 }
 
 /// The user's command that has started a client.
@@ -242,7 +240,7 @@ impl RunningClient {
             (false, false) => self.service.machines_turn.may_have_come(),
         }
         if let Some(attached) = &self.attached {
-            let _ = attached.events.try_send(Event::Over { why, is_final });
+            let _ = attached.events.try_send(Event::Over(Refused { why, is_final }));
         }
     }
 
@@ -282,7 +280,7 @@ impl RunningClient {
             FromClient::State { state, said } => {
                 let said = harmless(&said);
                 self.service.tunnels().note(self.id, state, &said, wall_s());
-                self.tell(Event::Line(said)).await;
+                self.tell(Event::Progress(Progress::Line(said))).await;
                 if state == TunnelState::Connected {
                     self.has_connected = true;
                     self.keeps_machines_down = None;
@@ -293,15 +291,15 @@ impl RunningClient {
             FromClient::Line(line) => {
                 let line = harmless(&line);
                 self.service.tunnels().say(self.id, &line, wall_s());
-                self.tell(Event::Line(line)).await;
+                self.tell(Event::Progress(Progress::Line(line))).await;
             }
             FromClient::Ask(ask) => {
                 if self.attached.is_none() {
                     let _ = self.process.send(&ToClient::Answer(None)).await;
                 }
-                self.tell(Event::Ask(ask)).await;
+                self.tell(Event::Progress(Progress::Ask(ask))).await;
             }
-            FromClient::Browse(url) => self.tell(Event::Browse(url)).await,
+            FromClient::Browse(url) => self.tell(Event::Progress(Progress::Browse(url))).await,
             FromClient::Details(details) => {
                 self.waiting.drain(..).for_each(|reply| drop(reply.send((*details).clone())));
             }
