@@ -162,7 +162,7 @@ replies! {
     Gateway(String);
 }
 
-/// A request is not carried out, and why.
+/// A request is not carried out, for a reason in words for the user.
 #[derive(Debug)]
 pub struct Refused {
     pub why: String,
@@ -176,7 +176,7 @@ impl From<Refused> for ServiceReply {
     }
 }
 
-/// What comes before the reply to [`Up`] or [`OpenPage`].
+/// A message before the reply to [`Up`] or [`OpenPage`].
 #[derive(Debug)]
 pub enum Progress {
     Line(String),

@@ -89,12 +89,12 @@ struct Conversation {
     writer: Writer,
 }
 
-/// What carries out requests `R`.
+/// Carries out requests `R`.
 trait Answer<R: Request> {
     fn answer(&mut self, request: R) -> impl Future<Output = Result<R::Reply, NoReply>> + Send;
 }
 
-/// Why a request has no reply.
+/// The reasons for which a request has no reply.
 enum NoReply {
     Refused(Refused),
     /// The user is gone.

@@ -1,4 +1,4 @@
-//! Which reply each request of a user's command has.
+//! The requests of a user's command, each with its reply.
 //!
 //! INVARIANT: on the socket all requests are one type and all replies another, but `requests!`
 //! alone pairs them: an end that sends or expects another reply does not compile.

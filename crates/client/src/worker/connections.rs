@@ -79,7 +79,7 @@ impl Connections {
         }
     }
 
-    /// For tasks with events of their own.
+    /// For tasks that send other events.
     pub(super) fn sender(&self) -> mpsc::Sender<ConnectionEvent> {
         self.sender.clone()
     }

@@ -1,4 +1,4 @@
-//! The kill switch that a running client has, of its own accord or as its gateway requires.
+//! The kill switch that a running client has, because its machine or its gateway requires one.
 //!
 //! INVARIANT: what this machine's profile or arguments say of a kill switch counts, whatever the
 //! gateway requires. It switches one on and ends none, and who may end one, is as with a profile

@@ -1,4 +1,4 @@
-//! Why an attempt to connect has failed.
+//! The reasons for which an attempt to connect fails.
 //!
 //! INVARIANT: what shows before the gateway has proved itself is never final, for any host on the
 //! way can be the cause.

@@ -1,4 +1,4 @@
-//! Handshakes with a gateway, over UDP or a carrier, and what becomes of each in the log.
+//! Handshakes with a gateway, over UDP or a carrier, and the result of each in the log.
 //!
 //! Each has a separate socket, so that it leaves from whatever address the machine has now.
 
@@ -52,7 +52,7 @@ impl Handshakes {
         &self.trials
     }
 
-    /// Shakes hands over UDP, and notes what becomes of that.
+    /// Shakes hands over UDP, and notes the result.
     pub(super) async fn over_udp(
         &self,
         address: SocketAddr,

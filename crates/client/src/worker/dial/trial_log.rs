@@ -1,4 +1,4 @@
-//! What the attempts to reach the gateway have come to, in the log: once in each outage.
+//! The results of the attempts to reach the gateway, in the log: once in each outage.
 
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
