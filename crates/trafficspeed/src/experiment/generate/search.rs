@@ -92,11 +92,17 @@ pub fn or_once<E>(
     let tasks: Vec<Task> = all.collect();
     let Some(allowed_percent) = plan.search else { return attempt(tasks, plan.times, run) };
     let search = Search { allowed_percent, resolution: RESOLUTION, trial_seconds: None };
-    let mut measure = |task: Task, times: Times| {
+    let mut trial = |task: Task, times: Times| -> Result<Figures, E> {
         attempt(vec![task], times, run)?;
-        Ok((run.figures.first().cloned().unwrap_or_default(), ()))
+        Ok(run.figures.first().cloned().unwrap_or_default())
     };
-    let (found, ()) = search.measured(&tasks[0], plan.times, &mut measure, interrupt)?;
+    let mut found = search.run(&tasks[0], plan.times, &mut trial, interrupt)?;
+    // A search that the user ends shows what it has tried.
+    if !interrupt.is_set() {
+        let mut measure =
+            |task: Task, times: Times| -> Result<(Figures, ()), E> { Ok((trial(task, times)?, ())) };
+        search.settle(&mut found, (&tasks[0], plan.times), &mut measure, interrupt)?;
+    }
     run.faults.extend(found.problem());
     run.search = Some(found);
     Ok(())
@@ -123,10 +129,22 @@ impl Search {
     ) -> Result<(SearchOutcome, M), E> {
         let mut attempt = |task: Task, times: Times| Ok(measure(task, times)?.0);
         let mut found = self.run(task, times, &mut attempt, interrupt)?;
+        let measured = self.settle(&mut found, (task, times), measure, interrupt)?;
+        Ok((found, measured))
+    }
+
+    /// The measurement at the rate that was found, or at a lower one that holds.
+    fn settle<M, E>(
+        &self,
+        found: &mut SearchOutcome,
+        (task, times): (&Task, Times),
+        measure: &mut dyn FnMut(Task, Times) -> Result<(Figures, M), E>,
+        interrupt: &Interrupt,
+    ) -> Result<M, E> {
         loop {
             let (figures, measured) = measure(at_rate(task, found.asked_bits_per_second), times)?;
             if !found.goes_lower(&figures, self) || interrupt.is_set() {
-                return Ok((found, measured));
+                return Ok(measured);
             }
         }
     }
