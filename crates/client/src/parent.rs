@@ -331,6 +331,11 @@ impl RunningClient {
         self.network.follow().await
     }
 
+    /// Starts a lookup, which passes the kill switch if one is on.
+    async fn start_lookup(&mut self, number: u64, server: u32) -> Result<(), String> {
+        self.network.start_lookup(number, server, self.kill_switch.is_on()).await
+    }
+
     /// Does one thing for the worker and replies to it.
     async fn handle_request(&mut self, number: u64, request: ParentRequest) -> Result<(), ChildError> {
         if !self.worker.allows(number, &request).await? {
@@ -354,10 +359,7 @@ impl RunningClient {
                 ToWorker::reply::<Reopen>(number, self.sockets.reopen_lanes(lanes))
             }
             ParentRequest::Addresses(LookUp(server)) => {
-                let is_marked = self.kill_switch.is_on();
-                let Err(why) = self.network.start_lookup(number, server, is_marked).await else {
-                    return Ok(());
-                };
+                let Err(why) = self.start_lookup(number, server).await else { return Ok(()) };
                 ToWorker::reply::<LookUp>(number, Err(why))
             }
             ParentRequest::UseTunnelDns(UseTunnelDns(tunnel)) => {
