@@ -43,8 +43,6 @@ use vpnd_ipc::gateway::wireguard::{DeviceAt, PeerChange};
 use vpnd_pki::revocation_list::{CertificateNumber, RevocationList};
 use vpnd_shard::Shards;
 
-/// Text of a refusal of a revoked certificate.
-const REVOKED: &str = "your certificate was revoked by the authority that signed it";
 /// Messages that wait for one connection's task at most. The task gives a client that does not read
 /// up after [`crate::worker::connection::READ_TIMEOUT`], within which fewer come: a `Wake` each
 /// second, and what an administrator changes.

@@ -38,6 +38,9 @@ use vpnd_sys::clock::now;
 pub(super) use write_queue::LATE;
 use write_queue::{CLAIM_TIMEOUT, WriteQueue};
 
+/// Text of a refusal of a revoked certificate.
+pub(super) const REVOKED: &str = "your certificate was revoked by the authority that signed it";
+
 /// A session that is over, for the audit file.
 #[derive(Debug)]
 pub struct Ending {
@@ -266,13 +269,18 @@ impl Registry {
         self.rules.set_access(config, gateway, |session| self.known.get(&session))
     }
 
-    /// The sessions that can't go on under the settings in force.
+    /// The sessions that can't go on under the settings in force or with their client's certificate.
     pub fn unfit(&self) -> Vec<Unfit> {
         let unfit = |(session, member): (&SessionId, &Member)| {
             let (code, text) = self.rules.misfit(member)?;
             Some(Unfit { session: *session, code, text })
         };
-        self.known.iter().filter_map(unfit).collect()
+        let revoked = self.certificates.revoked().map(|session| Unfit {
+            session,
+            code: Code::Certificate,
+            text: REVOKED,
+        });
+        self.known.iter().filter_map(unfit).chain(revoked).collect()
     }
 
     /// A login was refused after [`Registry::begin`]: its addresses are free again.
@@ -415,9 +423,9 @@ impl Registry {
         self.certificates.shown(session)
     }
 
-    /// These certificates are revoked now. Returns the sessions whose clients have shown one.
-    pub fn revoke(&mut self, revoked: RevocationList) -> Vec<SessionId> {
-        self.certificates.revoke(revoked)
+    /// These certificates are revoked now.
+    pub fn revoke(&mut self, revoked: RevocationList) {
+        self.certificates.revoke(revoked);
     }
 
     /// Whether the certificate was revoked.

@@ -14,8 +14,8 @@ use vpnd_proto::gateway::Gateway;
 use vpnd_proto::session::{ConnectionId, SessionId};
 use vpnd_proto::time::Time;
 
-use super::{Outgoing, REVOKED};
-use crate::worker::registry::Registry;
+use super::Outgoing;
+use crate::worker::registry::{REVOKED, Registry};
 use crate::worker::releases::RELEASE_TIMEOUT;
 use vpnd_pki::revocation_list::CertificateNumber;
 use vpnd_sys::clock::now;

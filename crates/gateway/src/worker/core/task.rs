@@ -22,7 +22,7 @@ use super::drain::{Drain, DrainRequest};
 use super::endings::{Endings, Leaving};
 use super::snapshot::{CoreSnapshot, ShardFigures};
 use super::wireguard::next_input;
-use super::{CoreRequest, HandoverSummary, Outgoing, REVOKED, Reported, ToEnd};
+use super::{CoreRequest, HandoverSummary, Outgoing, Reported, ToEnd};
 use super::{access, fleet, wireguard};
 use crate::worker::handover::{HandoverError, Successor};
 use crate::worker::registry::{AdmittedSession, Registry};
@@ -90,7 +90,7 @@ impl CoreTask {
         let mut activity = interval(ACTIVITY_INTERVAL);
         activity.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut end = None;
-        // Those of an earlier process, which had other settings.
+        // Those of an earlier process, which had other settings and another list of what is revoked.
         self.registry.set_deadlines(&mut self.gateway);
         self.end_unfit();
         let releases = self.registry.releases().clone();
@@ -178,9 +178,8 @@ impl CoreTask {
                 self.endings.reply_when_done(reply, count);
             }
             CoreRequest::Revoke { revoked, reply } => {
-                let revoked = self.registry.revoke(*revoked).into_iter();
-                let to_end = revoked.map(|session| ToEnd::session(session, Code::Certificate, REVOKED));
-                let count = self.endings.end_all(to_end, &self.gateway);
+                self.registry.revoke(*revoked);
+                let count = self.end_unfit();
                 self.endings.reply_when_done(reply, count);
             }
             CoreRequest::Status(reply) => {
@@ -278,9 +277,9 @@ impl CoreTask {
         count
     }
 
-    /// Ends the sessions that can't go on under the settings in force.
-    fn end_unfit(&mut self) {
-        self.endings.end_all(access::unfit(&self.registry, self.wireguard.as_ref()), &self.gateway);
+    /// Ends the sessions that can't go on under the settings in force; returns how many there were.
+    fn end_unfit(&mut self) -> usize {
+        self.endings.end_all(access::unfit(&self.registry, self.wireguard.as_ref()), &self.gateway)
     }
 
     fn handle_drain(&mut self, request: DrainRequest, reply: oneshot::Sender<()>) {

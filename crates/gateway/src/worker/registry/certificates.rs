@@ -17,11 +17,15 @@ pub(super) struct Certificates {
 }
 
 impl Certificates {
-    /// These are revoked now. Returns the sessions that have shown one of them.
-    pub(super) fn revoke(&mut self, revoked: RevocationList) -> Vec<SessionId> {
+    /// These are revoked now.
+    pub(super) fn revoke(&mut self, revoked: RevocationList) {
         self.revoked = revoked;
+    }
+
+    /// The sessions that have shown a certificate which was revoked.
+    pub(super) fn revoked(&self) -> impl Iterator<Item = SessionId> {
         let shown = self.shown.iter().filter(|(_, certificate)| self.is_revoked(certificate));
-        shown.map(|(session, _)| *session).collect()
+        shown.map(|(session, _)| *session)
     }
 
     pub(super) fn is_revoked(&self, certificate: &CertificateNumber) -> bool {
