@@ -219,15 +219,20 @@ struct RunningWorker {
     administration: Arc<Administration>,
     core: Core,
     control: JoinHandle<()>,
+    listener: Listener,
+    shard_failure: Arc<Notify>,
+    auth_gone: Arc<Notify>,
+    background: Vec<JoinHandle<()>>,
+    handover: HandoverState,
+}
+
+/// Where clients' connections arrive.
+struct Listener {
     endpoint: quinn::Endpoint,
     /// Ends when the last connection has sent its last message.
     closed: mpsc::Receiver<Infallible>,
     /// Held by each connection.
     server: Weak<ControlServer>,
-    shard_failure: Arc<Notify>,
-    auth_gone: Arc<Notify>,
-    background: Vec<JoinHandle<()>>,
-    handover: HandoverState,
     clients: ClientCertificates,
     keys: Keys,
 }
@@ -307,15 +312,11 @@ impl RunningWorker {
             administration,
             core,
             control,
-            endpoint,
-            closed,
-            server: connections,
+            listener: Listener { endpoint, closed, server: connections, clients: prepared.clients, keys },
             shard_failure,
             auth_gone,
             background,
             handover,
-            clients: prepared.clients,
-            keys,
         })
     }
 
@@ -344,7 +345,7 @@ impl RunningWorker {
                             self.administration.certificate.replace(&certificate)?;
                         }
                         (ToWorker::Revoked(file), None) => {
-                            self.clients.revoke(file.into(), &self.endpoint, &self.keys, &self.core).await?;
+                            self.listener.revoke(file.into(), &self.core).await?;
                         }
                         (ToWorker::Firewall(firewall), None) => self.administration.note_firewall(firewall),
                         (ToWorker::Relay { here, client }, None) => {
@@ -444,14 +445,26 @@ impl RunningWorker {
         for task in &self.background {
             task.abort();
         }
-        let refusing = tokio::spawn(refuse_all(self.endpoint.clone()));
+        let refusing = tokio::spawn(refuse_all(self.listener.endpoint.clone()));
         self.core.shut_down().await;
         let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, self.control).await;
+        self.listener.close().await;
+        refusing.abort();
+    }
+}
+
+impl Listener {
+    /// Takes over a list of revoked certificates.
+    async fn revoke(&mut self, file: Vec<u8>, core: &Core) -> anyhow::Result<()> {
+        self.clients.revoke(file, &self.endpoint, &self.keys, core).await
+    }
+
+    /// Waits for the clients' last messages to leave.
+    async fn close(self) {
         // QUIC would linger for clients that missed the close. Those get a reset from the next
         // gateway, and everybody else gets it sooner.
         let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, all_closed(self.closed, &self.server)).await;
         let _ = tokio::time::timeout(DRAIN_TIMEOUT, self.endpoint.wait_idle()).await;
-        refusing.abort();
     }
 }
 
