@@ -262,7 +262,8 @@ impl RunningWorker {
         let handles = descriptors.iter().map(OwnedFd::try_clone).collect::<Result<_, _>>()?;
         let (queues, group) = adopt(config, &devices, descriptors)?;
         let (quic_socket, forwarder) = quic::socket(group.quic)?;
-        let peers = WireGuard::start(config, &auth, devices.shards, &prepared.suites, &quic_socket).await?;
+        let mut peers =
+            WireGuard::start(config, &auth, devices.shards, &prepared.suites, &quic_socket).await?;
         let (orders, aside) = Orders::start(config, &quic_socket, peers.as_ref().map(WireGuard::queue));
         let ways = (forwarder.as_ref(), aside.wireguard.as_ref());
         let mut specs = shard_specs(group.shards, queues, devices.tun, config, &access.policy, ways)?;
@@ -272,7 +273,12 @@ impl RunningWorker {
         registry.set_limits(config.limits.rates.clone(), &mut gateway);
         let static_info = prepared.static_info(&devices, quic_socket.local_addr()?);
         let (revocations, before) =
-            adopt_sessions(predecessor, &auth, &mut gateway, &mut registry, &mut specs).await?;
+            adopt_sessions(predecessor, &auth, &mut gateway, &mut registry, peers.as_mut(), &mut specs)
+                .await?;
+        // In a fleet they may be another gateway's, until the parent names this machine's addresses.
+        if let Some(peers) = peers.as_mut().filter(|_| config.fleet.is_none()) {
+            peers.begin_all();
+        }
         let (hosts, shards) = (registry.hosts().cloned(), Shards::start(specs, &event_sender)?);
         // The control plane is as any other program; this fails where it never was anything else.
         let _ = process::prefer_current_thread(0);

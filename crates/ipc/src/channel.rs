@@ -6,6 +6,7 @@
 //! ends the channel; buffers are erased, since passwords and keys pass through here. This module
 //! must not know what the messages mean.
 
+use std::convert::Infallible;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -86,7 +87,11 @@ impl Channel {
         message: &T,
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<(), ChannelError> {
-        let mut frame = Zeroizing::new(vec![0; HEADER]);
+        // The frame is erased, but a vector that grows leaves what it held before.
+        let mut length = Length(HEADER);
+        minicbor::encode(message, &mut length).expect("all is counted");
+        let mut frame = Zeroizing::new(Vec::with_capacity(length.0));
+        frame.resize(HEADER, 0);
         minicbor::encode(message, &mut *frame).expect("a vector takes all that is written to it");
         let len = frame.len() - HEADER;
         if len > self.max_len || descriptors.len() > MAX_DESCRIPTORS {
@@ -159,6 +164,18 @@ impl Channel {
 
     async fn read(&self, receive: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
         self.stream.async_io(Interest::READABLE, receive).await
+    }
+}
+
+/// Counts bytes.
+struct Length(usize);
+
+impl minicbor::encode::Write for Length {
+    type Error = Infallible;
+
+    fn write_all(&mut self, bytes: &[u8]) -> Result<(), Infallible> {
+        self.0 += bytes.len();
+        Ok(())
     }
 }
 

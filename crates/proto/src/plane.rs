@@ -249,6 +249,11 @@ impl Plane {
         self.sessions.iter().flatten().flat_map(|session| session.progress(&self.receivers)).collect()
     }
 
+    /// The highest counter that was opened for each index of stock WireGuard clients.
+    pub fn opened_by_wireguard(&self) -> impl Iterator<Item = (Index, u64)> {
+        self.wireguard.iter().filter_map(|(index, receiver)| Some((*index, receiver.highest()?)))
+    }
+
     /// Drops by reason.
     #[must_use]
     pub fn counters(&self) -> &Counters {

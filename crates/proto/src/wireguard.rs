@@ -146,6 +146,12 @@ impl Sealer {
         Some(Self { key, receiver, next: AtomicU64::new(0), reject_at: now + REJECT_AFTER_TIME })
     }
 
+    /// Goes on where another process has ended, which seals no more.
+    #[must_use]
+    pub fn resume_at(self, counter: u64) -> Self {
+        Self { next: AtomicU64::new(counter), ..self }
+    }
+
     /// Reserves `count` counters, of which there are at most [`MAX_RANGE`], for a batch.
     ///
     /// # Errors
@@ -161,6 +167,12 @@ impl Sealer {
         let first = self.next.fetch_add(count, Ordering::Relaxed);
         let end = (first + count).min(REJECT_AFTER_MESSAGES);
         Ok(Range { sealer: self, next: first, end })
+    }
+
+    /// The index in its messages.
+    #[must_use]
+    pub const fn receiver(&self) -> Index {
+        self.receiver
     }
 
     /// Counters reserved so far.
@@ -287,7 +299,7 @@ pub struct Opened {
 #[derive(Debug)]
 pub struct Opener {
     key: NoiseKey,
-    window: ReplayWindow,
+    pub(crate) window: ReplayWindow,
     reject_at: Time,
 }
 
@@ -297,6 +309,13 @@ impl Opener {
     pub fn new(now: Time, backend: Backend, key: &Secret<32>) -> Option<Self> {
         let key = NoiseKey::new(backend, key)?;
         Some(Self { key, window: ReplayWindow::new(), reject_at: now + REJECT_AFTER_TIME })
+    }
+
+    /// Goes on where another process has ended, which opened none above `highest`; any late one
+    /// counts as a replay.
+    #[must_use]
+    pub fn resume_after(self, highest: Option<u64>) -> Self {
+        Self { window: ReplayWindow::closed_up_to(highest), ..self }
     }
 
     /// Opens `message`, whose header is `header`, in place.

@@ -40,6 +40,7 @@ mod thread;
 mod tunnel;
 mod writes;
 
+use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Once};
@@ -49,6 +50,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc, oneshot};
 use vpnd_proto::plane::{self, Activity, Command, Counters, DataHeader, Event, Origin, Role, Slot};
 use vpnd_proto::policy::Policy;
+use vpnd_proto::wire::Index;
 
 use crate::handshake_queue::HandshakeQueue;
 use crate::quic_forwarder::QuicForwarder;
@@ -107,8 +109,14 @@ enum Queued {
 /// Makes a shard stop where it is and send how far its lanes have come. It resumes when it receives
 /// `resume`, and ends if that is dropped.
 struct Freeze {
-    progress: oneshot::Sender<Vec<plane::Progress>>,
+    progress: oneshot::Sender<ShardProgress>,
     resume: oneshot::Receiver<()>,
+}
+
+/// How far a shard has come that stands still.
+struct ShardProgress {
+    lanes: Vec<plane::Progress>,
+    opened: Vec<(Index, u64)>,
 }
 
 /// A shard's figures.
@@ -284,7 +292,7 @@ impl Shards {
     /// # Errors
     /// If a shard is gone; the others resume.
     pub async fn freeze(&self) -> Result<Frozen, ShardGone> {
-        let mut frozen = Frozen { progress: Vec::new(), shards: Vec::new() };
+        let mut frozen = Frozen { progress: Vec::new(), opened: HashMap::new(), shards: Vec::new() };
         let mut waits = Vec::with_capacity(self.count());
         for shard in 0..self.count() {
             let (progress, wait) = oneshot::channel();
@@ -295,7 +303,10 @@ impl Shards {
         }
         for wait in waits {
             match wait.await {
-                Ok(progress) => frozen.progress.push(progress),
+                Ok(ShardProgress { lanes, opened }) => {
+                    frozen.progress.push(lanes);
+                    frozen.opened.extend(opened);
+                }
                 Err(_) => {
                     frozen.resume();
                     return Err(ShardGone);
@@ -320,6 +331,8 @@ pub struct ShardGone;
 pub struct Frozen {
     /// How far each shard's lanes have come.
     pub progress: Vec<Vec<plane::Progress>>,
+    /// The highest counter that was opened for each index of stock WireGuard clients.
+    pub opened: HashMap<Index, u64>,
     shards: Vec<oneshot::Sender<()>>,
 }
 

@@ -17,7 +17,9 @@ use vpnd_proto::plane::{Plane, Role};
 use super::busy_poll::BusyPoll;
 use super::devices::{DatagramSocket, PacketDevice};
 use super::hand_off::HandOff;
-use super::{Freeze, Links, Misdirected, Progress, Queued, Shard, ShardMessage, ShardSpec, now};
+use super::{
+    Freeze, Links, Misdirected, Progress, Queued, Shard, ShardMessage, ShardProgress, ShardSpec, now,
+};
 use vpnd_sys::process;
 use vpnd_sys::tun::TunQueue;
 
@@ -249,7 +251,9 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
         // device.
         self.handle_backlog();
         // The caller may have given up; then it drops the other end, too.
-        let _ = progress.send(self.tunnel.plane.progress());
+        let plane = &self.tunnel.plane;
+        let opened = plane.opened_by_wireguard().collect();
+        let _ = progress.send(ShardProgress { lanes: plane.progress(), opened });
         resume.await.is_ok()
     }
 }

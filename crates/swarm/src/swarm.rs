@@ -36,8 +36,7 @@ use crate::message::{Command, Job, Report};
 use crate::{now_ns, wireguard};
 use lifecycle::{Churning, Lifecycle};
 use sockets::Sockets;
-pub(crate) use watch::PACE;
-use watch::Watch;
+pub(crate) use watch::{PACE, Watch};
 
 /// Sockets for data, and as many for control, that the sessions of a process share.
 const SOCKETS: usize = 8;

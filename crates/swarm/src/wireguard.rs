@@ -29,7 +29,7 @@ use crate::load::{
 };
 use crate::message::{Command, KeySource, Report};
 use crate::now_ns;
-use crate::swarm::{MAX_DATAGRAM, PACE, SwarmError, TICK, now, write};
+use crate::swarm::{MAX_DATAGRAM, PACE, SwarmError, TICK, Watch, now, write};
 use member::{Member, Place, Task};
 
 /// Merged runs that a client's socket gives before another's turn, and the one of the campus.
@@ -104,6 +104,7 @@ struct Crowd {
     opening: BTreeSet<usize>,
     /// Clients whose ping was not answered yet.
     verifying: BTreeSet<usize>,
+    watch: Watch,
     load: Option<Load>,
     reports: Vec<Report>,
 }
@@ -123,6 +124,7 @@ impl Crowd {
             timers: TimerQueue::new(),
             opening: BTreeSet::new(),
             verifying: BTreeSet::new(),
+            watch: Watch::default(),
             load: None,
             reports: Vec::new(),
         })
@@ -148,7 +150,7 @@ impl Crowd {
                 () = self.sockets.ready(&mut ready) => self.receive(&ready),
                 () = tokio::time::sleep(due.unwrap_or(TICK)) => self.handle_timeouts(),
                 _ = tick.tick() => self.ping_unverified(),
-                _ = pulse.tick(), if self.load.is_some() => self.revive(),
+                _ = pulse.tick(), if self.watch.is_on() || self.load.is_some() => self.pulse(),
             }
         }
     }
@@ -182,12 +184,12 @@ impl Crowd {
                 let counts = self.load.as_mut().map_or_else(Counts::default, |load| load.take_counts(now()));
                 self.reports.push(Report::Loaded(counts));
             }
+            Command::Watch(count) => {
+                let count = self.members.len().min(count as usize);
+                self.reports.extend(self.watch.begin(count, now()));
+            }
             // A process has one job, and these are for sessions of vpnd's own protocol.
-            Command::Open(_)
-            | Command::OpenWireGuard(_)
-            | Command::Talk(_)
-            | Command::Watch(_)
-            | Command::Churn(_) => {}
+            Command::Open(_) | Command::OpenWireGuard(_) | Command::Talk(_) | Command::Churn(_) => {}
         }
     }
 
@@ -199,7 +201,16 @@ impl Crowd {
 
     fn ping_unverified(&mut self) {
         for number in self.verifying.clone() {
-            self.with(number, |member, tasks| member.ping(now(), tasks));
+            self.with(number, |member, tasks| member.ping(now(), 0, tasks));
+        }
+    }
+
+    /// A packet from each watched client whose turn it is, and what load there is.
+    fn pulse(&mut self) {
+        self.revive();
+        let (mark, senders) = self.watch.turn();
+        for number in senders {
+            self.with(number, |member, tasks| member.ping(now(), mark, tasks));
         }
     }
 
@@ -214,9 +225,11 @@ impl Crowd {
                     let _ = self.sockets.send(number, &datagram, datagram.len());
                 }
                 Task::Up => self.came_up(number),
-                Task::Answered => {
+                Task::Answered(mark) => {
                     if self.verifying.remove(&number) {
                         self.reports.push(Report::Answered { session: self.job.first + number as u32 });
+                    } else {
+                        self.watch.answered(number, mark, now());
                     }
                 }
             }

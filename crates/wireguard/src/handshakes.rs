@@ -11,6 +11,7 @@
 
 use core::time::Duration;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use vpnd_crypto::Secret;
 use vpnd_proto::session::{Random, random_bytes};
@@ -55,7 +56,7 @@ pub enum Reply {
     /// To [`Request::Initiate`]: the message, and its timestamp for the store.
     Initiated(Initiation, Timestamp),
     /// To [`Request::Finish`].
-    Finished(SessionKeys),
+    Finished(Arc<SessionKeys>),
     /// To any of them.
     Refused(Refused),
 }
@@ -70,7 +71,7 @@ pub struct Responded {
     /// The second message.
     pub response: Response,
     /// The keys of the session.
-    pub keys: SessionKeys,
+    pub keys: Arc<SessionKeys>,
 }
 
 /// The error of a handshake that is not made.
@@ -185,7 +186,9 @@ impl Handshakes {
             Request::Initiate(key) => self
                 .initiate(since_1970, *key)
                 .map(|(message, timestamp)| Reply::Initiated(message, timestamp)),
-            Request::Finish(key, response) => self.finish(*key, response).map(Reply::Finished),
+            Request::Finish(key, response) => {
+                self.finish(*key, response).map(|keys| Reply::Finished(Arc::new(keys)))
+            }
         };
         done.unwrap_or_else(Reply::Refused)
     }
@@ -206,7 +209,7 @@ impl Handshakes {
         let (response, keys) = opened.respond(&peer.preshared, &ephemeral)?;
         peer.latest = Some(timestamp);
         peer.answered_at = Some(now);
-        Ok(Responded { peer: key, timestamp, response, keys })
+        Ok(Responded { peer: key, timestamp, response, keys: Arc::new(keys) })
     }
 
     fn initiate(&mut self, since_1970: Duration, key: PublicKey) -> Result<(Initiation, Timestamp), Refused> {

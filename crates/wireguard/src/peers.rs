@@ -11,6 +11,7 @@
 //! with the static key. Nothing is kept for a message before that, and a bounded amount while it is
 //! there.
 
+pub mod handover;
 mod handshake;
 mod indexes;
 mod session;

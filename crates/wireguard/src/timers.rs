@@ -153,6 +153,18 @@ impl Timers {
         self.last_attempt = None;
     }
 
+    /// When data that were received have to be answered, and when a handshake begins because data
+    /// that were sent were not.
+    #[must_use]
+    pub const fn owed(&self) -> (Option<Time>, Option<Time>) {
+        (self.keepalive, self.unanswered)
+    }
+
+    /// Takes over what another process owed.
+    pub const fn owe(&mut self, keepalive: Option<Time>, unanswered: Option<Time>) {
+        (self.keepalive, self.unanswered) = (keepalive, unanswered);
+    }
+
     /// No session is left, and none is wanted: the interval of keepalives begins again when the
     /// peer is heard or sent to.
     pub fn session_erased(&mut self) {

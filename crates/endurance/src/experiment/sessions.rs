@@ -252,23 +252,16 @@ impl Measurement<'_> {
     }
 
     fn restart(&mut self, how: Restart) -> Result<(), SessionsError> {
-        if how == Restart::Upgrade && !self.plan.wireguard {
+        if how == Restart::Upgrade {
             return self.upgrade();
         }
         let mut tally = Tally::new(clock::now_ns());
         let begun = Instant::now();
-        // A new gateway has used nothing yet; an upgraded one goes on as the same process.
-        let cpu = if how == Restart::Upgrade { self.cpu() } else { 0.0 };
-        let back = if how == Restart::Upgrade {
-            // Keys of WireGuard are not handed on, so all devices come back as after a restart.
-            self.system.upgrade()?;
-            Instant::now()
-        } else {
-            self.system.restart(self.lab, how == Restart::Kill, self.interrupt)?
-        };
+        let back = self.system.restart(self.lab, how == Restart::Kill, self.interrupt)?;
         let meter = self.meter();
         self.wait_until_up(&mut tally, "sessions back", &mut Vec::new())?;
-        let phase = self.phase(&mut tally, Some(cpu), meter)?;
+        // A new gateway has used nothing before.
+        let phase = self.phase(&mut tally, Some(0.0), meter)?;
         let gateway_back_seconds = back.duration_since(begun).as_secs_f64();
         self.results.restarts.push(Restarted { how, gateway_back_seconds, watched: None, phase });
         Ok(())

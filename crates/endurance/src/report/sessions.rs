@@ -119,8 +119,18 @@ fn devices(results: &SessionsResults) -> Vec<String> {
             significant(login.storm.per_second)
         ));
     }
-    for Restarted { how, gateway_back_seconds, phase, .. } in &results.restarts {
+    for Restarted { how, gateway_back_seconds, watched, phase } in &results.restarts {
         let storm = &phase.storm;
+        if let Some(Beside { meanwhile, .. }) = watched {
+            let seconds = if storm.up < results.count { f64::INFINITY } else { meanwhile.gap_ms / 1e3 };
+            lines.push(format!(
+                "Longest gap of a watched device in an upgrade, at most {BACK_SECONDS} s: {} s, {}; {} devices answered then",
+                significant(meanwhile.gap_ms / 1e3),
+                verdict(seconds, BACK_SECONDS),
+                storm.up,
+            ));
+            continue;
+        }
         // Those that are not back have no time.
         let seconds = if storm.up < results.count { f64::INFINITY } else { storm.seconds };
         let verdict = verdict(seconds, BACK_SECONDS);
@@ -200,14 +210,16 @@ fn grid(results: &SessionsResults) -> Grid {
         let (storm, latency) = (&phase.storm, phase.storm.latency_ms);
         // Devices with which the gateway began have none.
         let ms = |part: f64| if latency.max > 0.0 { significant(part) } else { "–".into() };
+        // Devices that have gone on in an upgrade have not come up.
+        let came = |figure: f64| if figure > 0.0 { significant(figure) } else { "–".into() };
         table.rows.push(vec![
             name,
             storm.up.to_string(),
             phase.answered.to_string(),
             storm.logins.to_string(),
             storm.attaches.to_string(),
-            significant(storm.seconds),
-            significant(storm.per_second),
+            came(storm.seconds),
+            came(storm.per_second),
             ms(latency.p50),
             ms(latency.p90),
             ms(latency.p99),
@@ -222,6 +234,8 @@ fn grid(results: &SessionsResults) -> Grid {
 
 #[cfg(test)]
 mod tests {
+    use vpnd_swarm::tally::Watched;
+
     use super::*;
     use crate::experiment::sessions::results::samples;
 
@@ -239,6 +253,11 @@ mod tests {
         let lines = devices(&results);
         assert!(lines[0].ends_with("16.0 KiB, kept") && lines[2].contains(" s, MISSED; "), "{lines:?}");
         assert!(text(&results).contains(&lines[2]));
+        let watched = Watched { gap_ms: 120.0, ..Watched::default() };
+        results.restarts[0].watched = Some(Beside { before: Watched::default(), meanwhile: watched });
+        assert!(devices(&results)[2].contains(": 0.120 s, MISSED; 9 devices"), "{:?}", devices(&results));
+        results.restarts[0].phase.storm.up = 10;
+        assert!(devices(&results)[2].contains(": 0.120 s, kept; 10 devices"), "{:?}", devices(&results));
     }
 
     #[test]

@@ -62,4 +62,8 @@ fn devices_reconnect_after_a_kill_and_an_upgrade() {
     let restarts = report["restarts"].as_array().expect("a list");
     assert_eq!(restarts.len(), 2);
     restarts.iter().for_each(|restart| all_answered(&restart["phase"]));
+    let upgrade = &restarts[1];
+    assert_eq!(upgrade["phase"]["storm"]["logins"], 0, "no device made new keys: {upgrade:#}");
+    let gap_ms = upgrade["watched"]["meanwhile"]["gap_ms"].as_f64();
+    assert!(gap_ms.is_some_and(|gap_ms| gap_ms < 5_000.0), "{upgrade:#}");
 }

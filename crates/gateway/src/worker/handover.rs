@@ -11,6 +11,7 @@
 //! again. So no counter is used by both. Keys go only from one worker to the other;
 //! the frames that hold them are erased.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -25,6 +26,7 @@ use vpnd_proto::session::SessionId;
 use crate::worker::auth_client::AuthClient;
 use crate::worker::registry::{Member, Registry, Span};
 use crate::worker::revocation::Revocations;
+use crate::worker::wireguard::{HandedDevice, WireGuard};
 use vpnd_config::factor::Factors;
 use vpnd_ipc::admin::status::Counters;
 use vpnd_ipc::channel::{Channel, ChannelError};
@@ -111,6 +113,9 @@ pub struct TransferredSession {
     /// In a fleet, that of its last move.
     #[n(7)]
     generation: Option<u64>,
+    /// The keys of its stock WireGuard client, if it is one's and they are known.
+    #[n(8)]
+    device: Option<HandedDevice>,
 }
 
 /// Reason why nothing was handed over: the old worker goes on.
@@ -153,9 +158,10 @@ impl Successor {
     pub async fn hand_over(
         self,
         sessions: Vec<HandedSession>,
+        devices: HashMap<SessionId, HandedDevice>,
         registry: &Registry,
     ) -> Result<String, HandoverError> {
-        let taken = tokio::time::timeout(TAKEOVER_TIMEOUT, self.send_sessions(sessions, registry));
+        let taken = tokio::time::timeout(TAKEOVER_TIMEOUT, self.send_sessions(sessions, devices, registry));
         let version = taken.await.map_err(|_| HandoverError::Slow)??;
         // Nothing that could fail comes after this message was sent; if sending fails, the other
         // worker has not received it.
@@ -166,6 +172,7 @@ impl Successor {
     async fn send_sessions(
         &self,
         sessions: Vec<HandedSession>,
+        mut devices: HashMap<SessionId, HandedDevice>,
         registry: &Registry,
     ) -> Result<String, HandoverError> {
         // The registry has each of them. A client whose session is left out logs in or attaches
@@ -176,6 +183,7 @@ impl Successor {
             let certificate = registry.certificate(session.id);
             let groups = groups.into_vec();
             let (is_walled, generation) = (Some(is_walled), Some(generation));
+            let device = devices.remove(&session.id);
             Some(TransferredSession {
                 session,
                 groups,
@@ -185,6 +193,7 @@ impl Successor {
                 factors,
                 is_walled,
                 generation,
+                device,
             })
         });
         let mut released = registry.releases().pending().into_iter();
@@ -237,8 +246,9 @@ impl Predecessor {
         &self,
         gateway: &mut Gateway,
         registry: &mut Registry,
+        wireguard: Option<&mut WireGuard>,
     ) -> anyhow::Result<Vec<SessionId>> {
-        let taken = self.take_all(gateway, registry).await;
+        let taken = self.take_all(gateway, registry, wireguard).await;
         let answer = match &taken {
             Ok(_) => FromSuccessor::Ready { version: env!("CARGO_PKG_VERSION").to_owned() },
             Err(error) => FromSuccessor::Refused(vpnd_sys::text::format_chain(error)),
@@ -255,6 +265,7 @@ impl Predecessor {
         &self,
         gateway: &mut Gateway,
         registry: &mut Registry,
+        mut wireguard: Option<&mut WireGuard>,
     ) -> anyhow::Result<Vec<SessionId>> {
         let mut taken = Vec::new();
         loop {
@@ -264,7 +275,7 @@ impl Predecessor {
                     taken.extend(sessions.iter().map(|transferred| transferred.session.id));
                     for transferred in sessions {
                         let TransferredSession {
-                            session,
+                            mut session,
                             groups,
                             certificate,
                             source,
@@ -272,7 +283,13 @@ impl Predecessor {
                             factors,
                             is_walled,
                             generation,
+                            device,
                         } = transferred;
+                        let (id, is_walled) = (session.id, is_walled.unwrap_or_default());
+                        let device = wireguard.as_mut().and_then(|wireguard| wireguard.take_over(device?));
+                        if device.is_none() {
+                            session.lose_wireguard_keys();
+                        }
                         let member = Member {
                             user: session.user.clone(),
                             source,
@@ -280,12 +297,15 @@ impl Predecessor {
                             addresses: session.addresses(),
                             factors,
                             span,
-                            is_walled: is_walled.unwrap_or_default(),
+                            is_walled,
                             generation: generation.unwrap_or_default(),
                         };
                         let (principal, limits) = registry.take_over(session.id, member);
                         registry.shown(session.id, certificate);
-                        gateway.take_over(now(), session, principal, limits)?;
+                        let slot = gateway.take_over(now(), session, principal, limits)?;
+                        if let Some((wireguard, device)) = wireguard.as_mut().zip(device) {
+                            wireguard.rejoin(device, id, slot, is_walled);
+                        }
                     }
                 }
                 FromPredecessor::End => return Ok(taken),
@@ -310,25 +330,30 @@ pub(super) async fn adopt_sessions(
     auth: &AuthClient,
     gateway: &mut Gateway,
     registry: &mut Registry,
+    mut wireguard: Option<&mut WireGuard>,
     specs: &mut [ShardSpec],
 ) -> anyhow::Result<(Revocations, Counters)> {
     let revocations = Revocations::default();
     let Some(predecessor) = predecessor else { return Ok((revocations, Counters::default())) };
     revocations.set(predecessor.revocations);
-    let sessions = predecessor.take_over(gateway, registry).await?;
+    let sessions = predecessor.take_over(gateway, registry, wireguard.as_deref_mut()).await?;
     for part in sessions.chunks(MAX_WRITES) {
         auth.request(Carried(part.iter().map(|session| id(*session)).collect())).await?;
     }
-    queue_commands(gateway, specs);
+    queue_commands(gateway, wireguard, specs);
     Ok((revocations, predecessor.counters))
 }
 
 /// Gives each shard what it has to know before it receives anything.
-fn queue_commands(gateway: &mut Gateway, specs: &mut [ShardSpec]) {
+fn queue_commands(gateway: &mut Gateway, wireguard: Option<&mut WireGuard>, specs: &mut [ShardSpec]) {
     while let Some(effect) = gateway.poll_effect() {
         if let Effect::Command { shard, command } = effect {
             specs[shard].first.push(command);
         }
+    }
+    let Some(wireguard) = wireguard else { return };
+    while let Some(commands) = wireguard.poll_commands() {
+        commands.into_iter().for_each(|(shard, command)| specs[shard].first.push(command));
     }
 }
 
@@ -398,7 +423,8 @@ mod tests {
                 drop(old);
             };
             let (mut gateway, mut registry) = (gateway(), registry());
-            let (taken, ()) = tokio::join!(predecessor.take_over(&mut gateway, &mut registry), other_side);
+            let (taken, ()) =
+                tokio::join!(predecessor.take_over(&mut gateway, &mut registry, None), other_side);
             assert_eq!(taken.is_ok(), goes, "{taken:?}");
         }
     }
@@ -424,7 +450,8 @@ mod tests {
                 drop(new);
             };
             let registry = registry();
-            let (taken, ()) = tokio::join!(successor.hand_over(Vec::new(), &registry), other_side);
+            let (taken, ()) =
+                tokio::join!(successor.hand_over(Vec::new(), HashMap::new(), &registry), other_side);
             match taken {
                 Err(HandoverError::Refused(why)) => assert!(refused && why == "too new"),
                 Err(HandoverError::Gone) => assert!(!refused),

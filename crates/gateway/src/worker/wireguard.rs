@@ -14,12 +14,13 @@ mod datagrams;
 mod decision;
 mod first_look;
 pub(super) mod following;
+mod handover;
 mod questions;
 mod refusals;
 mod sessions;
 mod turns;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,9 +31,10 @@ use vpnd_proto::control;
 use vpnd_proto::plane::{Activity, Command, Event as PlaneEvent, Slot};
 use vpnd_proto::session::{LocalSuite, SessionId};
 use vpnd_proto::time::Time;
+use vpnd_proto::wire::Index;
 use vpnd_wireguard::gate::Limits;
 use vpnd_wireguard::handshakes::{Reply, Request};
-use vpnd_wireguard::peers::{Config, Event, Output, RequestId};
+use vpnd_wireguard::peers::{Config, Event, Output, PeerId, RequestId};
 use vpnd_wireguard::{Peers, PublicKey};
 
 use crate::worker::auth_client::AuthClient;
@@ -43,6 +45,7 @@ use counts::Counts;
 use datagrams::Datagrams;
 pub(super) use decision::Decision;
 use following::PeerList;
+pub(super) use handover::HandedDevice;
 use questions::{FromAuth, Questions};
 use sessions::PeerSessions;
 use turns::Step;
@@ -64,6 +67,12 @@ static REFUSALS: LogLimit = LogLimit::new(20, Duration::from_secs(5));
 pub(super) enum Input {
     Datagram(HandshakeDatagram),
     Auth(Box<FromAuth>),
+}
+
+/// A device whose keys another process has handed over.
+pub(super) struct TakenOver {
+    peer: PeerId,
+    renewed_s: u64,
 }
 
 /// The peers, their sessions and queues.
@@ -95,15 +104,7 @@ impl WireGuard {
         }
         let list = PeerList::query(auth).await?;
         let backend = || suites::for_wireguard(suites, config.crypto.backend);
-        Ok(list.map(|list| {
-            let mut this = Self::new(list, auth, shards as usize, backend(), socket);
-            // In a fleet they may be another gateway's, until the parent names this machine's
-            // addresses.
-            if config.fleet.is_none() {
-                this.begin_all();
-            }
-            this
-        }))
+        Ok(list.map(|list| Self::new(list, auth, shards as usize, backend(), socket)))
     }
 
     /// With these peers.
@@ -125,6 +126,8 @@ impl WireGuard {
             seen: list.seen(),
         };
         this.change(list.changes);
+        // Where peers are, which nobody has to be told before they have sessions.
+        while this.poll_commands().is_some() {}
         this
     }
 
@@ -259,6 +262,35 @@ impl WireGuard {
         self.sessions.join(peer, id, slot, is_walled, renewed_s);
         self.admissions.begin(now(), key, id);
         true
+    }
+
+    /// Sessions that have keys, for another process, and the keys of their devices; `opened` is the
+    /// highest counter that shards have opened for each index.
+    pub(super) fn hand_over(&self, opened: &HashMap<Index, u64>) -> HashMap<SessionId, HandedDevice> {
+        let handed = self.sessions.all().filter_map(|(peer, session, renewed_s)| {
+            // One that is not in force yet has no keys, or those of the session before.
+            let key = self.peers.key(peer).filter(|_| !self.admissions.is_beginning(session))?;
+            Some((session, HandedDevice::new(key, renewed_s, &self.peers.hand_over(peer, opened)?)))
+        });
+        handed.collect()
+    }
+
+    /// Goes on with the keys of a device that another process has handed over. `None` if they do
+    /// not fit together, or the device is none any more: it comes back to a new session.
+    pub(super) fn take_over(&mut self, device: HandedDevice) -> Option<TakenOver> {
+        let (peer, renewed_s) = (self.peers.by_key(&device.key())?, device.renewed_s());
+        let handed = device.parse()?;
+        self.peers.take_over(peer, handed).then_some(TakenOver { peer, renewed_s })
+    }
+
+    /// The session of a device whose keys were taken over goes on in this slot.
+    pub(super) fn rejoin(&mut self, device: TakenOver, id: SessionId, slot: Slot, is_walled: bool) {
+        let TakenOver { peer, renewed_s } = device;
+        self.sessions.join(peer, id, slot, is_walled, renewed_s);
+        // A handshake for its next session may have been on its way.
+        if self.sessions.is_renewed(peer) {
+            self.peers.begin_at_once(now(), peer);
+        }
     }
 
     /// A session is over.
@@ -429,10 +461,11 @@ impl WireGuard {
         }
     }
 
-    /// Begins handshakes with the peers that have been somewhere: what they had agreed on with the
-    /// gateway's process before this one is lost, and they do not know.
-    fn begin_all(&mut self) {
-        let known: Vec<_> = self.peers.ids().filter(|id| self.peers.endpoint(*id).is_some()).collect();
+    /// Begins handshakes with the peers that have been somewhere and have no session: what they had
+    /// agreed on with the gateway's process before this one is lost, and they do not know.
+    pub(super) fn begin_all(&mut self) {
+        let is_lost = |id: &PeerId| self.peers.endpoint(*id).is_some() && !self.sessions.has(*id);
+        let known: Vec<_> = self.peers.ids().filter(is_lost).collect();
         known.into_iter().for_each(|id| self.peers.on_no_session(now(), id));
     }
 

@@ -5,6 +5,7 @@
 //! of a single session. What a device has shown by its handshake is durable before it is answered.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use minicbor::bytes::ByteArray;
@@ -248,14 +249,14 @@ impl From<handshakes::Reply> for HandshakeReply {
                     peer: peer.0.into(),
                     timestamp: timestamp.to_bytes().into(),
                     response: response_bytes(&response),
-                    keys: keys.into(),
+                    keys: keys.as_ref().into(),
                 }
             }
             handshakes::Reply::Initiated(message, timestamp) => Self::Initiated {
                 message: initiation_bytes(&message),
                 timestamp: timestamp.to_bytes().into(),
             },
-            handshakes::Reply::Finished(keys) => Self::Finished(keys.into()),
+            handshakes::Reply::Finished(keys) => Self::Finished(keys.as_ref().into()),
             handshakes::Reply::Refused(refused) => Self::Refused(refused.into()),
         }
     }
@@ -271,28 +272,38 @@ impl HandshakeReply {
                     peer: public(peer),
                     timestamp: Timestamp::from_bytes(timestamp.into()),
                     response: response(&message)?,
-                    keys: keys.parse()?,
+                    keys: Arc::new(keys.parse()?),
                 }))
             }
             Self::Initiated { message, timestamp } => {
                 handshakes::Reply::Initiated(initiation(&message)?, Timestamp::from_bytes(timestamp.into()))
             }
-            Self::Finished(keys) => handshakes::Reply::Finished(keys.parse()?),
+            Self::Finished(keys) => handshakes::Reply::Finished(Arc::new(keys.parse()?)),
             Self::Refused(refusal) => handshakes::Reply::Refused(refusal.into()),
         })
     }
 }
 
-impl From<SessionKeys> for Keys {
-    fn from(SessionKeys { send, receive }: SessionKeys) -> Self {
-        let bytes = |secret: Secret<32>| SecretBytes(secret.expose().to_vec().into());
+impl From<&SessionKeys> for Keys {
+    fn from(SessionKeys { send, receive }: &SessionKeys) -> Self {
+        let bytes = |secret: &Secret<32>| SecretBytes(secret.expose().to_vec().into());
         Self { send: bytes(send), receive: bytes(receive) }
     }
 }
 
 impl Keys {
-    fn parse(&self) -> Option<SessionKeys> {
-        let secret = |bytes: &SecretBytes| bytes.0.as_slice().try_into().ok().map(Secret::new);
+    /// The keys, if they are as long as keys are.
+    #[must_use]
+    pub fn parse(&self) -> Option<SessionKeys> {
+        // Straight to its place: a copy on the way would stay.
+        let secret = |bytes: &SecretBytes| {
+            Secret::try_fill(|secret| {
+                let key: &[u8; 32] = bytes.0.as_slice().try_into().map_err(drop)?;
+                secret.copy_from_slice(key);
+                Ok::<_, ()>(())
+            })
+            .ok()
+        };
         Some(SessionKeys { send: secret(&self.send)?, receive: secret(&self.receive)? })
     }
 }

@@ -17,7 +17,7 @@ use minicbor::encode::{self, Encoder, Write};
 use minicbor::{Decode, Encode};
 use vpnd_crypto::{EpochSecret, Suite};
 
-use super::session::{Addresses, Epoch, Session, SessionRecord};
+use super::session::{Addresses, Epoch, Session, SessionRecord, WireGuard};
 use super::{Effect, Gateway, Reason};
 use crate::attach::{TokenHash, Tokens};
 use crate::control::UserName;
@@ -81,6 +81,9 @@ pub struct HandedSession {
     /// Its own limit for being idle, milliseconds, if it has one.
     #[n(17)]
     pub(super) idle_timeout_ms: Option<u64>,
+    /// What is known of a stock WireGuard client.
+    #[n(18)]
+    pub(super) wireguard: Option<WireGuard>,
 }
 
 impl HandedSession {
@@ -88,6 +91,15 @@ impl HandedSession {
     #[must_use]
     pub fn addresses(&self) -> Addresses {
         Addresses { ipv4: self.ipv4, ipv6: self.ipv6 }
+    }
+
+    /// The keys of its stock WireGuard client are not handed over, if it is one's: the client comes
+    /// back to a new session, or this one ends soon.
+    pub fn lose_wireguard_keys(&mut self) {
+        if self.wireguard.take().is_some() {
+            let silence = WIREGUARD_SILENCE.as_millis() as u64;
+            self.idle_timeout_ms = self.idle_timeout_ms.into_iter().chain([silence]).min();
+        }
     }
 }
 
@@ -179,7 +191,7 @@ impl Gateway {
     /// Goes on with a session that another process has handed over, as `principal` and with
     /// `limits`. Its buckets begin empty. The effects are commands to the shards, which must be
     /// carried out before anything is received. A session whose suite this gateway does not allow
-    /// comes without keys.
+    /// comes without keys. Returns the session's place in the data plane.
     ///
     /// # Errors
     /// [`NotTaken`].
@@ -189,16 +201,16 @@ impl Gateway {
         mut handed: HandedSession,
         principal: Principal,
         limits: SessionLimits,
-    ) -> Result<(), NotTaken> {
+    ) -> Result<Slot, NotTaken> {
         let epochs = [handed.retiring.take(), handed.current.take(), handed.pending.take()];
         let (open, since, activity) = (handed.open, handed.since, handed.activity);
-        let path_size = handed.path_size;
+        let (path_size, wireguard) = (handed.path_size, handed.wireguard);
         let flows = Flows::import(&handed.flows).ok_or(NotTaken::Torn)?;
         let record = record(handed, principal, limits);
         let slot = self.sessions.insert(now, record, flows).ok_or(NotTaken::Twice)?;
         let spec = self.sessions.table.get_mut(slot).map(|session| {
             (session.open, session.since, session.activity) = (open, since, activity);
-            session.path_size = path_size;
+            (session.path_size, session.wireguard) = (path_size, wireguard);
             session.spec()
         });
         if let Some(spec) = spec.filter(|_| open) {
@@ -216,7 +228,7 @@ impl Gateway {
         }
         self.sessions.schedule(now, slot);
         self.reach_again(slot);
-        Ok(())
+        Ok(slot)
     }
 
     /// Gives the shards an epoch's keys, and how far they are used.
@@ -292,15 +304,9 @@ fn hand_session(session: &Session, progress: &mut [BTreeMap<(Slot, u32), Progres
         retiring: epoch(&session.retiring),
         path_size: session.path_size,
         flows: session.flows.export().into(),
-        idle_timeout_ms: idle_timeout(session).map(|idle| idle.as_millis() as u64),
+        idle_timeout_ms: record.idle_timeout.map(|idle| idle.as_millis() as u64),
+        wireguard: session.wireguard,
     }
-}
-
-/// The session's own limit for being idle. A stock WireGuard client comes back to a new session;
-/// one that does not has no keys, and would leave this one as it is.
-fn idle_timeout(session: &Session) -> Option<Duration> {
-    let silence = session.wireguard.map(|_| WIREGUARD_SILENCE);
-    session.record.idle_timeout.into_iter().chain(silence).min()
 }
 
 /// An epoch, unless a shard does not have it: then its keys end here, and the client attaches.

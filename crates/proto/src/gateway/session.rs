@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use minicbor::{Decode, Encode};
 use vpnd_crypto::{EpochSecret, LabPermit};
 
 use crate::attach::Tokens;
@@ -98,12 +99,15 @@ pub(super) struct Epoch {
 }
 
 /// The outer form of a session without epochs: WireGuard's. Its keys are with the owner's peers.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Encode, Decode)]
 pub(super) struct WireGuard {
+    #[n(0)]
     pub(super) endpoint: Option<Endpoint>,
     /// When its newest keys were made.
+    #[n(1)]
     pub(super) handshake: Time,
     /// When two devices with its key were noticed last.
+    #[n(2)]
     pub(super) two_places: Option<Time>,
 }
 

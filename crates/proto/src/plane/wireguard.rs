@@ -79,6 +79,10 @@ impl WireGuardReceiver {
         self.slot
     }
 
+    pub(super) const fn highest(&self) -> Option<u64> {
+        self.opener.window.highest()
+    }
+
     /// The session sends to `endpoint` now: messages from elsewhere are reported again.
     fn move_to(&mut self, endpoint: Endpoint) {
         self.heard_at = self.heard_at.map(|(_, since)| (endpoint, since));

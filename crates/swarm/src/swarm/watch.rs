@@ -19,7 +19,7 @@ const AT_ONCE: usize = 50;
 
 /// The sessions that are watched: the first ones of the process.
 #[derive(Debug, Default)]
-pub(super) struct Watch {
+pub(crate) struct Watch {
     /// When each was last answered, or its watch began, and the longest time until an answer.
     sessions: Vec<(Time, Duration)>,
     /// Marks the packets of this watch: what was sent before may be answered during it.
@@ -31,6 +31,14 @@ pub(super) struct Watch {
 }
 
 impl Watch {
+    /// Watches the first `count` sessions from now on. Returns the report of those that were watched
+    /// until now, if any were.
+    pub(crate) fn begin(&mut self, count: usize, now: Time) -> Option<Report> {
+        let report = self.is_on().then(|| self.report(now));
+        *self = self.next(count, now);
+        report
+    }
+
     /// The first `count` sessions are watched from now on, after this watch.
     fn next(&self, count: usize, now: Time) -> Self {
         // No mark is 0, which is that of other packets.
@@ -39,20 +47,22 @@ impl Watch {
     }
 
     /// Whether a session is watched at all.
-    pub(super) fn is_on(&self) -> bool {
+    pub(crate) fn is_on(&self) -> bool {
         !self.sessions.is_empty()
     }
 
-    /// The sessions whose turn it is to send.
-    fn turn(&mut self) -> impl Iterator<Item = usize> + use<> {
+    /// The sessions whose turn it is to send, which they do, and the mark of their packets.
+    pub(crate) fn turn(&mut self) -> (u16, impl Iterator<Item = usize> + use<>) {
         let turns = self.sessions.len().div_ceil(AT_ONCE).max(1);
         self.pulses += 1;
-        (self.pulses % turns..self.sessions.len()).step_by(turns)
+        let senders = (self.pulses % turns..self.sessions.len()).step_by(turns);
+        self.sent += senders.len() as u64;
+        (self.mark, senders)
     }
 
     /// Notes an answer. False if the session is not watched. One to an earlier packet shows that
     /// there is no gap, no more.
-    fn answered(&mut self, number: usize, mark: u16, now: Time) -> bool {
+    pub(crate) fn answered(&mut self, number: usize, mark: u16, now: Time) -> bool {
         let Some((last, longest)) = self.sessions.get_mut(number) else { return false };
         *longest = now.since(*last).max(*longest);
         *last = now;
@@ -70,18 +80,14 @@ impl Watch {
 impl Swarm {
     /// Watches the first `count` sessions, and reports those that were watched until now.
     pub(super) fn watch(&mut self, count: usize) {
-        if self.watch.is_on() {
-            self.reports.push(self.watch.report(now()));
-        }
-        self.watch = self.watch.next(count.min(self.members.len()), now());
+        self.reports.extend(self.watch.begin(count.min(self.members.len()), now()));
     }
 
     /// A packet from each watched session whose turn it is.
     pub(super) fn pulse(&mut self) {
         self.revive_load();
-        let mark = self.watch.mark;
-        for number in self.watch.turn() {
-            self.watch.sent += 1;
+        let (mark, senders) = self.watch.turn();
+        for number in senders {
             self.with(number, |member, tasks| member.ping(now(), mark, tasks));
         }
     }
@@ -113,14 +119,14 @@ mod tests {
     #[test]
     fn few_send_at_every_pulse_and_many_in_turns() {
         let mut few = Watch::default().next(AT_ONCE, at(0));
-        assert!((0..3).all(|_| few.turn().count() == AT_ONCE));
+        assert!((0..3).all(|_| few.turn().1.count() == AT_ONCE));
         let mut many = Watch::default().next(2 * AT_ONCE + 1, at(0));
-        let mut sent: Vec<usize> = (0..3).flat_map(|_| many.turn()).collect();
+        let mut sent: Vec<usize> = (0..3).flat_map(|_| many.turn().1).collect();
         assert_eq!(sent.len(), 2 * AT_ONCE + 1);
         sent.sort_unstable();
         sent.dedup();
         assert_eq!(sent.len(), 2 * AT_ONCE + 1, "each has one turn of three");
-        assert_eq!(Watch::default().turn().count(), 0);
+        assert_eq!(Watch::default().turn().1.count(), 0);
     }
 
     #[test]
@@ -139,7 +145,11 @@ mod tests {
 
     #[test]
     fn what_was_sent_before_is_no_answer_of_this_watch_and_no_gap() {
-        let mut watch = Watch::default().next(1, at(0)).next(1, at(100));
+        let mut watch = Watch::default();
+        assert_eq!(watch.begin(1, at(0)), None);
+        assert_eq!((watch.turn().0, watch.turn().1.count()), (1, 1));
+        let before = watch.begin(1, at(100));
+        assert_eq!(before, Some(Report::Watched { sent: 2, answered: 0, gaps_ns: vec![100_000_000] }));
         assert!(
             watch.answered(0, 1, at(110)) && watch.answered(0, 2, at(130)) && watch.answered(0, 0, at(131))
         );

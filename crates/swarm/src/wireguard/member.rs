@@ -25,8 +25,8 @@ pub(super) enum Task {
     Send(Vec<u8>),
     /// It has the keys of another session.
     Up,
-    /// The server answered a ping.
-    Answered,
+    /// The server answered a ping with this mark.
+    Answered(u16),
 }
 
 pub(super) struct Member {
@@ -109,16 +109,14 @@ impl Member {
         let opened = opener?.1.open(now, header, datagram).ok()?;
         self.peers.on_opened(now, header.receiver, from, opened);
         self.settle(now, tasks);
-        if replied(&datagram[TRANSPORT_HEADER_LEN..][..opened.len]).is_some() {
-            tasks.push(Task::Answered);
-        }
+        tasks.extend(replied(&datagram[TRANSPORT_HEADER_LEN..][..opened.len]).map(Task::Answered));
         Some(opened.len)
     }
 
-    /// Sends the server an echo request; without keys a handshake begins.
-    pub(super) fn ping(&mut self, now: Time, tasks: &mut Vec<Task>) {
+    /// Sends the server an echo request with this mark; without keys a handshake begins.
+    pub(super) fn ping(&mut self, now: Time, mark: u16, tasks: &mut Vec<Task>) {
         self.sequence = self.sequence.wrapping_add(1);
-        let packet = ping(self.inner, self.far, 0, self.sequence);
+        let packet = ping(self.inner, self.far, mark, self.sequence);
         let mut out = vec![0; Sealer::message_len(PING_LEN)];
         let write = |inner: &mut [u8]| inner.copy_from_slice(&packet);
         match self.burst(now, (PING_LEN, 1), &mut out, write, tasks) {

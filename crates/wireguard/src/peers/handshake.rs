@@ -219,7 +219,7 @@ impl Peers {
             }
             (Pending::Initiate(peer), Reply::Initiated(message, _)) => self.initiated(now, peer, message),
             (Pending::Finish { peer, from, ours, theirs }, Reply::Finished(keys)) => {
-                self.finished(now, peer, from, ours, theirs, &keys);
+                self.finished(now, peer, from, ours, theirs, keys);
             }
             (Pending::Respond { from, .. } | Pending::Finish { from, .. }, Reply::Refused(why)) => {
                 self.outputs.push_back(Output::Event(Event::Refused { from, why }));
@@ -239,7 +239,7 @@ impl Peers {
         peer.timers.received(now);
         peer.timers.sent(now);
         self.note_source(now, id, from, ours);
-        self.add_session(now, id, Role::Responder, ours, theirs, &responded.keys);
+        self.add_session(now, id, Role::Responder, ours, theirs, responded.keys);
         self.outputs.push_back(Output::Send { to: from, datagram: response.as_bytes().to_vec() });
         self.set_timer(id);
     }
@@ -265,7 +265,7 @@ impl Peers {
         from: Endpoint,
         ours: Index,
         theirs: Index,
-        keys: &SessionKeys,
+        keys: Arc<SessionKeys>,
     ) {
         let Some(peer) =
             self.peers.get_mut(&id).filter(|peer| peer.begun.is_some_and(|begun| begun.index == ours))
@@ -290,21 +290,27 @@ impl Peers {
         role: Role,
         ours: Index,
         theirs: Index,
-        keys: &SessionKeys,
+        keys: Arc<SessionKeys>,
     ) {
-        const WHY: &str = "the worker was configured with a backend that has ChaCha20-Poly1305";
+        let (opener, sealer) = self.ciphers(now, &keys, theirs);
         let Some(peer) = self.peers.get_mut(&id) else { return };
-        let opener = Box::new(Opener::new(now, self.config.backend, &keys.receive).expect(WHY));
-        let sealer = Sealer::new(now, self.config.backend, &keys.send, theirs).expect(WHY);
-        let session = Session { index: ours, sealer: Arc::new(sealer), role, since: now };
+        let session = Session { index: ours, keys, sealer: Arc::new(sealer), role, since: now };
         let current = Arc::clone(&session.sealer);
         let ended = peer.sessions.insert(session);
         peer.timers.session_made(now);
         ended.into_iter().for_each(|index| self.close(index));
-        self.outputs.push_back(Output::Open { peer: id, index: ours, opener });
+        self.outputs.push_back(Output::Open { peer: id, index: ours, opener: Box::new(opener) });
         if role == Role::Initiator {
             self.outputs.push_back(Output::Seal(id, Some(current)));
         }
+    }
+
+    /// What opens and seals with keys that were agreed on at `since`.
+    pub(super) fn ciphers(&self, since: Time, keys: &SessionKeys, receiver: Index) -> (Opener, Sealer) {
+        const WHY: &str = "the worker was configured with a backend that has ChaCha20-Poly1305";
+        let opener = Opener::new(since, self.config.backend, &keys.receive).expect(WHY);
+        let sealer = Sealer::new(since, self.config.backend, &keys.send, receiver).expect(WHY);
+        (opener, sealer)
     }
 
     /// No response to the last first message is expected any more.

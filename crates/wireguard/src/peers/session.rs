@@ -10,6 +10,7 @@ use std::sync::Arc;
 use vpnd_proto::time::Time;
 use vpnd_proto::wire::Index;
 
+use crate::noise::SessionKeys;
 use crate::transport::Sealer;
 
 /// Which end has begun the handshake.
@@ -19,10 +20,12 @@ pub(super) enum Role {
     Responder,
 }
 
-/// The keys of one handshake; the opening one is in the shard that owns the index.
+/// The keys of one handshake. What opens with them is in the shard that owns the index.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) index: Index,
+    /// Kept for the next process of the gateway.
+    pub(super) keys: Arc<SessionKeys>,
     pub(super) sealer: Arc<Sealer>,
     pub(super) role: Role,
     pub(super) since: Time,
@@ -66,6 +69,10 @@ impl Sessions {
         let next = self.next.take_if(|next| next.index == index)?;
         let ended = core::mem::replace(&mut self.previous, self.current.replace(next));
         Some(Confirmed { ended: ended.map(|session| session.index) })
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.previous.is_none() && self.current.is_none() && self.next.is_none()
     }
 
     /// Takes out all sessions; returns their indexes.

@@ -36,6 +36,8 @@ struct End {
     sent: Vec<(Endpoint, Vec<u8>)>,
     sealer: Option<Arc<Sealer>>,
     openers: HashMap<Index, Opener>,
+    /// The highest counter that was opened for each index.
+    opened: HashMap<Index, u64>,
     events: Vec<Event>,
 }
 
@@ -49,7 +51,18 @@ impl End {
         let mut peers = Peers::new(s(1), config, random(u64::from(byte) + 100));
         let peer = peers.add(s(1), peer, endpoint, None);
         let (sent, events) = (Vec::new(), Vec::new());
-        Self { handshakes, peers, peer, sent, sealer: None, openers: HashMap::new(), events }
+        let (openers, opened) = (HashMap::new(), HashMap::new());
+        Self { handshakes, peers, peer, sent, sealer: None, openers, opened, events }
+    }
+
+    /// This end's next process, which has taken its peer over.
+    fn next_process(self, byte: u8, shards: usize) -> Self {
+        let key = self.peers.key(self.peer).expect("it is there");
+        let handed = self.peers.hand_over(self.peer, &self.opened).expect("it has keys");
+        let mut next = Self::new(byte, key, shards, None);
+        assert!(next.peers.take_over(next.peer, handed));
+        next.settle(s(1));
+        next
     }
 
     fn settle(&mut self, now: Time) {
@@ -82,6 +95,8 @@ impl End {
         let Ok(Message::Transport(header)) = Message::parse(&datagram) else { panic!("no data") };
         let opener = self.openers.get_mut(&header.receiver).ok_or(None)?;
         let opened = opener.open(now, header, &mut datagram).map_err(Some)?;
+        let highest = self.opened.entry(header.receiver).or_default();
+        *highest = header.counter.max(*highest);
         self.peers.on_opened(now, header.receiver, from, opened);
         self.settle(now);
         Ok(opened)
@@ -151,6 +166,75 @@ fn the_previous_keys_still_open_and_older_ones_are_erased() {
     shake(&mut client, &mut gateway, s(20));
     assert_eq!(gateway.data(s(20), at(1), &oldest), Err(None), "nobody has this key any more");
     assert_eq!((gateway.openers.len(), gateway.peers.indexes.len()), (2, 2));
+}
+
+#[test]
+fn a_peer_goes_on_in_the_next_process_without_a_handshake() {
+    let (mut client, mut gateway) = pair(2);
+    shake(&mut client, &mut gateway, s(2));
+    let [late, seen] = [b"a", b"b"].map(|text| client.seal(s(3), text));
+    gateway.data(s(3), at(7), &seen).expect("it is new");
+    let on_its_way = gateway.seal(s(3), b"data");
+    let mut gateway = gateway.next_process(2, 2);
+    assert_eq!(gateway.peers.endpoint(gateway.peer), Some(at(7)));
+    for message in [&late, &seen] {
+        assert_eq!(gateway.data(s(4), at(7), message), Err(Some(OpenRefused::Replayed)));
+    }
+    let up = client.seal(s(4), b"up");
+    gateway.data(s(4), at(7), &up).expect("it is new");
+    let down = gateway.seal(s(4), b"down");
+    for message in [&on_its_way, &down] {
+        client.data(s(4), at(2), message).expect("no counter is used twice");
+    }
+    assert!(gateway.sent.is_empty() && client.sent.is_empty());
+    let last = client.seal(s(181), b"last");
+    assert_eq!(
+        gateway.data(s(182), at(7), &last),
+        Err(Some(OpenRefused::Exhausted)),
+        "keys do not live longer"
+    );
+    gateway.peers.on_timeout(s(541));
+    assert!(gateway.peers.hand_over(gateway.peer, &HashMap::new()).is_some());
+    gateway.peers.on_timeout(s(542));
+    assert!(gateway.peers.hand_over(gateway.peer, &HashMap::new()).is_none(), "they were erased");
+}
+
+#[test]
+fn keys_before_and_after_the_current_ones_are_handed_over() {
+    let (mut client, mut gateway) = pair(1);
+    shake(&mut client, &mut gateway, s(2));
+    let late = client.seal(s(2), b"late");
+    shake(&mut client, &mut gateway, s(10));
+    let mut gateway = gateway.next_process(2, 1);
+    gateway.data(s(10), at(1), &late).expect("it was on its way");
+    let late = client.seal(s(19), b"late");
+    let latest = client.begin(s(20));
+    gateway.datagram(s(20), at(1), &latest).expect("it is for the gateway");
+    let answer = gateway.take_sent();
+    let mut gateway = gateway.next_process(2, 1);
+    client.datagram(s(20), at(2), &answer).expect("it was begun");
+    let proof = client.take_sent();
+    gateway.data(s(20), at(1), &proof).expect("a keepalive of the new session");
+    assert_eq!(gateway.events, [Event::HandshakeDone(gateway.peer)]);
+    gateway.data(s(20), at(1), &late).expect("it was on its way");
+    let down = gateway.seal(s(21), b"down");
+    client.data(s(21), at(2), &down).expect("it is sealed with the new keys");
+}
+
+#[test]
+fn a_peer_is_taken_over_once_and_only_with_free_indexes() {
+    let (mut client, mut gateway) = pair(1);
+    shake(&mut client, &mut gateway, s(2));
+    let handed = gateway.peers.hand_over(gateway.peer, &gateway.opened).expect("it has keys");
+    assert!(!gateway.peers.take_over(gateway.peer, handed.clone()), "it has keys");
+    let mut next = gateway.next_process(2, 1);
+    let other = next.peers.add(s(3), PublicKey([9; 32]), None, None);
+    assert!(!next.peers.take_over(other, handed.clone()), "an index has one peer");
+    next.peers.remove(next.peer);
+    assert!(!next.peers.take_over(next.peer, handed.clone()), "nobody has this number");
+    let twice = handover::HandedPeer { previous: handed.current.clone(), ..handed.clone() };
+    assert!(!next.peers.take_over(other, twice));
+    assert!(next.peers.take_over(other, handed), "what was refused has changed nothing");
 }
 
 #[test]

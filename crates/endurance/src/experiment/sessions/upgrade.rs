@@ -1,8 +1,9 @@
 //! An upgrade of the gateway while some sessions are watched: all go on, and the longest gap
 //! counts.
 //!
-//! Control connections don't outlive the old process, so each session gets a new one by attaching;
-//! the phase counts those.
+//! Control connections don't outlive the old process, so each session of vpnd's own client gets a
+//! new one by attaching; the phase counts those. WireGuard devices have none: it counts those that
+//! are answered.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +25,7 @@ const CALM: Duration = Duration::from_secs(3);
 const REPORT_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Measurement<'_> {
-    /// Upgrades the gateway, and waits until each session has a control connection again.
+    /// Upgrades the gateway, and waits until each session that had a control connection has one again.
     pub(super) fn upgrade(&mut self) -> Result<(), SessionsError> {
         // A reading while sessions are watched could be a gap of theirs. The gateway's parent goes
         // on, so its old children's time stays with it and counts for no other process.
@@ -37,11 +38,18 @@ impl Measurement<'_> {
         let begun = Instant::now();
         self.system.upgrade()?;
         let gateway_back_seconds = begun.elapsed().as_secs_f64();
-        self.wait_until_up(&mut tally, "sessions attached", &mut Vec::new())?;
+        if self.plan.wireguard {
+            self.wait(&mut tally, CALM);
+        } else {
+            self.wait_until_up(&mut tally, "sessions attached", &mut Vec::new())?;
+        }
         let meanwhile = self.watched(0);
         // The old processes end meanwhile and take along what they used, so there is no figure of
         // both.
-        let phase = self.phase(&mut tally, None, meter)?;
+        let mut phase = self.phase(&mut tally, None, meter)?;
+        if self.plan.wireguard {
+            phase.storm.up = phase.answered;
+        }
         let watched = Some(Beside { before, meanwhile });
         let how = Restart::Upgrade;
         self.results.restarts.push(Restarted { how, gateway_back_seconds, watched, phase });

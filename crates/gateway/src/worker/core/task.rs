@@ -93,6 +93,9 @@ impl CoreTask {
         // Those of an earlier process, which had other settings and another list of what is revoked.
         self.registry.set_deadlines(&mut self.gateway);
         self.end_unfit();
+        if let Some(wireguard) = &mut self.wireguard {
+            wireguard.decide_all_again();
+        }
         let releases = self.registry.releases().clone();
         while end.is_none() {
             let timeout = self.gateway.poll_timeout().map(|(at, _)| at);
@@ -295,6 +298,7 @@ impl CoreTask {
     /// attach when they notice.
     async fn hand_over(&mut self, to: Successor) -> Result<HandoverSummary, HandoverError> {
         self.carry_out().await;
+        self.serve_wireguard().await;
         if let Some(hosts) = self.registry.hosts().cloned() {
             // The successor does not know which routes are to be withdrawn.
             let _ = tokio::time::timeout(SETTLE_TIMEOUT, hosts.settled()).await;
@@ -303,8 +307,9 @@ impl CoreTask {
         let stopped = now();
         let mut frozen = self.shards.freeze().await?;
         let sessions = self.gateway.hand_over(std::mem::take(&mut frozen.progress));
+        let devices = self.wireguard.as_ref().map(|wireguard| wireguard.hand_over(&frozen.opened));
         let count = sessions.len();
-        match to.hand_over(sessions, &self.registry).await {
+        match to.hand_over(sessions, devices.unwrap_or_default(), &self.registry).await {
             // The shards end with what holds them still.
             Ok(version) => Ok(HandoverSummary { sessions: count, version, paused_for: now().since(stopped) }),
             Err(error) => {

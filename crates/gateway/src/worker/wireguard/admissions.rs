@@ -116,6 +116,11 @@ impl Admissions {
         self.unreleased.push(Unreleased { peer, session, until: now + RELEASE_TIMEOUT });
     }
 
+    /// Whether the session waits for its addresses.
+    pub(super) fn is_beginning(&self, session: SessionId) -> bool {
+        self.unreleased.iter().any(|unreleased| unreleased.session == session)
+    }
+
     /// The peers that have sessions, each of which is answered or refused now, or waits longer.
     pub(super) fn take_unreleased(&mut self) -> Vec<Unreleased> {
         std::mem::take(&mut self.unreleased)

@@ -157,6 +157,12 @@ impl PeerSessions {
         self.by_slot.get(&slot).copied()
     }
 
+    /// Each peer that has a session: the session, and when the peer had been renewed by which its
+    /// end was decided.
+    pub(super) fn all(&self) -> impl Iterator<Item = (PeerId, SessionId, u64)> {
+        self.joined.iter().map(|(peer, joined)| (*peer, joined.id, joined.renewed_s))
+    }
+
     /// The peer that has or had the session.
     pub(super) fn peer(&self, id: SessionId) -> Option<PeerId> {
         self.by_session.get(&id).copied()
@@ -193,7 +199,7 @@ impl PeerSessions {
         if let Some((_, endpoint)) = key {
             self.decide(peer, |joined| Decision::At(joined.slot, endpoint));
         }
-        self.all(peer, |slot| match &key {
+        self.command_all(peer, |slot| match &key {
             Some((sealer, endpoint)) => {
                 WireGuardCommand::Seal { slot, sealer: Arc::clone(sealer), endpoint: *endpoint }
             }
@@ -204,16 +210,16 @@ impl PeerSessions {
     /// Has data for the peer sent there.
     pub(super) fn move_to(&mut self, peer: PeerId, endpoint: Endpoint) -> Vec<(usize, Command)> {
         self.decide(peer, |joined| Decision::At(joined.slot, endpoint));
-        self.all(peer, |slot| WireGuardCommand::Move { slot, endpoint })
+        self.command_all(peer, |slot| WireGuardCommand::Move { slot, endpoint })
     }
 
     /// Has the next packet for the peer begin a handshake again.
     pub(super) fn unanswered(&self, peer: PeerId) -> Vec<(usize, Command)> {
-        self.all(peer, WireGuardCommand::Unanswered)
+        self.command_all(peer, WireGuardCommand::Unanswered)
     }
 
     /// A command for each shard, if the peer has a session.
-    fn all(&self, peer: PeerId, command: impl Fn(Slot) -> WireGuardCommand) -> Vec<(usize, Command)> {
+    fn command_all(&self, peer: PeerId, command: impl Fn(Slot) -> WireGuardCommand) -> Vec<(usize, Command)> {
         let Some(Joined { slot, .. }) = self.get(peer) else { return Vec::new() };
         (0..self.shards).map(|shard| (shard, Command::WireGuard(command(slot)))).collect()
     }

@@ -36,15 +36,32 @@ fn handed(gateway: &Gateway, progress: Vec<Vec<Progress>>) -> HandedSession {
 }
 
 #[test]
-fn a_session_of_an_absent_wireguard_device_ends_soon() {
+fn a_session_of_a_wireguard_device_without_keys_ends_soon() {
     let mut old = gateway(config(SHARDS));
     old.admit_wireguard(NOW, who("ann", 1), 1_280).unwrap();
-    let (session, mut next) = (handed(&old, Vec::new()), gateway(config(SHARDS)));
+    let (mut session, mut next) = (handed(&old, Vec::new()), gateway(config(SHARDS)));
+    session.lose_wireguard_keys();
     next.take_over(NOW, session, Principal::default(), SessionLimits::default()).unwrap();
     next.handle_timeout(NOW + Duration::from_secs(539));
     assert_eq!(next.sessions().count(), 1, "it may come back");
     next.handle_timeout(NOW + Duration::from_secs(540));
     assert_eq!(next.sessions().count(), 0);
+}
+
+#[test]
+fn a_session_of_a_wireguard_device_goes_on_in_another_process() {
+    let mut old = gateway(config(SHARDS));
+    let slot = old.admit_wireguard(NOW, who("ann", 1), 1_280).unwrap();
+    old.note_wireguard_endpoint(slot, endpoint("198.51.100.1:1"));
+    old.note_wireguard_two_places(NOW, slot);
+    let before = old.sessions().next().unwrap();
+    let mut next = take(handed(&old, Vec::new())).unwrap();
+    next.handle_timeout(NOW + Duration::from_secs(540));
+    let after = next.sessions().next().unwrap();
+    assert_eq!(
+        (after.wireguard, after.endpoints, after.last_handshake, after.two_places, after.path_size),
+        (true, before.endpoints, before.last_handshake, before.two_places, before.path_size)
+    );
 }
 
 #[test]
@@ -64,7 +81,7 @@ fn the_limit_of_a_session_is_handed_over() {
 
 fn take(session: HandedSession) -> Result<Gateway, NotTaken> {
     let mut next = gateway(config(SHARDS));
-    next.take_over(NOW, session, Principal::default(), SessionLimits::default()).map(|()| next)
+    next.take_over(NOW, session, Principal::default(), SessionLimits::default()).map(|_| next)
 }
 
 #[test]

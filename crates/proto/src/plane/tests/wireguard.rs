@@ -255,6 +255,7 @@ fn a_first_message_and_a_newer_one_from_elsewhere_are_reported_once() {
     wire.command(WireGuardCommand::Move { slot: slot(PHONE), endpoint: endpoint("203.0.113.66:1") });
     assert_eq!(heard(&mut wire, 4, "203.0.113.7:1"), [moved], "another's handshake does not keep it away");
     assert_eq!(heard(&mut wire, 5, "203.0.113.7:1"), []);
+    assert_eq!(wire.net.gateway.opened_by_wireguard().collect::<Vec<_>>(), [(AT_GATEWAY, 5)]);
 }
 
 #[test]
