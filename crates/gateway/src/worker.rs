@@ -17,6 +17,7 @@ mod devices;
 mod fleet_report;
 pub mod handover;
 pub(crate) mod hosts;
+mod listener;
 pub(crate) mod metrics;
 mod observation;
 mod orders;
@@ -37,7 +38,7 @@ use std::convert::Infallible;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
@@ -61,9 +62,10 @@ use crate::worker::releases::Releases;
 use administration::{Administration, MachineState, StaticInfo};
 use certificate::WorkerCertificate;
 use client_certificates::ClientCertificates;
-use closing::{all_closed, refuse_all};
+use closing::refuse_all;
 use devices::{adopt, shard_specs};
 use handover::{Predecessor, Successor, adopt_sessions};
+use listener::Listener;
 use parent_client::ParentClient;
 use revocation::{Revocations, carry_out_revocations};
 use vpnd_config::ServerConfig;
@@ -226,17 +228,6 @@ struct RunningWorker {
     handover: HandoverState,
 }
 
-/// Where clients' connections arrive.
-struct Listener {
-    endpoint: quinn::Endpoint,
-    /// Ends when the last connection has sent its last message.
-    closed: mpsc::Receiver<Infallible>,
-    /// Held by each connection.
-    server: Weak<ControlServer>,
-    clients: ClientCertificates,
-    keys: Keys,
-}
-
 /// Kept for a hand-over to the next worker.
 struct HandoverState {
     devices: Devices,
@@ -275,7 +266,8 @@ impl RunningWorker {
         let (revocations, before) =
             adopt_sessions(predecessor, &auth, &mut gateway, &mut registry, peers.as_mut(), &mut specs)
                 .await?;
-        // In a fleet they may be another gateway's, until the parent names this machine's addresses.
+        // In a fleet they may be another gateway's, until the parent names this machine's
+        // addresses.
         if let Some(peers) = peers.as_mut().filter(|_| config.fleet.is_none()) {
             peers.begin_all();
         }
@@ -456,21 +448,6 @@ impl RunningWorker {
         let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, self.control).await;
         self.listener.close().await;
         refusing.abort();
-    }
-}
-
-impl Listener {
-    /// Takes over a list of revoked certificates.
-    async fn revoke(&mut self, file: Vec<u8>, core: &Core) -> anyhow::Result<()> {
-        self.clients.revoke(file, &self.endpoint, &self.keys, core).await
-    }
-
-    /// Waits for the clients' last messages to leave.
-    async fn close(self) {
-        // QUIC would linger for clients that missed the close. Those get a reset from the next
-        // gateway, and everybody else gets it sooner.
-        let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, all_closed(self.closed, &self.server)).await;
-        let _ = tokio::time::timeout(DRAIN_TIMEOUT, self.endpoint.wait_idle()).await;
     }
 }
 

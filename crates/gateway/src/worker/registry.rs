@@ -269,7 +269,7 @@ impl Registry {
         self.rules.set_access(config, gateway, |session| self.known.get(&session))
     }
 
-    /// The sessions that can't go on under the settings in force or with their client's certificate.
+    /// The sessions that can't go on under the settings in force, or with their certificates.
     pub fn unfit(&self) -> Vec<Unfit> {
         let unfit = |(session, member): (&SessionId, &Member)| {
             let (code, text) = self.rules.misfit(member)?;

@@ -15,6 +15,7 @@ mod decision;
 mod first_look;
 pub(super) mod following;
 mod handover;
+mod log;
 mod questions;
 mod refusals;
 mod sessions;
@@ -23,7 +24,6 @@ mod turns;
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use quinn::AsyncUdpSocket;
 use vpnd_crypto::Backend;
@@ -46,6 +46,7 @@ use datagrams::Datagrams;
 pub(super) use decision::Decision;
 use following::PeerList;
 pub(super) use handover::HandedDevice;
+use handover::TakenOver;
 use questions::{FromAuth, Questions};
 use sessions::PeerSessions;
 use turns::Step;
@@ -56,23 +57,14 @@ use vpnd_ipc::requests::NoReply;
 use vpnd_shard::handshake_queue::{HandshakeDatagram, HandshakeQueue};
 use vpnd_shard::suites;
 use vpnd_sys::clock::now;
-use vpnd_sys::log_limit::LogLimit;
 
 /// Why a device whose session lifetime is over, or that was kicked, is not let in.
 const WALLED: &str = "its sessions are over until 'vpnd device renew'";
-/// Limits the log's lines about handshakes that were refused.
-static REFUSALS: LogLimit = LogLimit::new(20, Duration::from_secs(5));
 
 /// An entry of the worker's queues for WireGuard.
 pub(super) enum Input {
     Datagram(HandshakeDatagram),
     Auth(Box<FromAuth>),
-}
-
-/// A device whose keys another process has handed over.
-pub(super) struct TakenOver {
-    peer: PeerId,
-    renewed_s: u64,
 }
 
 /// The peers, their sessions and queues.
@@ -267,29 +259,21 @@ impl WireGuard {
     /// Sessions that have keys, for another process, and the keys of their devices; `opened` is the
     /// highest counter that shards have opened for each index.
     pub(super) fn hand_over(&self, opened: &HashMap<Index, u64>) -> HashMap<SessionId, HandedDevice> {
-        let handed = self.sessions.all().filter_map(|(peer, session, renewed_s)| {
-            // One that is not in force yet has no keys, or those of the session before.
-            let key = self.peers.key(peer).filter(|_| !self.admissions.is_beginning(session))?;
-            Some((session, HandedDevice::new(key, renewed_s, &self.peers.hand_over(peer, opened)?)))
-        });
-        handed.collect()
+        handover::devices(&self.peers, &self.sessions, &self.admissions, opened)
     }
 
     /// Goes on with the keys of a device that another process has handed over. `None` if they do
     /// not fit together, or the device is none any more: it comes back to a new session.
     pub(super) fn take_over(&mut self, device: HandedDevice) -> Option<TakenOver> {
-        let (peer, renewed_s) = (self.peers.by_key(&device.key())?, device.renewed_s());
-        let handed = device.parse()?;
-        self.peers.take_over(peer, handed).then_some(TakenOver { peer, renewed_s })
+        device.into_peers(&mut self.peers)
     }
 
     /// The session of a device whose keys were taken over goes on in this slot.
     pub(super) fn rejoin(&mut self, device: TakenOver, id: SessionId, slot: Slot, is_walled: bool) {
-        let TakenOver { peer, renewed_s } = device;
-        self.sessions.join(peer, id, slot, is_walled, renewed_s);
+        self.sessions.join(device.peer, id, slot, is_walled, device.renewed_s);
         // A handshake for its next session may have been on its way.
-        if self.sessions.is_renewed(peer) {
-            self.peers.begin_at_once(now(), peer);
+        if self.sessions.is_renewed(device.peer) {
+            self.peers.begin_at_once(now(), device.peer);
         }
     }
 
@@ -447,15 +431,11 @@ impl WireGuard {
 
     fn turn_away(&mut self, peer: PublicKey, why: &str, is_walled: bool) {
         if self.is_renewed(&peer) {
-            if REFUSALS.admits() {
-                tracing::info!(key = peer.short(), why, "a renewed WireGuard device keeps its session");
-            }
+            log::keeps_session(&peer, why);
             return self.answer(peer);
         }
         self.counts.add(if is_walled { "walled" } else { "refused" });
-        if REFUSALS.admits() {
-            tracing::info!(key = peer.short(), why, "a WireGuard device is not let in");
-        }
+        log::not_let_in(&peer, why);
         if let Some(request) = self.admissions.refused(now(), peer, why, is_walled) {
             self.peers.give_up(request);
         }
@@ -503,22 +483,13 @@ impl WireGuard {
                 return self.sessions.unanswered(peer);
             }
             Event::BackAndForth { peer, between: [here, there] } => {
-                let key = self.peers.key(peer).map(|key| key.short());
-                tracing::warn!(
-                    key,
-                    session = self.sessions.id(peer).map(|id| id.to_string()),
-                    "two devices use one WireGuard configuration, and both are slow: give each its own"
-                );
-                tracing::debug!(here = %here.remote, there = %there.remote, "they are there");
+                log::two_devices(self.peers.key(peer), self.sessions.id(peer), [here, there]);
                 self.sessions.two_devices(peer, here.remote);
                 self.counts.add("back_and_forth");
             }
             Event::Refused { from, why } => {
                 self.counts.add_refused(why);
-                if REFUSALS.admits() {
-                    tracing::info!(%why, "a WireGuard handshake was refused");
-                    tracing::debug!(from = %from.remote, "it came from there");
-                }
+                log::refused(from, &why);
             }
         }
         Vec::new()

@@ -31,8 +31,8 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Watches the first `count` sessions from now on. Returns the report of those that were watched
-    /// until now, if any were.
+    /// Watches the first `count` sessions from now on. Returns the report of those that were
+    /// watched until now, if any were.
     pub(crate) fn begin(&mut self, count: usize, now: Time) -> Option<Report> {
         let report = self.is_on().then(|| self.report(now));
         *self = self.next(count, now);

@@ -25,7 +25,8 @@ const CALM: Duration = Duration::from_secs(3);
 const REPORT_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Measurement<'_> {
-    /// Upgrades the gateway, and waits until each session that had a control connection has one again.
+    /// Upgrades the gateway, and waits until each session that had a control connection has one
+    /// again.
     pub(super) fn upgrade(&mut self) -> Result<(), SessionsError> {
         // A reading while sessions are watched could be a gap of theirs. The gateway's parent goes
         // on, so its old children's time stays with it and counts for no other process.

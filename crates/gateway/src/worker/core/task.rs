@@ -90,7 +90,7 @@ impl CoreTask {
         let mut activity = interval(ACTIVITY_INTERVAL);
         activity.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut end = None;
-        // Those of an earlier process, which had other settings and another list of what is revoked.
+        // Those of an earlier process, which had other settings and knew others that are revoked.
         self.registry.set_deadlines(&mut self.gateway);
         self.end_unfit();
         if let Some(wireguard) = &mut self.wireguard {

@@ -1,15 +1,21 @@
 //! The keys of a device on their way from one worker to the next.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use minicbor::bytes::ByteArray;
 use minicbor::{Decode, Encode};
 use vpnd_ipc::gateway::wireguard::Keys;
 use vpnd_proto::plane::Endpoint;
+use vpnd_proto::session::SessionId;
 use vpnd_proto::time::Time;
 use vpnd_proto::wire::Index;
-use vpnd_wireguard::PublicKey;
+use vpnd_wireguard::peers::PeerId;
 use vpnd_wireguard::peers::handover::{HandedKeys, HandedPeer};
+use vpnd_wireguard::{Peers, PublicKey};
+
+use super::admissions::Admissions;
+use super::sessions::PeerSessions;
 
 /// A device that has a session, and its keys.
 #[derive(Debug, Encode, Decode)]
@@ -52,8 +58,30 @@ struct TransferredKeys {
     highest: Option<u64>,
 }
 
+/// A device whose keys are its peer's here.
+pub(in crate::worker) struct TakenOver {
+    pub(super) peer: PeerId,
+    pub(super) renewed_s: u64,
+}
+
+/// The devices whose sessions have keys, by session; `opened` is the highest counter that shards
+/// have opened for each index.
+pub(super) fn devices(
+    peers: &Peers,
+    sessions: &PeerSessions,
+    admissions: &Admissions,
+    opened: &HashMap<Index, u64>,
+) -> HashMap<SessionId, HandedDevice> {
+    let handed = sessions.all().filter_map(|(peer, session, renewed_s)| {
+        // One that is not in force yet has no keys, or those of the session before.
+        let key = peers.key(peer).filter(|_| !admissions.is_beginning(session))?;
+        Some((session, HandedDevice::new(key, renewed_s, &peers.hand_over(peer, opened)?)))
+    });
+    handed.collect()
+}
+
 impl HandedDevice {
-    pub(super) fn new(key: PublicKey, renewed_s: u64, peer: &HandedPeer) -> Self {
+    fn new(key: PublicKey, renewed_s: u64, peer: &HandedPeer) -> Self {
         let HandedPeer { endpoint, keepalive, unanswered, previous, current, next } = peer;
         let [previous, current, next] =
             [previous, current, next].map(|keys| keys.as_ref().map(TransferredKeys::from));
@@ -69,16 +97,15 @@ impl HandedDevice {
         }
     }
 
-    pub(super) fn key(&self) -> PublicKey {
-        PublicKey(self.key.into())
-    }
-
-    pub(super) const fn renewed_s(&self) -> u64 {
-        self.renewed_s
+    /// Gives the keys to its peer; `None` if they do not fit together, or there is no such peer.
+    pub(super) fn into_peers(self, peers: &mut Peers) -> Option<TakenOver> {
+        let (peer, renewed_s) = (peers.by_key(&PublicKey(self.key.into()))?, self.renewed_s);
+        let handed = self.parse()?;
+        peers.take_over(peer, handed).then_some(TakenOver { peer, renewed_s })
     }
 
     /// Its keys, if they are as long as keys are.
-    pub(super) fn parse(self) -> Option<HandedPeer> {
+    fn parse(self) -> Option<HandedPeer> {
         let parse = |keys: Option<TransferredKeys>| match keys {
             Some(keys) => keys.parse().map(Some),
             None => Some(None),

@@ -2,6 +2,7 @@
 //! half of the protocol and an auth process of the test.
 
 use std::sync::Mutex;
+use std::time::Duration;
 
 use quinn::{Runtime as _, TokioRuntime};
 use tokio::net::UdpSocket;
