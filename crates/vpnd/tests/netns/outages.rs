@@ -48,7 +48,9 @@ fn a_restart_is_announced() {
     let start = Instant::now();
     gateway.terminate();
     let stopped = start.elapsed();
-    assert!(one.process().output().contains("interrupted"), "the client has heard of it");
+    eventually("the client has heard of it", 5 * SECOND, || {
+        one.process().output().contains("interrupted").then_some(())
+    });
     gateway.start();
     let started = start.elapsed();
     ping_until(one.namespace(), CAMPUS_V4.into(), 10 * SECOND);
