@@ -266,11 +266,6 @@ impl RunningWorker {
         let (revocations, before) =
             adopt_sessions(predecessor, &auth, &mut gateway, &mut registry, peers.as_mut(), &mut specs)
                 .await?;
-        // In a fleet they may be another gateway's, until the parent names this machine's
-        // addresses.
-        if let Some(peers) = peers.as_mut().filter(|_| config.fleet.is_none()) {
-            peers.begin_all();
-        }
         let (hosts, shards) = (registry.hosts().cloned(), Shards::start(specs, &event_sender)?);
         // The control plane is as any other program; this fails where it never was anything else.
         let _ = process::prefer_current_thread(0);

@@ -29,6 +29,18 @@ pub(super) fn set(
     Ok(())
 }
 
+/// Holds what another process has handed over against the settings in force.
+pub(super) fn begin(gateway: &mut Gateway, registry: &mut Registry, wireguard: Option<&mut WireGuard>) {
+    registry.set_deadlines(gateway);
+    let Some(wireguard) = wireguard else { return };
+    wireguard.decide_all_again();
+    // In a fleet the others may be another gateway's, until the parent names this machine's
+    // addresses.
+    if registry.hosts().is_none() {
+        wireguard.begin_all();
+    }
+}
+
 /// The sessions that can't go on under the settings in force.
 pub(super) fn unfit(registry: &Registry, wireguard: Option<&WireGuard>) -> Vec<ToEnd> {
     let unfit = registry.unfit().into_iter();

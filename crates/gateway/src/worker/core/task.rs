@@ -90,12 +90,8 @@ impl CoreTask {
         let mut activity = interval(ACTIVITY_INTERVAL);
         activity.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut end = None;
-        // Those of an earlier process, which had other settings and knew others that are revoked.
-        self.registry.set_deadlines(&mut self.gateway);
+        access::begin(&mut self.gateway, &mut self.registry, self.wireguard.as_mut());
         self.end_unfit();
-        if let Some(wireguard) = &mut self.wireguard {
-            wireguard.decide_all_again();
-        }
         let releases = self.registry.releases().clone();
         while end.is_none() {
             let timeout = self.gateway.poll_timeout().map(|(at, _)| at);
