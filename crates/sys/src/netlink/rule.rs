@@ -8,7 +8,12 @@ use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RuleFlags, RuleMe
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::{Family, Netlink, NetlinkError, PROTOCOL};
+use super::{Family, Netlink, NetlinkError};
+
+/// The origin of vpnd's rules is the kernel's: systemd-networkd removes the rules of all other
+/// origins when it configures a link, and packets would leave in clear until they are back. The
+/// kernel itself makes no rule for marks or users, by which vpnd's are known.
+const ORIGIN: RuleAttribute = RuleAttribute::Protocol(RouteProtocol::Kernel);
 
 /// Which packets a rule is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,7 +49,7 @@ pub const NO_TABLE: u32 = 0;
 pub struct TableRule {
     /// Number of the routing table that it names; 0 if it names none.
     pub table: u32,
-    /// Whether its origin is [`PROTOCOL`].
+    /// Whether vpnd has made it.
     pub made_by_vpnd: bool,
     /// The rule as vpnd adds and removes it, if it is vpnd's.
     pub ours: Option<RuleSpec>,
@@ -94,7 +99,7 @@ impl Netlink {
 
 fn parse(message: &RuleMessage, family: Family) -> TableRule {
     let (mut priority, mut table, mut mark, mut mask) = (0, u32::from(message.header.table), None, u32::MAX);
-    let (mut made_by_vpnd, mut user) = (false, None);
+    let mut user = None;
     for attribute in &message.attributes {
         match attribute {
             RuleAttribute::Priority(number) => priority = *number,
@@ -102,7 +107,6 @@ fn parse(message: &RuleMessage, family: Family) -> TableRule {
             RuleAttribute::FwMark(number) => mark = Some(*number),
             RuleAttribute::FwMask(number) => mask = *number,
             RuleAttribute::UidRange(range) if range.start == range.end => user = Some(range.start),
-            RuleAttribute::Protocol(protocol) => made_by_vpnd = *protocol == RouteProtocol::Other(PROTOCOL),
             _ => {}
         }
     }
@@ -112,9 +116,18 @@ fn parse(message: &RuleMessage, family: Family) -> TableRule {
         (None, Some(user)) if !is_inverted => Some(RuleMatch::User(user)),
         _ => None,
     };
+    let made_by_vpnd = is_own(message);
     let ours = matches.filter(|_| made_by_vpnd);
     let ours = ours.map(|matches| RuleSpec { family, priority, matches, table });
     TableRule { table, made_by_vpnd, ours }
+}
+
+/// Whether vpnd has made it.
+pub(super) fn is_own(message: &RuleMessage) -> bool {
+    let is_for_some = |attribute: &RuleAttribute| {
+        matches!(attribute, RuleAttribute::FwMark(_) | RuleAttribute::UidRange(_))
+    };
+    message.attributes.contains(&ORIGIN) && message.attributes.iter().any(is_for_some)
 }
 
 fn message(spec: &RuleSpec) -> RuleMessage {
@@ -123,8 +136,7 @@ fn message(spec: &RuleSpec) -> RuleMessage {
         Family::V4 => AddressFamily::Inet,
         Family::V6 => AddressFamily::Inet6,
     };
-    message.attributes =
-        vec![RuleAttribute::Priority(spec.priority), RuleAttribute::Protocol(RouteProtocol::Other(PROTOCOL))];
+    message.attributes = vec![RuleAttribute::Priority(spec.priority), ORIGIN];
     if spec.table == NO_TABLE {
         message.header.action = RuleAction::Unreachable;
     } else {

@@ -154,10 +154,22 @@ fn rules_keep_the_tunnel_out_of_itself() {
         for spec in &specs {
             netlink.add_rule(spec).await.unwrap();
         }
-        for shown in [run("ip", &["rule"]), run("ip", &["-6", "rule"])] {
-            assert!(shown.contains("900:\tfrom all uidrange 64123-64123 lookup main proto 118"), "{shown}");
-            assert!(shown.contains("901:\tnot from all fwmark 0x51 lookup 7000 proto 118"), "{shown}");
+        for shown in [run("ip", &["-d", "rule"]), run("ip", &["-d", "-6", "rule"])] {
+            for rule in [
+                "900:\tfrom all uidrange 64123-64123 lookup main ",
+                "901:\tnot from all fwmark 0x51 lookup 7000 ",
+            ] {
+                let line = shown.lines().find(|line| line.starts_with(rule)).expect(&shown);
+                assert!(line.contains("proto kernel"), "network managers remove others: {line}");
+            }
         }
+        let listed = netlink.rules().await.unwrap();
+        let made: Vec<_> = listed.into_iter().filter(|rule| rule.made_by_vpnd).collect();
+        assert_eq!(
+            made.iter().filter_map(|rule| rule.ours.clone()).collect::<Vec<_>>(),
+            specs,
+            "none of the kernel's"
+        );
         for spec in &specs {
             netlink.remove_rule(spec).await.unwrap();
             assert!(netlink.remove_rule(spec).await.unwrap_err().is_not_there());

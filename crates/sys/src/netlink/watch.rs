@@ -8,10 +8,9 @@ use rtnetlink::MulticastGroup;
 use rtnetlink::packet_core::NetlinkPayload;
 use rtnetlink::packet_route::RouteNetlinkMessage;
 use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage, RouteProtocol};
-use rtnetlink::packet_route::rule::{RuleAttribute, RuleMessage};
 use tokio::task::JoinHandle;
 
-use super::{NetlinkError, PROTOCOL};
+use super::{NetlinkError, PROTOCOL, rule};
 
 /// Something about the machine's network changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,9 +85,9 @@ fn classify(payload: &NetlinkPayload<RouteNetlinkMessage>) -> Option<NetworkChan
             NetworkChange::Address { interface: address.header.index }
         }
         RouteNetlinkMessage::NewRoute(route) if is_own_route(route) => return None,
-        RouteNetlinkMessage::NewRule(rule) if is_own_rule(rule) => return None,
+        RouteNetlinkMessage::NewRule(rule) if rule::is_own(rule) => return None,
         RouteNetlinkMessage::DelRoute(route) if is_own_route(route) => NetworkChange::RouteRemoved,
-        RouteNetlinkMessage::DelRule(rule) if is_own_rule(rule) => NetworkChange::RuleRemoved,
+        RouteNetlinkMessage::DelRule(rule) if rule::is_own(rule) => NetworkChange::RuleRemoved,
         RouteNetlinkMessage::NewRoute(route) | RouteNetlinkMessage::DelRoute(route) => {
             NetworkChange::Route { interface: output_interface(route) }
         }
@@ -99,10 +98,6 @@ fn classify(payload: &NetlinkPayload<RouteNetlinkMessage>) -> Option<NetworkChan
 
 fn is_own_route(route: &RouteMessage) -> bool {
     route.header.protocol == RouteProtocol::Other(PROTOCOL)
-}
-
-fn is_own_rule(rule: &RuleMessage) -> bool {
-    rule.attributes.contains(&RuleAttribute::Protocol(RouteProtocol::Other(PROTOCOL)))
 }
 
 fn output_interface(route: &RouteMessage) -> Option<u32> {

@@ -43,9 +43,11 @@ fn tunnel(machine: &Namespace) -> String {
     all + &addresses.join("\n")
 }
 
-fn own_rules(machine: &Namespace, version: &str) -> Vec<String> {
+/// The kernel's own, which have the same origin, are for no marks and no users.
+pub(crate) fn own_rules(machine: &Namespace, version: &str) -> Vec<String> {
     let rules = machine.ip(&[version, "rule", "show"]);
-    rules.lines().filter(|line| line.contains("proto 118")).map(str::to_owned).collect()
+    let is_own = |line: &&str| line.contains(" fwmark ") || line.contains(" uidrange ");
+    rules.lines().filter(is_own).map(str::to_owned).collect()
 }
 
 /// The word after this one.
@@ -55,16 +57,26 @@ fn word_after<'a>(text: &'a str, word: &str) -> &'a str {
 }
 
 fn remove_first_rule(machine: &Namespace, version: &str) {
-    let rules = own_rules(machine, version);
-    let (priority, _) = rules[0].split_once(':').expect("a rule begins with its priority");
-    machine.ip(&[version, "rule", "del", "priority", priority]);
+    remove_rule(machine, version, &own_rules(machine, version)[0]);
 }
 
-/// Removes rules as systemd-networkd may, which has not made them.
+/// Removes rules as other programs may, which have not made them.
 fn remove_all_rules(machine: &Namespace) {
     for version in ["-4", "-6"] {
-        machine.ip(&[version, "rule", "flush", "protocol", "118"]);
+        remove_rules(machine, version);
     }
+}
+
+/// Removes those of one IP version.
+pub(crate) fn remove_rules(machine: &Namespace, version: &str) {
+    for rule in own_rules(machine, version) {
+        remove_rule(machine, version, &rule);
+    }
+}
+
+fn remove_rule(machine: &Namespace, version: &str, rule: &str) {
+    let (priority, _) = rule.split_once(':').expect("a rule begins with its priority");
+    machine.ip(&[version, "rule", "del", "priority", priority]);
 }
 
 fn flush_table(machine: &Namespace, version: &str) {

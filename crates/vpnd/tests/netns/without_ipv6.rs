@@ -9,6 +9,7 @@ use crate::gateway::Gateway;
 use crate::lab::{CAMPUS_V4, Lab, eventually};
 use crate::namespace::Namespace;
 use crate::process;
+use crate::renewal::remove_rules;
 use crate::traffic::ping_until;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -60,7 +61,7 @@ fn a_full_tunnel_heals_when_ipv6_was_switched_off_meanwhile() {
     ping_until(machine, CAMPUS_V4.into(), 10 * SECOND);
     switch_off(machine);
     for _ in 0..2 {
-        machine.ip(&["-4", "rule", "flush", "protocol", "118"]);
+        remove_rules(machine, "-4");
         eventually("the rules are put back", 10 * SECOND, || {
             machine.ip(&["route", "get", "8.8.8.8"]).contains(&format!("dev {TUN} ")).then_some(())
         });
