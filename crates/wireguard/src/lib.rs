@@ -25,6 +25,7 @@
 //! | [`transport`] | sealing and opening data, by counters that shards share: `vpnd_proto`'s, whose planes use it | 5.4.6, 6.2 |
 //! | [`timers`] | when a peer needs a handshake or a keepalive | 6.1 to 6.5 |
 //! | [`endpoint`] | where a peer is, and whether it is in two places | 2.1 |
+//! | [`turns`] | which steps the process with the static key is asked for when | |
 //! | [`peers`] | all peers of a worker: their sessions, by key and by index | 6.3 |
 //!
 //! Invariants of the crate:
@@ -50,6 +51,7 @@ pub mod noise;
 pub mod peers;
 pub mod timers;
 pub mod timestamp;
+pub mod turns;
 
 pub use handshakes::Handshakes;
 pub use key::PublicKey;

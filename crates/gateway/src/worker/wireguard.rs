@@ -19,7 +19,6 @@ mod log;
 mod questions;
 mod refusals;
 mod sessions;
-mod turns;
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -35,6 +34,7 @@ use vpnd_proto::wire::Index;
 use vpnd_wireguard::gate::Limits;
 use vpnd_wireguard::handshakes::{Reply, Request};
 use vpnd_wireguard::peers::{Config, Event, Output, PeerId, RequestId};
+use vpnd_wireguard::turns::Step;
 use vpnd_wireguard::{Peers, PublicKey};
 
 use crate::worker::auth_client::AuthClient;
@@ -49,7 +49,6 @@ pub(super) use handover::HandedDevice;
 use handover::TakenOver;
 use questions::{FromAuth, Questions};
 use sessions::PeerSessions;
-use turns::Step;
 use vpnd_config::ServerConfig;
 use vpnd_ipc::admin::status::RefusedDevice;
 use vpnd_ipc::gateway::wireguard::{Admission, DeviceAt, PeerChange};

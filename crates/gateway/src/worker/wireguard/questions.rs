@@ -11,10 +11,10 @@ use vpnd_wireguard::PublicKey;
 use vpnd_wireguard::handshakes::{Refused, Reply};
 use vpnd_wireguard::peers::RequestId;
 
-use super::turns::{Step, Turns};
 use crate::worker::auth_client::AuthClient;
 use vpnd_ipc::gateway::wireguard::{Admission, AdmitDevice, Handshake, HandshakeReply};
 use vpnd_sys::clock::now;
+use vpnd_wireguard::turns::{Step, Turns};
 
 /// An answer of the auth process.
 pub(in crate::worker) enum FromAuth {

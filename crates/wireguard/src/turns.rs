@@ -1,14 +1,14 @@
-//! Turns of handshakes at the auth process: how many of their steps it is asked for at once.
+//! Turns of handshakes at the process with the static key: how many of their steps it is asked for
+//! at once.
 //!
-//! After a start handshakes are begun with all devices at once. The auth process has a short queue
-//! of handshakes and refuses what does not fit; a device that is refused waits for seconds. So the
+//! After a start handshakes are begun with all peers at once. That process has a short queue of
+//! handshakes and refuses what does not fit; a peer that is refused waits for seconds. So the
 //! questions wait here, and each answer makes room for the next one.
 //!
-//! Devices answer within moments, and what waits of theirs is bounded too: an answer that is
-//! dropped costs its device 5 s. So no more handshakes are begun than answers can be taken.
+//! Peers answer within moments, and what waits of theirs is bounded too: an answer that is dropped
+//! costs its peer 5 s. So no more handshakes are begun than answers can be taken.
 //!
-//! Invariants: no more are under way than the auth process has room for, and logins have turns
-//! separate from these. What peers have sent first and the gateway's own handshakes take turns: a
+//! Invariants: no more are under way than that process has room for. What peers have sent first and the gateway's own handshakes take turns: a
 //! flood of the one does not keep the other waiting. A handshake that was answered is ended before
 //! another is begun.
 
@@ -16,29 +16,32 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use vpnd_proto::time::Time;
-use vpnd_wireguard::handshakes::{Refused, Reply, Request};
-use vpnd_wireguard::peers::{MAX_WAITING, RequestId};
 
-/// Steps of handshakes under way; the auth process lets 32 wait.
+use crate::handshakes::{Refused, Reply, Request};
+use crate::peers::{MAX_WAITING, RequestId};
+
+/// Steps of handshakes under way; the process with the static key lets 32 wait.
 const STEPS: usize = 24;
-/// Time until a busy auth process is asked for a handshake again.
+/// Time until a busy process is asked for a handshake again.
 const PAUSE: Duration = Duration::from_millis(25);
-/// Time after which a device that has not answered makes room for the next one.
+/// Time after which a peer that has not answered makes room for the next one.
 const ANSWER: Duration = Duration::from_millis(500);
 
-/// A step of a handshake that the auth process is to make.
+/// A step of a handshake that the process with the static key is to make.
 #[derive(Debug)]
-pub(in crate::worker) struct Step {
-    pub(super) id: RequestId,
-    pub(super) request: Request,
+pub struct Step {
+    /// The number that its reply is for.
+    pub id: RequestId,
+    /// What it is asked for.
+    pub request: Request,
 }
 
 /// The steps that wait, and how many are under way.
 #[derive(Debug, Default)]
-pub(super) struct Turns {
+pub struct Turns {
     /// First messages of peers, which send again.
     received: VecDeque<Step>,
-    /// Answers of devices with which the gateway has begun a handshake.
+    /// Answers of peers with which the gateway has begun a handshake.
     answered: VecDeque<Step>,
     /// Handshakes for the gateway to begin with peers that have sessions: no admission follows.
     rekeys: VecDeque<Step>,
@@ -54,7 +57,7 @@ pub(super) struct Turns {
 
 impl Turns {
     /// This step waits for its turn; `has_session` is whether its peer has one.
-    pub(super) fn add_step(&mut self, step: Step, has_session: bool) {
+    pub fn add_step(&mut self, step: Step, has_session: bool) {
         match step.request {
             Request::Respond(_) => self.received.push_back(step),
             Request::Finish(..) => {
@@ -66,9 +69,9 @@ impl Turns {
         }
     }
 
-    /// The next step to ask for. `answers` of devices wait for auth; `admitted` devices wait for
+    /// The next step to ask for. `answers` of peers wait for that process; `admitted` peers wait for
     /// their sessions.
-    pub(super) fn next_step(&mut self, now: Time, answers: usize, admitted: usize) -> Option<Step> {
+    pub fn next_step(&mut self, now: Time, answers: usize, admitted: usize) -> Option<Step> {
         while self.unanswered.front().is_some_and(|until| *until <= now) {
             self.unanswered.pop_front();
         }
@@ -94,9 +97,9 @@ impl Turns {
         Some(step)
     }
 
-    /// A step was replied to. Returns the reply, unless the auth process was busy with a handshake
-    /// that only the gateway begins again: that one waits for another turn.
-    pub(super) fn step_done(&mut self, now: Time, step: Step, reply: Reply) -> Option<(RequestId, Reply)> {
+    /// A step was replied to. Returns the reply, unless the process was busy with a handshake that
+    /// only the gateway begins again: that one waits for another turn.
+    pub fn step_done(&mut self, now: Time, step: Step, reply: Reply) -> Option<(RequestId, Reply)> {
         self.steps = self.steps.saturating_sub(1);
         if !matches!(reply, Reply::Refused(Refused::Busy)) {
             return Some((step.id, reply));
@@ -115,7 +118,8 @@ impl Turns {
     }
 
     /// When a step may be asked for that was not before.
-    pub(super) fn poll_timeout(&self) -> Option<Time> {
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Time> {
         let is_beginning = !(self.rekeys.is_empty() && self.begun.is_empty());
         let is_idle = self.received.is_empty() && self.answered.is_empty() && !is_beginning;
         let room = self.unanswered.front().copied().filter(|_| is_beginning);
@@ -127,16 +131,21 @@ impl Turns {
 mod tests {
     use vpnd_crypto::Secret;
     use vpnd_proto::plane::Endpoint;
-    use vpnd_wireguard::Handshakes;
-    use vpnd_wireguard::handshakes::Known;
-    use vpnd_wireguard::key::StaticKey;
-    use vpnd_wireguard::message::Message;
-    use vpnd_wireguard::peers::{Config, Output};
-    use vpnd_wireguard::{Peers, gate::Limits};
+    use vpnd_proto::session::Random;
 
     use super::*;
+    use crate::gate::Limits;
+    use crate::handshakes::Known;
+    use crate::key::StaticKey;
+    use crate::message::Message;
+    use crate::peers::{Config, Output};
+    use crate::{Handshakes, Peers};
 
     const START: Time = Time::ZERO;
+
+    fn random() -> Random {
+        Box::new(|bytes: &mut [u8]| rand::fill(bytes))
+    }
 
     fn key(number: u64) -> StaticKey {
         let mut bytes = [9; 32];
@@ -153,12 +162,12 @@ mod tests {
             backend: vpnd_crypto::Backend::Ring,
             limits: Limits::default(),
         };
-        let mut worker = Peers::new(START, config, vpnd_sys::random::random());
-        let mut auth = Handshakes::new(own, vpnd_sys::random::random());
+        let mut worker = Peers::new(START, config, random());
+        let mut auth = Handshakes::new(own, random());
         for number in 1..=peers {
             let at = Endpoint { remote: ([192, 0, 2, 1], number as u16).into(), local: None };
             let peer = worker.add(START, key(number).public(), Some(at), None);
-            auth.add(key(number).public(), Known::default()).unwrap();
+            auth.add(key(number).public(), Known::default()).expect("it is there");
             worker.on_no_session(START, peer);
         }
         (worker, auth, Turns::default())
@@ -243,7 +252,7 @@ mod tests {
             }
             for step in asked {
                 let reply = auth.handle(now, Duration::ZERO, &step.request);
-                let (id, reply) = turns.step_done(now, step, reply).unwrap();
+                let (id, reply) = turns.step_done(now, step, reply).expect("it is there");
                 worker.on_reply(now, id, reply);
             }
         }
@@ -284,7 +293,7 @@ mod tests {
     fn devices_that_wait_for_sessions_keep_no_rekey_waiting() {
         let (mut worker, _, mut turns) = started(2);
         settle(&mut worker, &mut turns);
-        let rekey = turns.begun.pop_back().unwrap();
+        let rekey = turns.begun.pop_back().expect("it is there");
         let id = rekey.id;
         turns.add_step(rekey, true);
         let full = MAX_WAITING;
