@@ -8,9 +8,9 @@
 //! Peers answer within moments, and what waits of theirs is bounded too: an answer that is dropped
 //! costs its peer 5 s. So no more handshakes are begun than answers can be taken.
 //!
-//! Invariants: no more are under way than that process has room for. What peers have sent first and the gateway's own handshakes take turns: a
-//! flood of the one does not keep the other waiting. A handshake that was answered is ended before
-//! another is begun.
+//! Invariants: no more are under way than that process has room for. What peers have sent first and
+//! the gateway's own handshakes take turns: a flood of the one does not keep the other waiting. A
+//! handshake that was answered is ended before another is begun.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -69,8 +69,8 @@ impl Turns {
         }
     }
 
-    /// The next step to ask for. `answers` of peers wait for that process; `admitted` peers wait for
-    /// their sessions.
+    /// The next step to ask for. `answers` of peers wait for that process; `admitted` peers wait
+    /// for their sessions.
     pub fn next_step(&mut self, now: Time, answers: usize, admitted: usize) -> Option<Step> {
         while self.unanswered.front().is_some_and(|until| *until <= now) {
             self.unanswered.pop_front();
