@@ -32,7 +32,7 @@ const ANSWER: Duration = Duration::from_millis(500);
 pub struct Step {
     /// The number that its reply is for.
     pub id: RequestId,
-    /// What it is asked for.
+    /// The request itself.
     pub request: Request,
 }
 

@@ -117,7 +117,7 @@ impl WireGuard {
             seen: list.seen(),
         };
         this.change(list.changes);
-        // Where peers are, which nobody has to be told before they have sessions.
+        // The outputs say where peers are. Shards need that only for peers with sessions.
         while this.poll_commands().is_some() {}
         this
     }

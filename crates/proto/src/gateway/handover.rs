@@ -81,7 +81,7 @@ pub struct HandedSession {
     /// Its own limit for being idle, milliseconds, if it has one.
     #[n(17)]
     pub(super) idle_timeout_ms: Option<u64>,
-    /// What is known of a stock WireGuard client.
+    /// The state of a stock WireGuard client.
     #[n(18)]
     pub(super) wireguard: Option<WireGuard>,
 }

@@ -44,8 +44,8 @@ fn cleaning() -> MutexGuard<'static, ()> {
 /// Whether the test can run. A skip is loud; in CI it is a failure.
 fn can_run() -> bool {
     if rustix::process::geteuid().is_root() {
-        // What a thread starts has its priority: the ends of a measurement must not be late beside
-        // many other tests.
+        // Programs inherit the priority of the thread that starts them: the ends of a measurement
+        // must not be late beside many other tests.
         let _ = rustix::process::setpriority_process(None, -10);
         return true;
     }

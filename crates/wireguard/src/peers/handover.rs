@@ -18,20 +18,20 @@ use super::{Output, Peer, PeerId, Peers};
 use crate::endpoint::Roaming;
 use crate::noise::SessionKeys;
 
-/// What a peer has keys for (§6.3), and where it is.
+/// The sessions of a peer (§6.3), and its address.
 #[derive(Clone, Debug)]
 pub struct HandedPeer {
-    /// Where it is.
+    /// Its address.
     pub endpoint: Endpoint,
     /// When its data have to be answered with a keepalive, if they have not been answered.
     pub keepalive: Option<Time>,
     /// When a handshake begins unless it is heard.
     pub unanswered: Option<Time>,
-    /// What is still on its way is opened with these.
+    /// The keys before: they open messages that are still on their way.
     pub previous: Option<HandedKeys>,
-    /// Data are sealed with these.
+    /// The keys that seal.
     pub current: Option<HandedKeys>,
-    /// The peer has not shown yet that it has these.
+    /// The keys that the peer has not shown yet to have.
     pub next: Option<HandedKeys>,
 }
 
@@ -61,8 +61,8 @@ impl HandedPeer {
 }
 
 impl Peers {
-    /// The peer's keys, for the process that goes on; `None` if it has none, or nobody knows where
-    /// it is. `opened` is the highest counter that the shards have opened for each index.
+    /// The peer's keys, for the process that goes on; `None` if it has none, or its address is not
+    /// known. `opened` is the highest counter that the shards have opened for each index.
     #[must_use]
     pub fn hand_over(&self, id: PeerId, opened: &HashMap<Index, u64>) -> Option<HandedPeer> {
         let Peer { roaming, sessions, timers, .. } = self.peers.get(&id)?;

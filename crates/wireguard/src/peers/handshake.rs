@@ -305,7 +305,7 @@ impl Peers {
         }
     }
 
-    /// What opens and seals with keys that were agreed on at `since`.
+    /// The two ciphers of keys that were agreed on at `since`.
     pub(super) fn ciphers(&self, since: Time, keys: &SessionKeys, receiver: Index) -> (Opener, Sealer) {
         const WHY: &str = "the worker was configured with a backend that has ChaCha20-Poly1305";
         let opener = Opener::new(since, self.config.backend, &keys.receive).expect(WHY);
