@@ -270,14 +270,18 @@ fn scenario(program: &Path) {
     assert!(lab.node.events.contains(&Event::HandshakeDone(lab.peer)), "{:?}", lab.node.events);
     assert_eq!(lab.node.peers.endpoint(lab.peer), Some(at("127.0.0.1:40001".parse().unwrap())));
 
-    println!("the client moves to another port");
-    configure("listen_port=40002\n");
-    lab.application_is_answered(&[200]);
-    let moved = at("127.0.0.1:40002".parse().unwrap());
-    assert_eq!(lab.node.peers.endpoint(lab.peer), Some(moved));
+    // gotatun 0.10 ends when it is given another port, and fails to bind its own for another key.
+    let may_change = !program.ends_with("gotatun");
+    if may_change {
+        println!("the client moves to another port");
+        configure("listen_port=40002\n");
+        lab.application_is_answered(&[200]);
+        assert_eq!(lab.node.peers.endpoint(lab.peer), Some(at("127.0.0.1:40002".parse().unwrap())));
+    }
 
     println!("our end restarts, knows the client's address, and begins");
-    lab.restart(Some(moved), Limits::default());
+    let endpoint = lab.node.peers.endpoint(lab.peer);
+    lab.restart(endpoint, Limits::default());
     let now = lab.now();
     lab.node.send(now, lab.peer, &[0; 16]);
     lab.flush();
@@ -294,6 +298,9 @@ fn scenario(program: &Path) {
     assert!(lab.node.events.contains(&Event::HandshakeDone(lab.peer)), "{:?}", lab.node.events);
     lab.flooded = false;
 
+    if !may_change {
+        return;
+    }
     println!("an unknown key is named");
     configure(&format!("private_key={}\n", hex(&[0x44; 32])));
     let stranger = StaticKey::new(Secret::new([0x44; 32])).public();
