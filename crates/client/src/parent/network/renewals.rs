@@ -42,7 +42,7 @@ impl Renewals {
                 removed = %list, renewals,
                 "another program keeps removing what the tunnel needs, several times a minute: find it (`ip monitor link address \
                  route rule`, `nft monitor`) and have it leave alone what it did not make; for systemd-networkd that is \
-                 ManageForeignRoutes=no and ManageForeignRoutingPolicyRules=no in networkd.conf"
+                 ManageForeignRoutes=no in networkd.conf"
             ),
             None => {}
         }
