@@ -352,7 +352,7 @@ impl State {
             self.handshakes.remove(&key);
         }
         let known = Known {
-            preshared: device.preshared.as_ref().map(|preshared| Secret::new(*preshared.expose())),
+            preshared: device.preshared.as_ref().map(|preshared| Secret::copy_of(preshared.expose())),
             latest,
             latest_own: device.latest_own.map(Timestamp::from_bytes),
         };

@@ -75,7 +75,7 @@ impl Key {
         }
         let cipher =
             Cipher::new(suite, backend, lane_key.key()).ok_or(KeyError::Unsupported { suite, backend })?;
-        Ok(Self { cipher, iv: Secret::new(*lane_key.iv()), suite, backend })
+        Ok(Self { cipher, iv: Secret::copy_of(lane_key.iv()), suite, backend })
     }
 
     /// The nonce for `counter`, or nothing if the counter is beyond the suite's limit.

@@ -90,7 +90,7 @@ impl DeviceKey {
     /// The key in a file that [`DeviceKey::to_pkcs8`] has filled; `None` for anything else.
     pub fn from_pkcs8(der: &[u8]) -> Option<Self> {
         let seed: &[u8; 32] = der.strip_prefix(&PKCS8_PREFIX)?.try_into().ok()?;
-        Some(Self::from_seed(Secret::new(*seed)))
+        Some(Self::from_seed(Secret::copy_of(seed)))
     }
 
     /// The key as PKCS #8 (RFC 8410), which `openssl pkey -inform DER` understands.

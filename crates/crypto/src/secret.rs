@@ -2,8 +2,8 @@
 //!
 //! [`Secret`] erases itself when dropped, prints as `[redacted]`, compares in constant time, and
 //! has neither `Display` nor any serialisation. What it cannot do: the compiler may leave copies on
-//! the stack when a value is moved, so secrets are written in place ([`Secret::try_fill`]) and
-//! passed by reference wherever that is possible.
+//! the stack when a value is moved, so secrets are written in place ([`Secret::try_fill`],
+//! [`Secret::copy_of`]) and passed by reference wherever that is possible.
 
 use std::fmt;
 
@@ -29,6 +29,14 @@ impl<const N: usize> Secret<N> {
         let mut secret = Self([0; N]);
         fill(&mut secret.0)?;
         Ok(secret)
+    }
+
+    /// A copy of `bytes`, which is made in place.
+    #[must_use]
+    pub fn copy_of(bytes: &[u8; N]) -> Self {
+        let mut secret = Self([0; N]);
+        secret.0.copy_from_slice(bytes);
+        secret
     }
 
     /// The bytes. The name makes each use easy to find in review.

@@ -38,11 +38,7 @@ impl PrivateKey {
     pub fn agree(&self, public: &[u8; 32]) -> Option<Secret<32>> {
         let public = UnparsedPublicKey::new(&X25519, public);
         agreement::agree(&self.key, public, (), |shared| {
-            let shared: &[u8; 32] = shared.try_into().map_err(drop)?;
-            Secret::try_fill(|secret| {
-                *secret = *shared;
-                Ok(())
-            })
+            shared.try_into().map(Secret::copy_of).map_err(drop)
         })
         .ok()
     }

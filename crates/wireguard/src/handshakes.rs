@@ -11,7 +11,6 @@
 
 use core::time::Duration;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use vpnd_crypto::Secret;
 use vpnd_proto::session::{Random, random_bytes};
@@ -56,7 +55,7 @@ pub enum Reply {
     /// To [`Request::Initiate`]: the message, and its timestamp for the store.
     Initiated(Initiation, Timestamp),
     /// To [`Request::Finish`].
-    Finished(Arc<SessionKeys>),
+    Finished(SessionKeys),
     /// To any of them.
     Refused(Refused),
 }
@@ -71,7 +70,7 @@ pub struct Responded {
     /// The second message.
     pub response: Response,
     /// The keys of the session.
-    pub keys: Arc<SessionKeys>,
+    pub keys: SessionKeys,
 }
 
 /// The error of a handshake that is not made.
@@ -187,7 +186,7 @@ impl Handshakes {
                 .initiate(since_1970, *key)
                 .map(|(message, timestamp)| Reply::Initiated(message, timestamp)),
             Request::Finish(key, response) => {
-                self.finish(*key, response).map(|keys| Reply::Finished(Arc::new(keys)))
+                self.finish(*key, response).map(Reply::Finished)
             }
         };
         done.unwrap_or_else(Reply::Refused)
@@ -209,7 +208,7 @@ impl Handshakes {
         let (response, keys) = opened.respond(&peer.preshared, &ephemeral)?;
         peer.latest = Some(timestamp);
         peer.answered_at = Some(now);
-        Ok(Responded { peer: key, timestamp, response, keys: Arc::new(keys) })
+        Ok(Responded { peer: key, timestamp, response, keys })
     }
 
     fn initiate(&mut self, since_1970: Duration, key: PublicKey) -> Result<(Initiation, Timestamp), Refused> {

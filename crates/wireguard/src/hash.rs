@@ -43,7 +43,7 @@ pub(crate) fn kdf<const N: usize>(key: &[u8; 32], input: &[u8]) -> [Secret<32>; 
     std::array::from_fn(|at| {
         let before = last.as_ref().map_or(&[][..], |secret| &secret.expose()[..]);
         let next = hmac(extracted.expose(), &[before, &[at as u8 + 1]]);
-        last = Some(Secret::new(*next.expose()));
+        last = Some(Secret::copy_of(next.expose()));
         next
     })
 }

@@ -6,6 +6,10 @@
 //! secret is used twice. Whether a peer is known and its timestamp is later than others is for
 //! [`handshakes`](crate::handshakes) to decide.
 
+use std::sync::Arc;
+
+use minicbor::encode::Write;
+use minicbor::{Decode, Decoder, Encode, Encoder, decode, encode};
 use vpnd_crypto::x25519::PrivateKey;
 use vpnd_crypto::{Backend, NoiseKey, Secret};
 
@@ -25,13 +29,41 @@ const BACKEND: Backend = Backend::Ring;
 #[error("the message of the handshake is not authentic")]
 pub struct NotAuthentic;
 
-/// The keys of one session, for the two directions.
-#[derive(Debug, PartialEq, Eq)]
+/// The keys of one session, for the two directions. They are encoded only on their way to another
+/// process of the same gateway.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionKeys {
     /// The key that this end seals with.
-    pub send: Secret<32>,
+    pub send: Arc<Secret<32>>,
     /// The key that this end opens with.
-    pub receive: Secret<32>,
+    pub receive: Arc<Secret<32>>,
+}
+
+impl SessionKeys {
+    fn new(send: Secret<32>, receive: Secret<32>) -> Self {
+        Self { send: Arc::new(send), receive: Arc::new(receive) }
+    }
+}
+
+impl<C> Encode<C> for SessionKeys {
+    fn encode<W: Write>(&self, e: &mut Encoder<W>, _: &mut C) -> Result<(), encode::Error<W::Error>> {
+        e.array(2)?.bytes(self.send.expose())?.bytes(self.receive.expose())?.ok()
+    }
+}
+
+impl<'b, C> Decode<'b, C> for SessionKeys {
+    fn decode(d: &mut Decoder<'b>, _: &mut C) -> Result<Self, decode::Error> {
+        fn key(d: &mut Decoder) -> Result<Secret<32>, decode::Error> {
+            let (at, bytes) = (d.position(), d.bytes()?);
+            let key = bytes.try_into().map_err(|_| decode::Error::message("a key has 32 bytes").at(at));
+            key.map(Secret::copy_of)
+        }
+        let at = d.position();
+        if d.array()? != Some(2) {
+            return Err(decode::Error::message("a session has two keys").at(at));
+        }
+        Ok(Self::new(key(d)?, key(d)?))
+    }
 }
 
 /// The state of a handshake that both ends share: C and H of the paper.
@@ -158,14 +190,14 @@ impl Initiator {
     ) -> Result<SessionKeys, NotAuthentic> {
         let theirs = PublicKey(response.ephemeral);
         let Transcript { chaining, hash } = &self.transcript;
-        let mut transcript = Transcript { chaining: Secret::new(*chaining.expose()), hash: *hash };
+        let mut transcript = Transcript { chaining: Secret::copy_of(chaining.expose()), hash: *hash };
         transcript.mix_ephemeral(&theirs.0);
         transcript.mix_secret(&agree(&self.ephemeral, &theirs)?);
         transcript.mix_secret(&agree(&own.private, &theirs)?);
         let key = transcript.mix_preshared(preshared);
         let [] = transcript.open(&key, &response.sealed_nothing)?;
         let [send, receive] = transcript.split();
-        Ok(SessionKeys { send, receive })
+        Ok(SessionKeys::new(send, receive))
     }
 }
 
@@ -243,7 +275,7 @@ impl Opened {
         let key = transcript.mix_preshared(preshared);
         let response = Response::new(ephemeral.public(), transcript.seal(&key, &[]));
         let [receive, send] = transcript.split();
-        Ok((response, SessionKeys { send, receive }))
+        Ok((response, SessionKeys::new(send, receive)))
     }
 }
 

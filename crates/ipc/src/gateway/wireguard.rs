@@ -5,12 +5,10 @@
 //! of a single session. What a device has shown by its handshake is durable before it is answered.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use minicbor::bytes::ByteArray;
 use minicbor::{Decode, Encode};
-use vpnd_crypto::Secret;
 use vpnd_proto::control::Text;
 use vpnd_proto::plane::Endpoint;
 use vpnd_wireguard::PublicKey;
@@ -22,7 +20,6 @@ use zerocopy::IntoBytes as _;
 
 use super::auth::Granted;
 use super::refusal::Refused;
-use crate::messages::SecretBytes;
 
 /// Changes of peers in one reply, at most; the worker asks again.
 pub const MAX_PEER_CHANGES: usize = 512;
@@ -53,7 +50,7 @@ pub enum HandshakeReply {
         #[n(2)]
         response: ByteArray<92>,
         #[n(3)]
-        keys: Keys,
+        keys: SessionKeys,
     },
     #[n(1)]
     Initiated {
@@ -63,18 +60,9 @@ pub enum HandshakeReply {
         timestamp: ByteArray<{ Timestamp::LEN }>,
     },
     #[n(2)]
-    Finished(#[n(0)] Keys),
+    Finished(#[n(0)] SessionKeys),
     #[n(3)]
     Refused(#[n(0)] HandshakeRefusal),
-}
-
-/// Keys of one session.
-#[derive(Debug, Encode, Decode)]
-pub struct Keys {
-    #[n(0)]
-    send: SecretBytes,
-    #[n(1)]
-    receive: SecretBytes,
 }
 
 /// Why no step of a handshake was made.
@@ -249,14 +237,14 @@ impl From<handshakes::Reply> for HandshakeReply {
                     peer: peer.0.into(),
                     timestamp: timestamp.to_bytes().into(),
                     response: response_bytes(&response),
-                    keys: keys.as_ref().into(),
+                    keys,
                 }
             }
             handshakes::Reply::Initiated(message, timestamp) => Self::Initiated {
                 message: initiation_bytes(&message),
                 timestamp: timestamp.to_bytes().into(),
             },
-            handshakes::Reply::Finished(keys) => Self::Finished(keys.as_ref().into()),
+            handshakes::Reply::Finished(keys) => Self::Finished(keys),
             handshakes::Reply::Refused(refused) => Self::Refused(refused.into()),
         }
     }
@@ -272,39 +260,15 @@ impl HandshakeReply {
                     peer: public(peer),
                     timestamp: Timestamp::from_bytes(timestamp.into()),
                     response: response(&message)?,
-                    keys: Arc::new(keys.parse()?),
+                    keys,
                 }))
             }
             Self::Initiated { message, timestamp } => {
                 handshakes::Reply::Initiated(initiation(&message)?, Timestamp::from_bytes(timestamp.into()))
             }
-            Self::Finished(keys) => handshakes::Reply::Finished(Arc::new(keys.parse()?)),
+            Self::Finished(keys) => handshakes::Reply::Finished(keys),
             Self::Refused(refusal) => handshakes::Reply::Refused(refusal.into()),
         })
-    }
-}
-
-impl From<&SessionKeys> for Keys {
-    fn from(SessionKeys { send, receive }: &SessionKeys) -> Self {
-        let bytes = |secret: &Secret<32>| SecretBytes(secret.expose().to_vec().into());
-        Self { send: bytes(send), receive: bytes(receive) }
-    }
-}
-
-impl Keys {
-    /// The keys, if they are as long as keys are.
-    #[must_use]
-    pub fn parse(&self) -> Option<SessionKeys> {
-        // Straight to its place: a copy on the way would stay.
-        let secret = |bytes: &SecretBytes| {
-            Secret::try_fill(|secret| {
-                let key: &[u8; 32] = bytes.0.as_slice().try_into().map_err(drop)?;
-                secret.copy_from_slice(key);
-                Ok::<_, ()>(())
-            })
-            .ok()
-        };
-        Some(SessionKeys { send: secret(&self.send)?, receive: secret(&self.receive)? })
     }
 }
 

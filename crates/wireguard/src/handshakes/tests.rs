@@ -41,7 +41,7 @@ fn respond(gateway: &mut Handshakes, now: Time, message: Initiation) -> Result<R
     }
 }
 
-fn finish(client: &mut Handshakes, peer: PublicKey, response: Response) -> Result<Arc<SessionKeys>, Refused> {
+fn finish(client: &mut Handshakes, peer: PublicKey, response: Response) -> Result<SessionKeys, Refused> {
     match client.handle(ms(0), Duration::ZERO, &Request::Finish(peer, response)) {
         Reply::Finished(keys) => Ok(keys),
         Reply::Refused(refused) => Err(refused),

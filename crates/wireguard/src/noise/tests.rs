@@ -107,3 +107,18 @@ fn a_handshake_begins_with_the_published_values() {
     let named = hash(&[&chaining, IDENTIFIER]);
     assert_eq!(hex(&named), "2211b361081ac566691243db458ad5322d9c6c662293e8b70ee19c65ba079ef3");
 }
+
+#[test]
+fn keys_are_decoded_as_they_were_and_only_whole() {
+    let keys = SessionKeys::new(Secret::new([1; 32]), Secret::new([2; 32]));
+    let encoded = minicbor::to_vec(&keys).expect("a vector takes everything");
+    assert_eq!(minicbor::decode::<SessionKeys>(&encoded).ok(), Some(keys));
+    for short in [(vec![1_u8; 31], vec![2_u8; 32]), (vec![1; 32], vec![2; 33])] {
+        let bytes = |key: &[u8]| minicbor::bytes::ByteVec::from(key.to_vec());
+        let encoded = minicbor::to_vec([bytes(&short.0), bytes(&short.1)]).expect("a vector takes everything");
+        assert!(minicbor::decode::<SessionKeys>(&encoded).is_err());
+    }
+    for end in 0..encoded.len() {
+        assert!(minicbor::decode::<SessionKeys>(&encoded[..end]).is_err(), "{end} bytes");
+    }
+}

@@ -9,6 +9,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use minicbor::{Decode, Encode};
 use vpnd_proto::plane::Endpoint;
 use vpnd_proto::time::Time;
 use vpnd_proto::wire::Index;
@@ -19,38 +20,51 @@ use crate::endpoint::Roaming;
 use crate::noise::SessionKeys;
 
 /// The sessions of a peer (§6.3), and its address.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Encode, Decode)]
 pub struct HandedPeer {
     /// Its address.
+    #[n(0)]
     pub endpoint: Endpoint,
     /// When its data have to be answered with a keepalive, if they have not been answered.
+    #[n(1)]
     pub keepalive: Option<Time>,
     /// When a handshake begins unless it is heard.
+    #[n(2)]
     pub unanswered: Option<Time>,
     /// The keys before: they open messages that are still on their way.
+    #[n(3)]
     pub previous: Option<HandedKeys>,
     /// The keys that seal.
+    #[n(4)]
     pub current: Option<HandedKeys>,
     /// The keys that the peer has not shown yet to have.
+    #[n(5)]
     pub next: Option<HandedKeys>,
 }
 
 /// The keys of one handshake, and how far they are used.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Encode, Decode)]
 pub struct HandedKeys {
     /// The keys.
-    pub keys: Arc<SessionKeys>,
+    #[n(0)]
+    pub keys: SessionKeys,
     /// The index of messages that are received.
+    #[n(1)]
     pub index: Index,
     /// The index of messages that are sent.
+    #[n(2)]
     pub receiver: Index,
     /// Whether this end began the handshake.
+    #[n(3)]
     pub is_initiator: bool,
     /// When they were agreed on.
+    #[n(4)]
     pub since: Time,
     /// The next counter to be sealed.
+    #[n(5)]
     pub unused: u64,
     /// The highest counter that was opened.
+    #[n(6)]
     pub highest: Option<u64>,
 }
 
@@ -72,7 +86,7 @@ impl Peers {
         let hand = |session: &Option<Session>| {
             let session = session.as_ref()?;
             Some(HandedKeys {
-                keys: Arc::clone(&session.keys),
+                keys: session.keys.clone(),
                 index: session.index,
                 receiver: session.sealer.receiver(),
                 is_initiator: session.role == Role::Initiator,

@@ -265,7 +265,7 @@ impl Peers {
         from: Endpoint,
         ours: Index,
         theirs: Index,
-        keys: Arc<SessionKeys>,
+        keys: SessionKeys,
     ) {
         let Some(peer) =
             self.peers.get_mut(&id).filter(|peer| peer.begun.is_some_and(|begun| begun.index == ours))
@@ -290,7 +290,7 @@ impl Peers {
         role: Role,
         ours: Index,
         theirs: Index,
-        keys: Arc<SessionKeys>,
+        keys: SessionKeys,
     ) {
         let (opener, sealer) = self.ciphers(now, &keys, theirs);
         let Some(peer) = self.peers.get_mut(&id) else { return };

@@ -25,7 +25,7 @@ pub(super) enum Role {
 pub(super) struct Session {
     pub(super) index: Index,
     /// Kept for the next process of the gateway.
-    pub(super) keys: Arc<SessionKeys>,
+    pub(super) keys: SessionKeys,
     pub(super) sealer: Arc<Sealer>,
     pub(super) role: Role,
     pub(super) since: Time,
