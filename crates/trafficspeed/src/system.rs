@@ -64,6 +64,10 @@ pub enum Kind {
     WireguardGo,
     /// Tailscale's fork of wireguard-go.
     WireguardGoTailscale,
+    /// Tailscale's fork of wireguard-go with GOMAXPROCS=1.
+    #[value(name = "wireguard-go-tailscale-procs1")]
+    #[serde(rename = "wireguard-go-tailscale-procs1")]
+    WireguardGoTailscaleProcs1,
     /// Cloudflare's WireGuard in Rust.
     Boringtun,
     /// Mullvad's WireGuard in Rust.
@@ -113,6 +117,7 @@ impl Kind {
             Self::VpndPostgres => &vpnd::POSTGRES_PROFILE,
             Self::WireguardGo => &implementation::WIREGUARD_GO_PROFILE,
             Self::WireguardGoTailscale => &implementation::WIREGUARD_GO_TAILSCALE_PROFILE,
+            Self::WireguardGoTailscaleProcs1 => &implementation::WIREGUARD_GO_TAILSCALE_PROCS1_PROFILE,
             Self::Boringtun => &implementation::BORINGTUN_PROFILE,
             Self::Gotatun => &implementation::GOTATUN_PROFILE,
             Self::VpndWireguardGo => &vpnd::WIREGUARD_GO_PROFILE,

@@ -72,6 +72,7 @@ impl Cipher {
             Kind::Strongswan => Some("ESP without integrity is forbidden by RFC 8221, section 4"),
             Kind::WireguardGo
             | Kind::WireguardGoTailscale
+            | Kind::WireguardGoTailscaleProcs1
             | Kind::VpndWireguardGo
             | Kind::VpndWireguardGoTailscale
             | Kind::Boringtun

@@ -11,6 +11,8 @@ pub struct Implementation {
     /// Arguments before the device's name that keep it in the foreground and its privileges its
     /// own.
     pub arguments: &'static [&'static str],
+    /// Variables of its environment, as NAME=VALUE.
+    pub environment: &'static [&'static str],
     /// A remark for readers of its figures.
     pub note: &'static str,
 }
@@ -27,11 +29,14 @@ pub static WIREGUARD_GO: Implementation = Implementation {
         },
     },
     arguments: &["-f"],
+    environment: &[],
     note: "",
 };
 
 /// Tailscale's fork, whose newest version has no tag.
-pub static WIREGUARD_GO_TAILSCALE: Implementation = Implementation {
+pub static WIREGUARD_GO_TAILSCALE: Implementation = WIREGUARD_GO_TAILSCALE_DEFAULT;
+
+const WIREGUARD_GO_TAILSCALE_DEFAULT: Implementation = Implementation {
     program: Program {
         name: "wireguard-go-tailscale",
         version: &["--version"],
@@ -42,8 +47,13 @@ pub static WIREGUARD_GO_TAILSCALE: Implementation = Implementation {
         },
     },
     arguments: &["-f"],
+    environment: &[],
     note: "the fork by itself, without Tailscale's client",
 };
+
+/// The same with one processor for its Go code, by which its workers hand less over to each other.
+pub static WIREGUARD_GO_TAILSCALE_PROCS1: Implementation =
+    Implementation { environment: &["GOMAXPROCS=1"], ..WIREGUARD_GO_TAILSCALE_DEFAULT };
 
 pub static BORINGTUN: Implementation = Implementation {
     program: Program {
@@ -54,6 +64,7 @@ pub static BORINGTUN: Implementation = Implementation {
     },
     // Giving up privileges would also give up ending with the process that started it.
     arguments: &["--foreground", "--disable-drop-privileges"],
+    environment: &[],
     note: "4 threads, its default",
 };
 
@@ -65,6 +76,7 @@ pub static GOTATUN: Implementation = Implementation {
         source: Source::Cargo { package: "gotatun-cli", version: "0.10.2" },
     },
     arguments: &["--foreground", "--disable-drop-privileges", "--verbosity", "error"],
+    environment: &[],
     note: "",
 };
 
@@ -84,6 +96,13 @@ pub const WIREGUARD_GO_TAILSCALE_PROFILE: Profile = Profile {
     programs: &[&WIREGUARD_GO_TAILSCALE.program],
     has_priority: false,
     adapter: |programs, _| Box::new(WireGuard::new(&WIREGUARD_GO_TAILSCALE, programs)),
+};
+
+/// Tailscale's fork with GOMAXPROCS=1, before it runs.
+pub const WIREGUARD_GO_TAILSCALE_PROCS1_PROFILE: Profile = Profile {
+    label: "wireguard-go-tailscale, GOMAXPROCS=1",
+    adapter: |programs, _| Box::new(WireGuard::new(&WIREGUARD_GO_TAILSCALE_PROCS1, programs)),
+    ..WIREGUARD_GO_TAILSCALE_PROFILE
 };
 
 /// BoringTun before it runs.

@@ -5,7 +5,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use zeroize::Zeroizing;
 
-use super::implementation::{BORINGTUN, GOTATUN, WIREGUARD_GO, WIREGUARD_GO_TAILSCALE};
+use super::implementation::{
+    BORINGTUN, GOTATUN, WIREGUARD_GO, WIREGUARD_GO_TAILSCALE, WIREGUARD_GO_TAILSCALE_PROCS1,
+};
 use super::{KeyPair, WireGuard};
 use crate::interrupt::Interrupt;
 use crate::lab::Lab;
@@ -73,6 +75,7 @@ pub fn server(subject: Subject, programs: &Programs) -> Result<Box<dyn Server>, 
         Kind::Vpnd => Ok(Box::new(StockClients::without_clients(programs, subject))),
         Kind::WireguardGo => plain(&WIREGUARD_GO),
         Kind::WireguardGoTailscale => plain(&WIREGUARD_GO_TAILSCALE),
+        Kind::WireguardGoTailscaleProcs1 => plain(&WIREGUARD_GO_TAILSCALE_PROCS1),
         Kind::Boringtun => plain(&BORINGTUN),
         Kind::Gotatun => plain(&GOTATUN),
         other => Err(SystemError::Missing(format!(
