@@ -37,10 +37,8 @@ impl PrivateKey {
     #[must_use]
     pub fn agree(&self, public: &[u8; 32]) -> Option<Secret<32>> {
         let public = UnparsedPublicKey::new(&X25519, public);
-        agreement::agree(&self.key, public, (), |shared| {
-            shared.try_into().map(Secret::copy_of).map_err(drop)
-        })
-        .ok()
+        agreement::agree(&self.key, public, (), |shared| shared.try_into().map(Secret::copy_of).map_err(drop))
+            .ok()
     }
 }
 

@@ -185,9 +185,7 @@ impl Handshakes {
             Request::Initiate(key) => self
                 .initiate(since_1970, *key)
                 .map(|(message, timestamp)| Reply::Initiated(message, timestamp)),
-            Request::Finish(key, response) => {
-                self.finish(*key, response).map(Reply::Finished)
-            }
+            Request::Finish(key, response) => self.finish(*key, response).map(Reply::Finished),
         };
         done.unwrap_or_else(Reply::Refused)
     }

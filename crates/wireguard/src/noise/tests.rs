@@ -115,7 +115,8 @@ fn keys_are_decoded_as_they_were_and_only_whole() {
     assert_eq!(minicbor::decode::<SessionKeys>(&encoded).ok(), Some(keys));
     for short in [(vec![1_u8; 31], vec![2_u8; 32]), (vec![1; 32], vec![2; 33])] {
         let bytes = |key: &[u8]| minicbor::bytes::ByteVec::from(key.to_vec());
-        let encoded = minicbor::to_vec([bytes(&short.0), bytes(&short.1)]).expect("a vector takes everything");
+        let encoded =
+            minicbor::to_vec([bytes(&short.0), bytes(&short.1)]).expect("a vector takes everything");
         assert!(minicbor::decode::<SessionKeys>(&encoded).is_err());
     }
     for end in 0..encoded.len() {
