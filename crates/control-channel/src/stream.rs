@@ -1,5 +1,7 @@
 //! Control messages over the one stream of a connection (PROTOCOL §3.1).
 
+use std::time::Duration;
+
 use quinn::{Connection, ConnectionError, ReadError, RecvStream, SendStream, VarInt, WriteError};
 use vpnd_proto::control::{Code, Decoder, End, Message, MessageError, encode};
 
@@ -18,6 +20,9 @@ pub enum StreamError {
     /// The connection is gone, or the peer stopped listening.
     #[error("writing to the control channel failed: {0}")]
     Write(#[from] WriteError),
+    /// The peer grants the stream no credit for a message.
+    #[error("the peer does not read what it is sent")]
+    Unread,
 }
 
 /// The receiving side.
@@ -52,28 +57,45 @@ impl Reader {
 }
 
 /// The sending side.
-pub struct Writer(SendStream);
+pub struct Writer {
+    stream: SendStream,
+    patience: Option<Duration>,
+}
 
 impl Writer {
-    /// Writes messages to `stream`.
+    /// Writes messages to `stream`. A message waits until the peer grants credit for it, for as
+    /// long as the connection lives.
     #[must_use]
-    pub fn new(stream: SendStream) -> Self {
-        Self(stream)
+    pub const fn new(stream: SendStream) -> Self {
+        Self { stream, patience: None }
+    }
+
+    /// From now on a message waits for the peer's credit this long at most.
+    pub const fn set_patience(&mut self, patience: Duration) {
+        self.patience = Some(patience);
     }
 
     /// Sends a message.
     ///
     /// # Errors
-    /// [`StreamError::Write`].
+    /// [`StreamError::Write`], and [`StreamError::Unread`] if patience was set and is over.
     pub async fn send(&mut self, message: &Message) -> Result<(), StreamError> {
-        Ok(self.0.write_all(&encode(message)).await?)
+        let encoded = encode(message);
+        let sent = self.stream.write_all(&encoded);
+        match self.patience {
+            Some(patience) => {
+                tokio::time::timeout(patience, sent).await.map_err(|_| StreamError::Unread)??
+            }
+            None => sent.await?,
+        }
+        Ok(())
     }
 
     /// Ends this side, and waits until the peer has everything or the connection is gone.
     pub async fn finish(&mut self) {
         // Finishing twice is the only failure, and then there is nothing left to do.
-        let _ = self.0.finish();
-        let _ = self.0.stopped().await;
+        let _ = self.stream.finish();
+        let _ = self.stream.stopped().await;
     }
 }
 

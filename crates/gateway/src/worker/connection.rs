@@ -44,8 +44,11 @@ use vpnd_pki::tls;
 use vpnd_sys::clock::wall_s;
 use vpnd_sys::log_limit::REPORT_INTERVAL;
 
-/// Limit for a client to read what it was sent; then its connection is closed.
+/// Limit for a client with a session to read what it was sent; then its connection is closed.
 pub(crate) const READ_TIMEOUT: Duration = Duration::from_secs(10);
+/// The same before there is a session: such a connection may hold no permit, and an honest client
+/// grants more credit with its first packet than a login's messages take.
+const LOGIN_READ_TIMEOUT: Duration = Duration::from_secs(1);
 /// Limit for sending the last message of a connection.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -77,8 +80,6 @@ enum Failure {
     Unexpected,
     #[error("the peer ended its stream before it was answered")]
     Ended,
-    #[error("the peer does not read what it is sent")]
-    Unread,
     #[error("refused: {}", .0.code())]
     Refused(Refusal),
     #[error(transparent)]
@@ -106,10 +107,9 @@ impl Failure {
     /// The code of the close (PROTOCOL §14).
     fn code(&self) -> Code {
         match self {
-            Self::Stream(StreamError::Message(_))
+            Self::Stream(StreamError::Message(_) | StreamError::Unread)
             | Self::Unexpected
             | Self::Ended
-            | Self::Unread
             | Self::TooSlow
             | Self::Unproved(_) => Code::BadRequest,
             Self::Refused(refusal) => refusal.code(),
@@ -196,7 +196,8 @@ impl ControlServer {
                 accepted.map(|()| None)
             }
             Message::LoginStart(start) => {
-                let started = Box::pin(self.start_in_browser(connection, &mut writer, *start)).await;
+                let started = self.start_in_browser(connection, &mut writer, *start);
+                let started = Box::pin(within(deadline, unless_displaced(&mut permit, started))).await;
                 drop(permit);
                 finish_stream(&mut writer).await;
                 return started.inspect(|()| close(connection, Code::Bye, ""));
@@ -228,7 +229,7 @@ impl ControlServer {
         let counter = match failure {
             Failure::TooSlow => &self.logins.timed_out,
             Failure::Unproved(_) => &self.logins.unproved,
-            Failure::Unread => &self.logins.unread,
+            Failure::Stream(StreamError::Unread) => &self.logins.unread,
             failure if failure.code() == Code::BadRequest => &self.logins.bad_requests,
             _ => return,
         };
@@ -399,11 +400,12 @@ impl ControlServer {
                         answered = true;
                         if matches!(*message, Message::Established(_)) && session_guard.is_none() {
                             session_guard = Some(self.acceptor.session_started(connection.remote_address()));
+                            writer.set_patience(READ_TIMEOUT);
                         }
-                        match tokio::time::timeout(READ_TIMEOUT, writer.send(&message)).await {
-                            Ok(Ok(())) => {}
-                            Ok(Err(_)) => return Ok(Code::Bye),
-                            Err(_) => return Err(Failure::Unread),
+                        match writer.send(&message).await {
+                            Ok(()) => {}
+                            Err(unread @ StreamError::Unread) => return Err(unread.into()),
+                            Err(_) => return Ok(Code::Bye),
                         }
                     }
                     Some(Outgoing::Close(code)) => return Ok(code),
@@ -419,7 +421,9 @@ async fn open(connection: &Connection) -> Result<(Reader, Writer, Message), Fail
     let (send, receive) = connection.accept_bi().await?;
     let mut reader = Reader::new(receive, End::Client);
     let first = reader.next().await?.ok_or(Failure::Ended)?;
-    Ok((reader, Writer::new(send), first))
+    let mut writer = Writer::new(send);
+    writer.set_patience(LOGIN_READ_TIMEOUT);
+    Ok((reader, writer, first))
 }
 
 /// Does `work` unless its permit is taken away before.

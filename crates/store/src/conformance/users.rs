@@ -134,6 +134,23 @@ pub(crate) fn a_user_of_another_source_can_be_disabled_before_the_first_login(st
     assert_eq!(stand.open().users().unwrap(), [user]);
 }
 
+/// Security: a server that ignores accents vouches for every spelling of a disabled user's name.
+pub(crate) fn a_user_whom_the_source_knows_by_name_has_one_spelling(stand: &dyn Stand) {
+    let store = stand.open();
+    let by_name = |name: &str| store.refresh_external(&external(name, name, &[]), 1);
+    by_name("muller@uni.example").unwrap();
+    by_name("weiß@uni.example").unwrap();
+    store.set_enabled("muller@uni.example", false, 2).unwrap();
+    for other in ["müller@uni.example", "mullér@uni.example", "weiss@uni.example"] {
+        assert!(matches!(by_name(other), Err(StoreError::Unusable { .. })), "{other}");
+    }
+    for same in ["muller@uni.example", "weiß@uni.example", "mueller@uni.example"] {
+        by_name(same).unwrap();
+    }
+    // Elsewhere a name is an attribute of an entry, and both may be there.
+    store.refresh_external(&external("u7", "müller@uni.example", &[]), 3).unwrap();
+}
+
 pub(crate) fn an_answer_about_a_user_who_was_removed_meanwhile_makes_no_record(stand: &dyn Stand) {
     let store = stand.open();
     let user = external("u1", "alice@example.edu", &["staff"]);

@@ -6,6 +6,7 @@
 //! otherwise, and be let in by it; a user whose time is over is revoked once for each such end, by
 //! whichever process looks first.
 
+use vpnd_config::user_name;
 use vpnd_proto::session::DeviceId;
 
 use super::columns::bytes;
@@ -50,6 +51,10 @@ pub(crate) fn refresh_external(t: &Transaction<'_>, user: &ExternalUser, now_s: 
     }
     let id = match known {
         None => {
+            if let Some(other) = other_spelling(t, user)? {
+                let detail = format!("it is another spelling of '{other}', who has a record already");
+                return Ok(Err(StoreError::Unusable { name: user.name.clone(), detail }));
+            }
             let id = insert(t, user, now_s)?;
             users::add_groups(t, id, &user.groups)?;
             id
@@ -69,6 +74,20 @@ pub(crate) fn refresh_external(t: &Transaction<'_>, user: &ExternalUser, now_s: 
     digest::renew(t, id)?;
     let stored = users::by_id(t, id)?;
     Ok(stored.ok_or_else(|| StoreError::NoSuchUser { name: user.name.clone() }))
+}
+
+/// A user whose name is another spelling of this one's. It matters where the source knows its users
+/// by no more than the name that was typed: a server that ignores accents vouches for each spelling,
+/// and every other one would be another user, whom nothing that was done to the first concerns.
+fn other_spelling(c: &Connection, user: &ExternalUser) -> Result<Option<String>> {
+    if user.subject != user.name {
+        return Ok(None);
+    }
+    // All spellings but one have letters beyond ASCII.
+    let folded = user_name::folded(&user.name);
+    let sql = "SELECT name FROM users WHERE source = ? AND (name = ? OR octet_length(name) > length(name))";
+    let others = c.statement(sql).query_all([&user.source, &folded], |row| row.get::<_, String>("name"))?;
+    Ok(others.into_iter().find(|other| user_name::folded(other) == folded))
 }
 
 fn may_log_in(t: &Transaction<'_>, id: UserId, now_s: u64) -> Result<bool> {
@@ -264,7 +283,7 @@ fn check(user: &ExternalUser) -> Result<(), String> {
             user.subject
         ));
     }
-    if vpnd_config::user_name::canonical(&user.name).as_ref() != Some(&user.name) {
+    if user_name::canonical(&user.name).as_ref() != Some(&user.name) {
         return Err("the name is not in its canonical form".to_owned());
     }
     if user.groups.len() > MAX_GROUPS {

@@ -25,8 +25,8 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use vpnd_crypto::{BINDING_LABEL, Binding, DeviceKey, Secret};
 use vpnd_proto::attach::Token;
 use vpnd_proto::control::{
-    Attach, Code, Decoder, End, Established, List, Login, Message, Offer, SecretText, SuiteSpeed, Text,
-    encode,
+    Attach, Code, Decoder, End, Established, List, Login, LoginStart, Message, Offer, SecretText, SuiteSpeed,
+    Text, encode,
 };
 use vpnd_proto::device::DeviceProof;
 use vpnd_proto::session::SessionId;
@@ -141,6 +141,19 @@ impl Speaker {
         let login = self.login(&line, user);
         let answer = line.ask(&login).await;
         (line, established(answer))
+    }
+
+    /// The message by which this client would begin a login in a browser.
+    fn start_in_browser(&self, line: &Line) -> Message {
+        Message::LoginStart(Box::new(LoginStart {
+            device: self.prove(line),
+            port: 4_444,
+            state: [1; 32].into(),
+            challenge: [2; 32].into(),
+            name: Text::new("box").unwrap(),
+            software: None,
+            short_code: false,
+        }))
     }
 
     /// The message by which this client would attach on a connection with such a token.
@@ -363,20 +376,29 @@ fn the_worker_of_a_client_never_has_the_devices_key() {
     assert!(!worker.remembers(seed), "the worker holds the device's key");
 }
 
+/// A login, a refused one, a refused attach, and the start of a login in a browser: what the gateway
+/// answers to each never gets on its way, since the client grants no credit.
 #[test]
 fn a_client_that_reads_nothing_is_given_up() {
     let Some(lab) = Lab::new(1) else { return };
     let (gateway, ann) = Gateway::for_ann(&lab);
     in_her_box(&lab, async || {
-        // It takes a few bytes in all, so the first message to it is stuck already.
         let mut transport = TransportConfig::default();
-        transport.stream_receive_window(VarInt::from_u32(16)).keep_alive_interval(Some(KEEP_ALIVE));
+        transport.stream_receive_window(VarInt::from_u32(0)).keep_alive_interval(Some(KEEP_ALIVE));
         let mut speaker = Speaker::new(&ann.profile, 1);
         speaker.transport = Arc::new(transport);
-        let mut line = speaker.dial().await;
-        let login = speaker.login(&line, "ann");
-        line.send.write_all(&encode(&login)).await.unwrap();
-        assert_eq!(line.closed().await, Code::BadRequest);
-        assert_eq!(gateway.status()["counters"]["logins"]["unread"], 1, "it is counted");
+        let firsts: [&dyn Fn(&Line) -> Message; 4] = [
+            &|line| speaker.login(line, "ann"),
+            &|line| speaker.login_with(line, "ann", "a guess"),
+            &|line| speaker.claim(line, SessionId([1; 16]), &Token::from_bytes([2; 32])),
+            &|line| speaker.start_in_browser(line),
+        ];
+        for (given_up, first) in (1..).zip(firsts) {
+            let mut line = speaker.dial().await;
+            let first = first(&line);
+            line.send.write_all(&encode(&first)).await.unwrap();
+            assert_eq!(line.closed().await, Code::BadRequest, "{given_up}");
+            assert_eq!(gateway.status()["counters"]["logins"]["unread"], given_up, "it is counted");
+        }
     });
 }
