@@ -75,7 +75,8 @@ drop_reasons! {
     /// The time to live or hop limit of a packet of one client for another was used up; its sender
     /// got a message, as often as its session may.
     HopLimit = "hop_limit",
-    /// More than the rate limit of the session, or of its group, lets pass.
+    /// More than the rate limit of the session, or of its group, lets pass; or a probe beyond those
+    /// that are answered.
     RateLimit = "rate_limit",
     /// The datagram met congestion, and the packet inside is not ECN-capable (RFC 6040).
     Congestion = "congestion",

@@ -1,6 +1,6 @@
 //! The path to a session's peer as one shard sees it: how large a datagram may be, whether large
-//! ones seem to arrive, and how often ICMP errors may be sent about its packets (PROTOCOL §12,
-//! §13).
+//! ones seem to arrive, and how often its probes may be answered and ICMP errors sent about its
+//! packets (PROTOCOL §9, §12, §13).
 //!
 //! INVARIANT: nothing but what the peer sealed changes the limit, and never below [`BASE_SIZE`].
 
@@ -39,6 +39,9 @@ const ALMOST: usize = 32;
 const STATE_INTERVAL: Duration = Duration::from_millis(20);
 /// ICMP errors: this many at once, and one more for each [`ANSWER_EVERY`].
 const ANSWERS: u32 = 32;
+/// Answers to probes: likewise. They are sent by themselves and no rate limit counts them. A search
+/// has fewer than 90 probes on a path of 1,500 bytes, fewer than 200 on any.
+const PROBE_ANSWERS: u32 = 512;
 const ANSWER_EVERY: Duration = Duration::from_millis(10);
 /// Shortest time between two batches for a client: each is eight times as long as its request.
 const BATCH_EVERY: Duration = Duration::from_millis(500);
@@ -64,8 +67,9 @@ pub(super) struct Path {
     heard: bool,
     /// When the first large datagram was sent since anything came.
     unheard_since: Time,
-    answers: u32,
-    answered: Time,
+    /// Until when ICMP errors, and answers to probes, are used up.
+    errors_until: Time,
+    probes_until: Time,
     /// When a probe was answered by a batch last.
     batched: Time,
 }
@@ -83,8 +87,8 @@ impl Path {
             confirms: false,
             heard: false,
             unheard_since: Time::ZERO,
-            answers: ANSWERS,
-            answered: Time::ZERO,
+            errors_until: Time::ZERO,
+            probes_until: Time::ZERO,
             batched: Time::ZERO,
         }
     }
@@ -184,14 +188,7 @@ impl Path {
 
     /// Whether an ICMP error may be sent.
     pub(super) fn may_answer(&mut self, now: Time) -> bool {
-        let more = now.since(self.answered).as_nanos() / ANSWER_EVERY.as_nanos();
-        if more > 0 {
-            self.answers = self.answers.saturating_add(u32::try_from(more).unwrap_or(ANSWERS)).min(ANSWERS);
-            self.answered = now;
-        }
-        let may = self.answers > 0;
-        self.answers = self.answers.saturating_sub(1);
-        may
+        take(&mut self.errors_until, now, ANSWERS)
     }
 
     /// The client states the size that its path carries.
@@ -205,6 +202,16 @@ impl Path {
             self.limit = size;
         }
     }
+}
+
+/// Takes one of `burst` at once and one more for each [`ANSWER_EVERY`], if there is one. They are
+/// used up `until` then.
+fn take(until: &mut Time, now: Time, burst: u32) -> bool {
+    let may = until.since(now) <= ANSWER_EVERY * (burst - 1);
+    if may {
+        *until = now.max(*until) + ANSWER_EVERY;
+    }
+    may
 }
 
 impl Plane {
@@ -239,6 +246,11 @@ impl Session {
     ) -> Result<Opened, DropReason> {
         let (slot, gateway) = (self.slot, role == Role::Gateway);
         match message {
+            Some(Inband::Probe { .. } | Inband::PathProbe { .. })
+                if !take(&mut self.path.probes_until, now, PROBE_ANSWERS) =>
+            {
+                Err(DropReason::RateLimit)
+            }
             Some(Inband::Probe { id, size }) => Ok(Opened::Probe { slot, id, size, padded: false }),
             Some(Inband::PathProbe { id, size, known }) if gateway => {
                 if let Some(known) = known {

@@ -438,6 +438,16 @@ mod tests {
     }
 
     #[test]
+    fn a_search_has_no_more_probes_than_a_gateway_answers_at_once() {
+        for (max, carries, most) in [(1472, 1412, 90), (MAX_DATAGRAM as u16, 40_001, 200)] {
+            let mut now = Time::ZERO;
+            let mut path = PathMtu::new(SearchConfig::new(max), now);
+            let sent = run(&mut path, carries, &mut now, secs(5), true);
+            assert!(path.is_resting() && sent < most, "{sent}");
+        }
+    }
+
+    #[test]
     fn a_black_hole_costs_three_rounds_once_it_is_suspected() {
         for carries in BASE_SIZE..1472 {
             let (mut path, mut now) = found(1472);

@@ -67,6 +67,29 @@ fn a_client_that_states_no_size_is_sent_packets_of_any_size() {
     );
 }
 
+#[test]
+fn probes_of_a_flood_are_dropped_but_for_as_many_as_a_search_has() {
+    let mut net = Net::new(false);
+    let (mut datagram, mut answered) = (vec![0; 1_000], [0_u64; 2]);
+    for answers in &mut answered {
+        for id in 0..10_000 {
+            net.now = net.now + Duration::from_micros(100);
+            let probe = match id % 2 {
+                0 => Outgoing::PathProbe { slot: slot(0), id, size: 600, known: None },
+                _ => Outgoing::Probe { slot: slot(0), id, size: 600 },
+            };
+            let sealed = net.clients[0].originate(net.now, probe, &mut datagram).unwrap();
+            match net.gateway_gets(&datagram[..sealed.len], HOME) {
+                Ok(Opened::Probe { .. }) => *answers += 1,
+                other => assert_eq!(other, Err(DropReason::RateLimit)),
+            }
+        }
+    }
+    assert!((600..=613).contains(&answered[0]) && (99..=101).contains(&answered[1]), "{answered:?}");
+    let dropped = net.gateway.counters().dropped(DropReason::RateLimit);
+    assert_eq!(dropped, 20_000 - answered.iter().sum::<u64>());
+}
+
 /// A gateway of two shards, of which the second one only sends, and a client with one lane.
 fn two_shards() -> (Net, Plane) {
     let mut net = Net::new(false);
