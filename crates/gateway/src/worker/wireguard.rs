@@ -364,7 +364,8 @@ impl WireGuard {
             Reply::Responded(responded) => responded.peer,
             Reply::Finished(_) => match self.peers.finishes_with(request) {
                 Some(key) => key,
-                None => return,
+                // The peer was removed meanwhile.
+                None => return self.peers.give_up(request),
             },
             Reply::Initiated(..) | Reply::Refused(_) => return self.peers.on_reply(now(), request, reply),
         };

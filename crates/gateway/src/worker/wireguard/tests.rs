@@ -29,6 +29,7 @@ use crate::worker::registry::Registry;
 use crate::worker::testing;
 use vpnd_ipc::gateway::wireguard::DeviceGrant;
 
+const CONFIG: &str = "[wireguard]\nenabled = true\n";
 const PHONE: [u8; 16] = [7; 16];
 /// The lifetime of a session for each second of the time of the renewal.
 const LIFETIME_S: u64 = 600;
@@ -148,13 +149,15 @@ impl Phone {
     }
 }
 
-struct Bench {
+/// The auth process, the gateway's half of the protocol, and the phone.
+struct Parts {
     auth: Arc<Mutex<Auth>>,
-    core: Core,
+    client: AuthClient,
+    wireguard: WireGuard,
     phone: Phone,
 }
 
-impl Bench {
+impl Parts {
     async fn start() -> Self {
         let [own, phone] = [1, 2].map(|byte| StaticKey::new(Secret::new([byte; 32])));
         let (own_key, phone_key) = (own.public(), phone.public());
@@ -166,17 +169,12 @@ impl Bench {
         let auth = Arc::new(Mutex::new(state));
         let (client, process) = testing::auth();
         tokio::spawn(serve(Arc::clone(&auth), process));
-        let config = vpnd_config::testing::smallest("[wireguard]\nenabled = true\n");
+        let config = vpnd_config::testing::smallest(CONFIG);
         let suites = [LocalSuite { suite: Suite::ChaCha20Poly1305, backend: Backend::Ring, mbps: 1 }];
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let socket = TokioRuntime.wrap_udp_socket(socket).unwrap();
         let wireguard = WireGuard::start(&config, &client, 1, &suites, &socket).await.unwrap().unwrap();
         let queue = wireguard.queue();
-        let registry = Registry::new(client, &config).unwrap();
-        let (shards, _) = vpnd_shard::testing::answering(1);
-        let (_, no_events) = mpsc::channel(1);
-        let gateway = testing::gateway(testing::config(2));
-        let (core, _) = Core::start(gateway, shards, no_events, registry, Some(wireguard));
         let settings =
             Config { own: phone_key, shards: 1, backend: Backend::Ring, limits: Limits::default() };
         let mut peers = Peers::new(now(), settings, vpnd_sys::random::random());
@@ -184,6 +182,31 @@ impl Bench {
         let gateway = peers.add(now(), own_key, Some(at), None);
         let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let phone = Phone { handshakes: at_phone, peers, gateway, socket, queue, answered: 0 };
+        Self { auth, client, wireguard, phone }
+    }
+
+    /// Takes the gateway's next input, and has done what follows from it.
+    async fn step(&mut self) {
+        let input = self.wireguard.next().await;
+        self.wireguard.handle(input);
+        while self.wireguard.poll_commands().is_some() {}
+    }
+}
+
+struct Bench {
+    auth: Arc<Mutex<Auth>>,
+    core: Core,
+    phone: Phone,
+}
+
+impl Bench {
+    async fn start() -> Self {
+        let Parts { auth, client, wireguard, phone } = Parts::start().await;
+        let registry = Registry::new(client, &vpnd_config::testing::smallest(CONFIG)).unwrap();
+        let (shards, _) = vpnd_shard::testing::answering(1);
+        let (_, no_events) = mpsc::channel(1);
+        let gateway = testing::gateway(testing::config(2));
+        let (core, _) = Core::start(gateway, shards, no_events, registry, Some(wireguard));
         Self { auth, core, phone }
     }
 
@@ -252,4 +275,25 @@ async fn a_renewed_device_that_gets_no_other_session_keeps_its_own_and_asks_agai
     bench.phone.begin();
     let after = bench.wait("it is answered", |_, phone| phone.answered == 2).await;
     assert_eq!(sessions(&after), [SessionId([2; 16])]);
+}
+
+#[tokio::test]
+async fn the_answer_of_a_device_that_was_removed_meanwhile_keeps_no_place() {
+    let mut parts = Parts::start().await;
+    let key = parts.phone.handshakes.public().0;
+    let outer = Endpoint { remote: parts.phone.socket.local_addr().unwrap(), local: None };
+    parts.wireguard.begin_at(vec![DeviceAt { key: key.into(), outer }]);
+    while parts.wireguard.poll_commands().is_some() {}
+    let answered = async {
+        // The gateway's first message, and the phone's answer to it.
+        parts.step().await;
+        parts.phone.receive().await;
+        parts.step().await;
+        assert_eq!(parts.wireguard.peers.finishing(), 1);
+        let finished = parts.wireguard.next().await;
+        parts.wireguard.change(vec![PeerChange { key: key.into(), peer: None }]);
+        parts.wireguard.handle(finished);
+    };
+    tokio::time::timeout(Duration::from_secs(30), answered).await.unwrap();
+    assert_eq!(parts.wireguard.peers.finishing(), 0);
 }
