@@ -20,7 +20,7 @@ use crate::service::{Courier, Service};
 use crate::store::OpenStore;
 use vpnd_admission::access::Access;
 use vpnd_admission::accounting::Accounting;
-use vpnd_admission::authenticator::sources::{self, Sources};
+use vpnd_admission::authenticator::sources::Sources;
 use vpnd_admission::authenticator::token_seal::TokenSeal;
 use vpnd_admission::authenticator::{Authenticator, QUEUE_TIMEOUT, Settings, Surroundings};
 use vpnd_admission::idp_client::IdpClient;
@@ -94,7 +94,7 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
     let authenticator =
         tokio::task::spawn_blocking(make).await.context("the authenticator can't be made")??;
     // A source that is slow takes no permits that others need.
-    let external: usize = config.sources.iter().map(sources::permits).sum();
+    let external: usize = config.sources.iter().map(Source::max_under_way).sum();
     let permits = settings.workers + settings.queue + external;
     let service =
         Service::new(Arc::clone(&store), authenticator, Arc::clone(&access), permits, Clocks::default());

@@ -27,6 +27,8 @@ pub use recheck::Recheck;
 /// Sources at most, and servers of one.
 const MAX_SOURCES: usize = 32;
 const MAX_SERVERS: usize = 8;
+/// Logins that wait for a source, for each that is checked there.
+const QUEUE_FACTOR: usize = 8;
 /// Limit for one login, over all servers of its source.
 pub const LOGIN_TIMEOUT: Duration = Duration::from_secs(10);
 const LDAPS_PORT: u16 = 636;
@@ -190,6 +192,19 @@ impl Source {
             SourceKind::Ldap(_) | SourceKind::Oidc(_) => 0,
             SourceKind::Radius(radius) => radius.max_waiting,
         }
+    }
+
+    /// Logins at most that wait for others to be checked.
+    #[must_use]
+    pub const fn max_queued(&self) -> usize {
+        self.max_logins * QUEUE_FACTOR
+    }
+
+    /// Logins at most that are under way at the same time, those among them that wait for a
+    /// refusal's time.
+    #[must_use]
+    pub fn max_under_way(&self) -> usize {
+        (self.max_logins + self.max_queued() + self.max_waiting()) * 2
     }
 
     /// The name for the source of a user who belongs to it.

@@ -475,7 +475,7 @@ fn server(
         core: core.clone(),
         auth: auth.clone(),
         deadline: config.timeouts.authentication_deadline,
-        acceptor: Acceptor::new(admission, config.limits.max_handshakes + config.limits.password_queue),
+        acceptor: Acceptor::new(admission, settings::logins(config)),
         logins: Arc::default(),
         login_log: LoginLog::default(),
         _open: open,

@@ -16,15 +16,6 @@ use vpnd_ipc::gateway::portal::turns::{STORE, SourceNumber};
 use vpnd_ipc::turns::Turns;
 use vpnd_store::{LOCAL, User};
 
-/// Logins that wait for a source, for each that is checked there.
-const QUEUE_FACTOR: usize = 8;
-
-/// Logins of a source that are under way at the same time, those among them that wait for a
-/// refusal's time.
-pub fn permits(source: &Source) -> usize {
-    (source.max_logins * (QUEUE_FACTOR + 1) + source.max_waiting()) * 2
-}
-
 /// The sources besides the store, and the way to them.
 #[derive(Default)]
 pub struct Sources {
@@ -67,7 +58,7 @@ impl Health {
 
 impl ExternalSource {
     fn new(source: &Source) -> Self {
-        let turns = Turns::new(source.max_logins, source.max_logins * QUEUE_FACTOR);
+        let turns = Turns::new(source.max_logins, source.max_queued());
         Self { source: source.clone(), turns, health: Mutex::default(), absences: Mutex::default() }
     }
 

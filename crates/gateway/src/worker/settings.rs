@@ -10,6 +10,7 @@ use vpnd_proto::session::{LocalSuite, Timers};
 use super::access::Access;
 use vpnd_config::pool::Pools;
 use vpnd_config::profile::KillSwitchMode;
+use vpnd_config::source::Source;
 use vpnd_config::{AccessProfile, Push, ServerConfig, Timeouts};
 
 /// The core of a gateway with this many shards.
@@ -48,6 +49,12 @@ pub(super) fn admission(config: &ServerConfig) -> vpnd_proto::admission::Limits 
         places: config.limits.max_handshakes,
         handshakes_per_s: config.limits.handshakes_per_address_s,
     }
+}
+
+/// Logins at most that are under way: a source that is silent takes no permits that others need.
+pub(super) fn logins(config: &ServerConfig) -> usize {
+    let external: usize = config.sources.iter().map(Source::max_under_way).sum();
+    config.limits.max_handshakes + config.limits.password_queue + external
 }
 
 /// The settings of an access profile for the core.
@@ -98,5 +105,25 @@ fn timers(timeouts: &Timeouts) -> Timers {
         keepalive: timeouts.keepalive,
         dead_peer: timeouts.dead_peer_timeout,
         ..standard
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_source_has_permits_for_all_logins_that_it_may_keep_waiting() {
+        let source = |name: &str| {
+            format!(
+                "[[source]]\nname = '{name}'\nkind = 'radius'\nmatch = '{name}-*'\nservers = 'radius://10.0.0.1'\n\
+                 secret_file = 's'\nmax_logins = 32\n"
+            )
+        };
+        let [local, external] = [String::new(), source("a") + &source("b")]
+            .map(|sources| vpnd_config::testing::smallest(&sources));
+        assert_eq!(logins(&local), local.limits.max_handshakes + local.limits.password_queue);
+        let waiting = external.sources.iter().map(|source| 9 * source.max_logins + source.max_waiting());
+        assert!(logins(&external) >= logins(&local) + waiting.sum::<usize>());
     }
 }
