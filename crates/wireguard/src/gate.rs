@@ -1,17 +1,17 @@
 //! Which messages of handshakes are worth the static key's time: the worker's check, for which the
 //! public key suffices (§5.3).
 //!
-//! In this order: the first MAC; then a right second MAC, which proves the address, as far as that
-//! address's own rate goes; without one, as far as the rate of its network and that of all together
+//! In this order: the first MAC; then a right second MAC, which proves the address, as far as the
+//! rates of its host, site and provider go; without one, as far as theirs and that of all together
 //! go, and a cookie beyond. So one flooder is asked for a proof while others are not; when forged
 //! addresses use up what all have together, all are asked, and no longer once the flood is over:
-//! rates refill by themselves.
+//! rates refill by themselves. Who has all addresses of a network has that network's rate.
 
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::net::SocketAddr;
 
 use vpnd_proto::admission::Source;
-use vpnd_proto::admission::sketch::{Cells, Rate, Share, Sketch};
+use vpnd_proto::admission::network_rates::NetworkRates;
+use vpnd_proto::admission::sketch::{Rate, Share};
 use vpnd_proto::session::{Random, random_bytes};
 use vpnd_proto::time::Time;
 use vpnd_proto::wire::Index;
@@ -21,25 +21,22 @@ use crate::key::PublicKey;
 use crate::mac::{HandshakeMessage, Mac1Key};
 use crate::message::CookieReply;
 
-/// Rates beyond which a message is not passed on.
+/// Rates beyond which a message is not passed on: those of a host each second, several times as
+/// many at once, and more of its site and provider ([`NetworkRates`]).
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Messages of one host that has not proved its address: beyond, it is asked to. A campus
     /// behind one NAT is one host.
-    pub unproved: Rate,
+    pub unproved: u64,
     /// Messages of one host that has: beyond, they are dropped.
-    pub proved: Rate,
+    pub proved: u64,
     /// Messages of all that have not proved their address.
     pub all_unproved: Rate,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self {
-            unproved: Rate { per_s: 10, burst: 60 },
-            proved: Rate { per_s: 100, burst: 600 },
-            all_unproved: Rate { per_s: 500, burst: 500 },
-        }
+        Self { unproved: 10, proved: 100, all_unproved: Rate { per_s: 500, burst: 500 } }
     }
 }
 
@@ -50,7 +47,7 @@ pub enum Verdict {
     Pass,
     /// Send this back, and do nothing else.
     Cookie(CookieReply),
-    /// Do nothing: the host, whose address is proved, sends too many.
+    /// Do nothing: the host, whose address is proved, or its network sends too many.
     TooMany,
 }
 
@@ -63,7 +60,7 @@ pub struct Counts {
     pub passed: u64,
     /// Cookies given.
     pub cookies: u64,
-    /// Messages dropped because their host sends too many.
+    /// Messages dropped because their host or its network sends too many.
     pub too_many: u64,
 }
 
@@ -72,9 +69,8 @@ pub struct Counts {
 pub struct Gate {
     key: Mac1Key,
     cookies: CookieMaker,
-    secret: DefaultHasher,
-    unproved: Sketch,
-    proved: Sketch,
+    unproved: NetworkRates,
+    proved: NetworkRates,
     all: Share,
     all_used_until: u64,
     counts: Counts,
@@ -84,14 +80,11 @@ impl Gate {
     /// In front of the key `own`.
     #[must_use]
     pub fn new(now: Time, own: PublicKey, limits: Limits, random: &mut Random) -> Self {
-        let mut secret = DefaultHasher::new();
-        secret.write(&random_bytes::<16>(random));
         Self {
             key: Mac1Key::new(own),
             cookies: CookieMaker::new(now, own, random),
-            secret,
-            unproved: Sketch::new(limits.unproved),
-            proved: Sketch::new(limits.proved),
+            unproved: NetworkRates::new(limits.unproved, random_bytes(random)),
+            proved: NetworkRates::new(limits.proved, random_bytes(random)),
             all: Share::new(limits.all_unproved),
             all_used_until: 0,
             counts: Counts::default(),
@@ -115,19 +108,17 @@ impl Gate {
         message: &impl HandshakeMessage,
         random: &mut Random,
     ) -> Verdict {
-        let cells = self.cells(from);
+        let source = Source::from(from.ip());
         if self.cookies.is_proof(now, from, message, random) {
-            if !self.proved.allows(cells, now) {
+            if !self.proved.take(now, source) {
                 self.counts.too_many += 1;
                 return Verdict::TooMany;
             }
-            self.proved.charge(cells, now);
         } else {
-            if !self.unproved.allows(cells, now) || !self.all.allows(self.all_used_until, now) {
+            if !self.all.allows(self.all_used_until, now) || !self.unproved.take(now, source) {
                 self.counts.cookies += 1;
                 return Verdict::Cookie(self.cookies.reply(now, from, sender, message, random));
             }
-            self.unproved.charge(cells, now);
             self.all_used_until = self.all.charged(self.all_used_until, now);
         }
         self.counts.passed += 1;
@@ -138,12 +129,6 @@ impl Gate {
     #[must_use]
     pub const fn counts(&self) -> Counts {
         self.counts
-    }
-
-    fn cells(&self, from: SocketAddr) -> Cells {
-        let mut hasher = self.secret.clone();
-        Source::from(from.ip()).hash(&mut hasher);
-        Cells::from_hash(hasher.finish())
     }
 }
 

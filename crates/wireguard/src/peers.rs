@@ -140,8 +140,8 @@ pub enum Dropped {
     /// The sender was asked to prove its address.
     #[error("the sender must prove its address")]
     CookieSent,
-    /// The sender's host sends too many.
-    #[error("its host sends too many handshakes")]
+    /// The sender's host or its network sends too many.
+    #[error("its host or network sends too many handshakes")]
     TooMany,
     /// Too many handshakes wait for the process with the static key.
     #[error("too many handshakes are being worked on")]
