@@ -2,10 +2,10 @@
 //!
 //! Invariants: the key leaves this process in no form but handshakes. A timestamp is durable before
 //! the message that it allows, so no restart lets an old one in again. Handshakes have a queue of
-//! their own and a bound on their rate, so a flood of them takes no turn of a login. A device
-//! shakes hands while its user is enabled and in a profile that allows it; whether it is let in is
-//! decided when it asks for a session, which takes a handshake: no word of the worker stands for
-//! one.
+//! their own and a bound on their rate, so a flood of them takes no turn of a login; messages that
+//! show no device's key have a separate one. A device shakes hands while its user is enabled and in
+//! a profile that allows it; whether it is let in is decided when it asks for a session, which
+//! takes a handshake: no word of the worker stands for one.
 
 pub mod configuration;
 pub mod new_device;
@@ -43,6 +43,10 @@ const QUEUE: usize = 32;
 /// Handshakes that are made at once, and then one for each interval.
 const BURST: u32 = 2_000;
 const INTERVAL: Duration = Duration::from_micros(500);
+/// First messages that show no device's key, or are replayed: to find that out costs a fraction of
+/// a handshake.
+const STRANGERS_BURST: u32 = 4_000;
+const STRANGERS_INTERVAL: Duration = Duration::from_micros(250);
 /// A handshake is good for a session for this long: it takes the worker moments to ask.
 const SHOWN_LIFETIME: Duration = Duration::from_secs(30);
 
@@ -64,6 +68,7 @@ pub struct WireGuard {
 struct State {
     handshakes: Handshakes,
     allowance: Allowance,
+    strangers: Allowance,
     /// The store's last change that the rest has; `None` if all must be read again.
     last: Option<u64>,
     /// How often there were other profiles.
@@ -96,18 +101,8 @@ impl WireGuard {
         access: Arc<Access>,
         key: StaticKey,
     ) -> Result<Arc<Self>, StoreError> {
-        let random = Box::new(|bytes: &mut [u8]| rand::fill(bytes));
         let (queue, waiting) = mpsc::channel(QUEUE);
-        let state = State {
-            handshakes: Handshakes::new(key, random),
-            allowance: Allowance::new(BURST, INTERVAL),
-            last: None,
-            profiles: 0,
-            peers: BTreeMap::new(),
-            devices: HashSet::new(),
-            changes: 0,
-        };
-        let (state, reading) = (Mutex::new(state), Mutex::default());
+        let (state, reading) = (Mutex::new(State::new(key)), Mutex::default());
         let hints = Arc::clone(&store);
         let outer = Keeper::start(Duration::ZERO, move |heard: Vec<_>| {
             if let Err(error) = hints.keep_outer(&heard) {
@@ -224,11 +219,7 @@ impl WireGuard {
         let made: Vec<_> = turn
             .into_iter()
             .map(|(request, back)| {
-                let reply = if state.allowance.take(now()) {
-                    state.handshakes.handle(now(), since_1970, &request)
-                } else {
-                    Reply::Refused(Refused::Busy)
-                };
+                let reply = state.handle(now(), since_1970, &request);
                 state.note(&request, &reply);
                 (shown(&request, &reply), reply, back)
             })
@@ -345,6 +336,33 @@ impl WireGuard {
 }
 
 impl State {
+    fn new(key: StaticKey) -> Self {
+        Self {
+            handshakes: Handshakes::new(key, Box::new(|bytes: &mut [u8]| rand::fill(bytes))),
+            allowance: Allowance::new(BURST, INTERVAL),
+            strangers: Allowance::new(STRANGERS_BURST, STRANGERS_INTERVAL),
+            last: None,
+            profiles: 0,
+            peers: BTreeMap::new(),
+            devices: HashSet::new(),
+            changes: 0,
+        }
+    }
+
+    /// Makes a step, as far as the rates go: which of them a first message uses, it shows itself.
+    fn handle(&mut self, now: Time, since_1970: Duration, request: &Request) -> Reply {
+        use Refused::{Busy, NotAuthentic, Replayed, UnknownKey};
+        let is_first = matches!(request, Request::Respond(_));
+        if !self.allowance.has_one(now) || (is_first && !self.strangers.has_one(now)) {
+            return Reply::Refused(Busy);
+        }
+        let reply = self.handshakes.handle(now, since_1970, request);
+        let is_strange = matches!(reply, Reply::Refused(UnknownKey(_) | NotAuthentic(_) | Replayed(_)));
+        let used = if is_first && is_strange { &mut self.strangers } else { &mut self.allowance };
+        used.take(now);
+        reply
+    }
+
     fn add(&mut self, key: PublicKey, device: &WireGuardDevice) {
         let latest = device.latest.map(Timestamp::from_bytes);
         // An administrator has permitted earlier ones.
@@ -436,5 +454,54 @@ fn shown(request: &Request, reply: &Reply) -> Option<HandshakeShown> {
             Some(HandshakeShown { public_key: peer.0, time: timestamp.to_bytes(), is_own: true })
         }
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vpnd_wireguard::message::Initiation;
+
+    use super::*;
+
+    const SINCE_1970: Duration = Duration::from_secs(1_000);
+
+    fn key(byte: u8) -> StaticKey {
+        StaticKey::new(Secret::new([byte; 32]))
+    }
+
+    /// The first message of a device with this key to the gateway.
+    fn first_message(byte: u8) -> Initiation {
+        let mut device = State::new(key(byte)).handshakes;
+        device.add(key(1).public(), Known::default()).expect("an ordinary key");
+        let begun = device.handle(now(), SINCE_1970, &Request::Initiate(key(1).public()));
+        let Reply::Initiated(message, _) = begun else { panic!("{begun:?}") };
+        message
+    }
+
+    #[test]
+    fn messages_of_strangers_use_up_no_handshake_of_a_device() {
+        let (start, second) = (now(), Duration::from_secs(1));
+        let mut state = State::new(key(1));
+        (state.allowance, state.strangers) = (Allowance::new(1, second), Allowance::new(20, second));
+        state.handshakes.add(key(2).public(), Known::default()).expect("an ordinary key");
+        let [strange, own] = [3, 2].map(|byte| Request::Respond(first_message(byte)));
+        let mut refused = |now| {
+            let Reply::Refused(why) = state.handle(now, SINCE_1970, &strange) else {
+                panic!("it is unknown")
+            };
+            why
+        };
+        let unknown = Refused::UnknownKey(key(3).public());
+        assert!((0..20).all(|_| refused(start) == unknown));
+        assert_eq!(refused(start), Refused::Busy, "they have a rate, too");
+        let later = start + second;
+        assert_eq!(refused(later), unknown);
+        let later = later + second;
+        assert!(matches!(state.handle(later, SINCE_1970, &own), Reply::Responded(_)));
+        // Who has recorded it is a stranger, and leaves the device its rate.
+        let later = later + second;
+        let again = state.handle(later, SINCE_1970, &own);
+        assert!(matches!(again, Reply::Refused(Refused::Replayed(_))), "{again:?}");
+        assert!(state.allowance.has_one(later));
     }
 }

@@ -23,10 +23,15 @@ impl Allowance {
         Self { burst, interval, left: burst, counted: None }
     }
 
+    /// Whether one more is allowed now.
+    pub fn has_one(&mut self, now: Time) -> bool {
+        self.refill(now);
+        self.left > 0
+    }
+
     /// Whether one more is allowed now; takes it then.
     pub fn take(&mut self, now: Time) -> bool {
-        self.refill(now);
-        let allowed = self.left > 0;
+        let allowed = self.has_one(now);
         self.left -= u32::from(allowed);
         allowed
     }
