@@ -28,6 +28,12 @@ impl OwnAddresses {
         Ok(Self { watch, known: BTreeSet::new(), is_due: true })
     }
 
+    /// The worker is another one, which knows none of them.
+    pub(super) fn begin_again(&mut self) {
+        self.known.clear();
+        self.is_due = true;
+    }
+
     /// Returns once addresses may have come or gone, for the first time at once. Safe to cancel.
     pub(super) async fn changed(&mut self) {
         let Some((watch, _)) = &mut self.watch else { return std::future::pending().await };

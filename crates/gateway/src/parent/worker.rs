@@ -66,6 +66,7 @@ impl Worker {
     /// Another process is the worker now. Returns the one before.
     pub(super) fn replace(&mut self, process: RunningChild<FromWorker>) -> RunningChild<FromWorker> {
         self.reported = None;
+        self.own_addresses.begin_again();
         std::mem::replace(&mut self.process, process)
     }
 

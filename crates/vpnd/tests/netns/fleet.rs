@@ -37,7 +37,7 @@ use crate::audit::{exported, now};
 use crate::client::{self, Client};
 use crate::database::configure_at;
 use crate::drain::{SECOND_GATEWAY, drain};
-use crate::gateway::{Gateway, Login, edit_toml, must};
+use crate::gateway::{Gateway, Login, edit_toml, must, strings};
 use crate::lab::{CAMPUS_V4, CAMPUS_V6, GATEWAY_V4, Lab, UPLINK, eventually};
 use crate::namespace::Namespace;
 use crate::process::{self, Process};
@@ -652,4 +652,24 @@ fn clients_of_a_drained_gateway_move_without_loss() {
         (gateways(second)["gw1"]["draining"] == false).then_some(())
     });
     drain(second, &["--fleet-safe", "--no-wait"]);
+}
+
+#[test]
+fn a_gateway_knows_its_own_addresses_after_an_upgrade() {
+    let Some(lab) = Lab::new(2) else { return };
+    let Some(cluster) = cluster(&lab) else { return };
+    let (database, own) = (cluster.database(), GATEWAY_V4.to_string());
+    let addresses = strings(&[&format!("{own}:4433"), &format!("{SECOND_GATEWAY}:4433")]);
+    let mut fleet = Fleet::on(&lab, cluster, database, &[("server.addresses", addresses)]);
+    fleet.start();
+    let reports_them = || {
+        let known = gateways(&fleet.second);
+        let reported = |name: &str, address: &str| known[name]["addresses"] == Json::from(vec![address]);
+        (known.len() == 2 && reported("gw1", &own) && reported("gw2", SECOND_GATEWAY)).then_some(())
+    };
+    eventually("each gateway reports its address", LIMIT, reports_them);
+    must(fleet.first.upgrade());
+    // The report of the worker before does not count: by now there is one of the next.
+    thread::sleep(7 * SECOND);
+    eventually("each gateway reports its address, as before", LIMIT, reports_them);
 }
