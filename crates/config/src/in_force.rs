@@ -2,8 +2,9 @@
 //! start.
 //!
 //! INVARIANT: [`AT_START`] is the one list of keys that a reload leaves out. What a reload reports,
-//! what `vpnd doctor` compares and what docs/CONFIGURATION.md says of each key come from it. This
-//! module must not know what a key means.
+//! what `vpnd doctor` compares and what docs/CONFIGURATION.md says of each key come from it. An
+//! upgrade is refused by a changed one that [`AT_UPGRADE`] does not list. This module must not know
+//! what a key means.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -55,11 +56,28 @@ const AT_START: [(&str, &[&str]); 16] = [
     ("portal", &["url"]),
 ];
 
+/// Those of [`AT_START`] whose change is no reason to refuse an upgrade: the new processes go by
+/// them. [log] stays as it is until a restart, and matters less than a new version.
+const AT_UPGRADE: [(&str, &[&str]); 8] = [
+    ("server", &["priority", "busy_poll_us"]),
+    ("tls", &[]),
+    ("crypto", &[]),
+    ("limits", &[]),
+    ("timeouts", &[]),
+    ("log", &[]),
+    ("source", &[]),
+    ("portal", &[]),
+];
+
 /// Whether a change of this key waits for the gateway's next start. `key` is empty for a list of
 /// tables.
 #[must_use]
 pub fn waits(section: &str, key: &str) -> bool {
-    AT_START.iter().any(|(listed, keys)| *listed == section && (keys.is_empty() || keys.contains(&key)))
+    has(&AT_START, section, key)
+}
+
+fn has(list: &[(&str, &[&str])], section: &str, key: &str) -> bool {
+    list.iter().any(|(listed, keys)| *listed == section && (keys.is_empty() || keys.contains(&key)))
 }
 
 /// Digests of the values that a file sets, by `section.key`, or by `section` for a list of tables.
@@ -111,15 +129,31 @@ impl Settings {
     /// Returns differences, in words, as `(waits for a start, waits for a reload)`.
     #[must_use]
     pub fn differences(&self, file: &Self) -> (Vec<String>, Vec<String>) {
-        let names = self.0.keys().chain(file.0.keys().filter(|name| !self.0.contains_key(*name)));
-        let mut differing: Vec<&String> =
-            names.filter(|name| self.0.get(*name) != file.0.get(*name)).collect();
-        differing.sort();
-        let (start, reload): (Vec<&String>, _) = differing.into_iter().partition(|name| self.keeps(name));
+        let differing = self.differing(file).into_iter();
+        let (start, reload): (Vec<&String>, _) = differing.partition(|name| self.keeps(name));
         (
             start.into_iter().map(|name| title(name)).collect(),
             reload.into_iter().map(|name| title(name)).collect(),
         )
+    }
+
+    /// Returns the first difference, in words, that a restart alone puts into force: an upgrade
+    /// does not, for devices, sockets or the machine's network depend on it.
+    #[must_use]
+    pub fn restart_only(&self, file: &Self) -> Option<String> {
+        let takes_restart = |name: &&&String| {
+            let (section, key) = parts(name);
+            waits(section, key) && !has(&AT_UPGRADE, section, key)
+        };
+        self.differing(file).iter().find(takes_restart).map(|name| title(name))
+    }
+
+    fn differing<'s>(&'s self, file: &'s Self) -> Vec<&'s String> {
+        let names = self.0.keys().chain(file.0.keys().filter(|name| !self.0.contains_key(*name)));
+        let mut differing: Vec<&String> =
+            names.filter(|name| self.0.get(*name) != file.0.get(*name)).collect();
+        differing.sort();
+        differing
     }
 
     /// A reload takes over what it can.
@@ -167,8 +201,13 @@ fn without(document: &toml::Table, section: &str, key: &str) -> toml::Table {
 }
 
 fn name_waits(name: &str) -> bool {
-    let (section, key) = name.split_once('.').unwrap_or((name, ""));
+    let (section, key) = parts(name);
     waits(section, key)
+}
+
+/// Section and key of a setting.
+fn parts(name: &str) -> (&str, &str) {
+    name.split_once('.').unwrap_or((name, ""))
 }
 
 fn title(name: &str) -> String {
@@ -206,6 +245,29 @@ mod tests {
         assert_eq!(in_force.differences(&file), (waiting.map(str::to_owned).into(), Vec::new()));
         let reported = Settings::reported(in_force.report());
         assert_eq!(reported.differences(&Settings::of(new)).0, waiting);
+    }
+
+    #[test]
+    fn an_upgrade_is_refused_by_settings_that_it_does_not_carry_out() {
+        let refused = |text: &str| Settings::of(OLD).restart_only(&Settings::of(&format!("{OLD}{text}")));
+        for (text, setting) in [
+            ("[wireguard]\nenabled = true\n", "'enabled' in [wireguard]"),
+            ("[tunnel]\nmtu = 1300\n", "'mtu' in [tunnel]"),
+            ("[crypto]\nbackend = 'ring'\n[nat]\nmode = 'route'\n", "'mode' in [nat]"),
+        ] {
+            assert_eq!(refused(text).as_deref(), Some(setting), "{text}");
+        }
+        for text in [
+            "[policy]\nclient_to_client = true\n",
+            "[timeouts]\nidle_timeout_s = 9\n[tls]\nclient_ca = 'c'\n[log]\nlevel = 'debug'\n",
+            "[[source]]\nname = 'b'\n[portal]\nurl = 'https://two'\n",
+        ] {
+            assert_eq!(refused(text), None, "{text}");
+        }
+        let server = |text: &str| Settings::of(&OLD.replace("[server]\n", &format!("[server]\n{text}\n")));
+        let refused = |text: &str| Settings::of(OLD).restart_only(&server(text));
+        assert_eq!(refused("more_ports = '443'").as_deref(), Some("'more_ports' in [server]"));
+        assert_eq!(refused("priority = 5"), None);
     }
 
     #[test]

@@ -43,6 +43,7 @@ use machine::Machine;
 use own_addresses::OwnAddresses;
 use portal::Portal;
 use vpnd_config::certificate::order::Owner;
+use vpnd_config::in_force::Settings;
 use vpnd_config::local_ports::LocalPorts;
 use vpnd_config::{ConfigError, ServerConfig, check, review};
 use vpnd_ipc::child::ChildRole;
@@ -129,6 +130,8 @@ enum End {
 struct Gateway {
     /// The configuration with which devices and sockets were opened.
     config: ServerConfig,
+    /// The settings of its file.
+    settings: Settings,
     launcher: Launcher,
     auth: RunningChild<FromAuth>,
     worker: Worker,
@@ -147,6 +150,7 @@ impl Gateway {
         configuration: Configuration,
         common: Common,
     ) -> anyhow::Result<(Self, SocketFile)> {
+        let settings = configuration.settings();
         let installed = std::env::current_exe().context("this program can't be found")?;
         let launcher = Launcher::new(args, common);
         let TlsMaterial { certificate, key } = TlsMaterial::load(&config)?;
@@ -168,6 +172,7 @@ impl Gateway {
                     orders: Orders::new(&config),
                     worker: Worker::new(worker, listeners, own_addresses, &config),
                     config,
+                    settings,
                     launcher: launcher.installed(installed),
                     auth: auth.at_work(),
                     kept: KeptChildren { idp, portal },

@@ -84,6 +84,7 @@ impl Gateway {
             tracing::error!(error = %vpnd_sys::text::format_chain(&error), "the firewall rules stay unchanged");
         }
         self.config = config;
+        self.orders.look_now(&self.config);
         // If it is gone already, so is the requester.
         let _ = old.0.send(&ToWorker::Stop(None), &[]).await;
         old.0.end(CHILD_END_TIMEOUT).await;
@@ -111,8 +112,12 @@ impl Gateway {
         check_program(launcher.program())?;
         let (configuration, config) = launcher.read_configuration()?;
         config.check(&check::local_networks(), wall_s()).map_err(ConfigError::Invalid)?;
-        if let Some(settings) = first_difference(&self.config, &config) {
-            bail!("{settings} has changed since the gateway started: that takes a restart");
+        if let Some(setting) = self.settings.restart_only(&configuration.settings()) {
+            bail!("{setting} has changed since the gateway started: that takes a restart");
+        }
+        // The same settings mean another tunnel on a machine without IPv6.
+        if config.tunnel != self.config.tunnel {
+            bail!("IPv6 was switched on or off since the gateway started: that takes a restart");
         }
         let TlsMaterial { certificate, key } = TlsMaterial::load(&config)?;
         let (auth, to_auth, protections) = launcher.start_auth(&configuration, key, false).await?;
@@ -174,25 +179,6 @@ fn check_program(program: &Path) -> anyhow::Result<()> {
         );
     }
     Ok(())
-}
-
-/// The first setting that differs and can't be changed without a restart, because devices, sockets
-/// or the machine's network depend on it.
-fn first_difference(before: &ServerConfig, after: &ServerConfig) -> Option<&'static str> {
-    let same = [
-        ("[server] listen", before.server.listen == after.server.listen),
-        ("[server] shards", before.server.shards == after.server.shards),
-        ("[server] state_dir", before.server.state_dir == after.server.state_dir),
-        ("[server] journal_dir", before.server.journal_dir == after.server.journal_dir),
-        ("[store]", before.store == after.store),
-        ("[fleet]", before.fleet == after.fleet),
-        ("[tunnel]", before.tunnel == after.tunnel),
-        ("[nat]", before.nat == after.nat),
-        ("[offload]", before.offload == after.offload),
-        ("[admin]", before.admin == after.admin),
-        ("[process]", before.process == after.process),
-    ];
-    same.into_iter().find(|(_, same)| !same).map(|(name, _)| name)
 }
 
 #[cfg(test)]

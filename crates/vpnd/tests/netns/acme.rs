@@ -384,3 +384,16 @@ fn the_process_that_orders_has_neither_rights_nor_the_key() {
     std::thread::sleep(SECOND);
     assert!(parent.ticks() - before < 20, "the parent is idle");
 }
+
+#[test]
+fn an_upgrade_orders_by_what_was_configured_meanwhile() {
+    let Some(lab) = Lab::new(1) else { return };
+    let mut gateway = Gateway::init(&lab);
+    gateway.start();
+    // It takes connections and says nothing, so that the process waits.
+    let _silent = lab.net.within(|| TcpListener::bind(format!("{PROVIDERS}:14000")).unwrap());
+    configure(&gateway, &gateway.file("ca.pem"), &[NAME]);
+    must(gateway.upgrade());
+    let acme = || Seen::parent(&gateway).child_if_any("acme").map(drop);
+    eventually("an order is under way", 10 * SECOND, acme);
+}

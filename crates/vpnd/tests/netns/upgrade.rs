@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value as Json;
 
 use crate::client::Client;
-use crate::gateway::{Gateway, must};
+use crate::gateway::{Gateway, must, strings};
 use crate::lab::{CAMPUS_V4, CAMPUS_V6, Lab, eventually};
 use crate::namespace::Namespace;
 use crate::process;
@@ -114,12 +114,16 @@ fn an_upgrade_that_fails_changes_nothing() {
         assert_eq!(identities(gateway), sessions);
         ping_until(one.namespace(), CAMPUS_V4.into(), 5 * SECOND);
     };
-    gateway.configure("tunnel.mtu", 1300);
-    refused(&mut gateway, "[tunnel]");
-    fs::write(gateway.config(), &good).expect("it is writable");
-    gateway.configure("tls.certificate", "missing.pem");
-    refused(&mut gateway, "missing.pem");
-    fs::write(gateway.config(), &good).expect("it is writable");
+    for (setting, value, reason) in [
+        ("tunnel.mtu", 1300.into(), "'mtu' in [tunnel] has changed"),
+        ("server.more_ports", strings(&["443"]), "'more_ports' in [server] has changed"),
+        ("wireguard.enabled", true.into(), "'enabled' in [wireguard] has changed"),
+        ("tls.certificate", "missing.pem".into(), "missing.pem"),
+    ] {
+        gateway.configure(setting, value);
+        refused(&mut gateway, reason);
+        fs::write(gateway.config(), &good).expect("it is writable");
+    }
     put(&program, "#!/bin/sh\nexit 3\n", 0o755);
     refused(&mut gateway, "exit status: 3");
     put(&program, "#!/bin/sh\nexit 3\n", 0o777);
