@@ -57,10 +57,26 @@ impl Format {
     /// Brings a database that is empty, or of an earlier format, to the newest one. Another process
     /// may do so at the same time: one finds that it is done.
     pub(crate) fn bring_up(&self, connection: &mut Connection) -> rusqlite::Result<()> {
-        if !matches!(self.find(connection)?, Found::Empty | Found::Earlier(_)) {
-            return Ok(());
+        match self.begin(connection)? {
+            Some(transaction) => self.complete(transaction),
+            None => Ok(()),
         }
-        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    }
+
+    /// The transaction in which a database is brought up, if it has to be: no other process changes
+    /// it from then on, nor has anything been changed.
+    pub(crate) fn begin<'c>(
+        &self,
+        connection: &'c mut Connection,
+    ) -> rusqlite::Result<Option<Transaction<'c>>> {
+        if !matches!(self.find(connection)?, Found::Empty | Found::Earlier(_)) {
+            return Ok(None);
+        }
+        connection.transaction_with_behavior(TransactionBehavior::Immediate).map(Some)
+    }
+
+    /// Brings up what [`Self::begin`] has begun with.
+    pub(crate) fn complete(&self, transaction: Transaction<'_>) -> rusqlite::Result<()> {
         self.take_steps(&transaction)?;
         transaction.commit()
     }

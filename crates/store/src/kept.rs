@@ -5,6 +5,8 @@
 
 use std::fs;
 use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 
 use vpnd_config::factor::Factors;
 use vpnd_proto::attach::{TokenHash, Tokens};
@@ -14,10 +16,10 @@ use vpnd_sys::own_file;
 use crate::audit::query::Gap;
 use crate::audit::testing::all;
 use crate::audit::{AuditEntry, AuditFile, Event, Move, SessionStart};
-use crate::sqlite::Sqlite;
+use crate::sqlite::{Replacement, Sqlite};
 use crate::{
     AddressChange, ExternalUser, Family, Lease, LeaseOwner, LiveUser, NewUser, PasswordHash, RevocationCause,
-    SessionRecord, Store, TotpSecret, UserChange, UserId,
+    SessionRecord, Store, StoreError, TotpSecret, UserChange, UserId,
 };
 
 const STORE_0_1: &[u8] = include_bytes!("kept/0.1.db");
@@ -141,6 +143,54 @@ fn a_store_of_0_1_is_read_completely_and_stays_usable() {
     kept.set_enabled("bob", true, 3000).unwrap();
     kept.remove_user("cat@uni.example", 3000).unwrap();
     Sqlite::open(&path).expect("it is whole");
+}
+
+/// The format of a store, and its users.
+fn format_and_users(path: &Path) -> (i64, Vec<String>) {
+    let connection = rusqlite::Connection::open(path).unwrap();
+    let format = connection.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
+    (format, Sqlite::inspect(path).unwrap().into_iter().map(|user| user.name).collect())
+}
+
+#[test]
+fn a_store_of_0_1_is_kept_as_it_was() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("vpnd.db");
+    let [copy, unfinished] = ["db.format1", "db.format1.new"].map(|end| path.with_extension(end));
+    fs::write(&path, STORE_0_1).unwrap();
+    let before = format_and_users(&path);
+    assert_eq!((before.0, before.1.len(), copy.exists()), (1, 3, false), "looking at it changes nothing");
+    // Without a copy the store stays as it is.
+    fs::create_dir(&unfinished).unwrap();
+    assert!(matches!(Sqlite::open(&path), Err(StoreError::Failed { .. })));
+    assert_eq!(format_and_users(&path), before);
+    fs::remove_dir(&unfinished).unwrap();
+
+    let store: Box<dyn Store> = Box::new(Sqlite::open(&path).unwrap());
+    store.set_enabled("bob", true, 3000).unwrap();
+    assert_eq!(format_and_users(&path), (2, before.1.clone()));
+    assert_eq!(format_and_users(&copy), before);
+    assert_eq!(fs::metadata(&copy).unwrap().permissions().mode() & 0o777, 0o600);
+    assert!(!unfinished.exists());
+    drop(store);
+    // Brought back by it and changed, the store is kept again.
+    fs::copy(&copy, &path).unwrap();
+    rusqlite::Connection::open(&path).unwrap().execute_batch("DELETE FROM leases").unwrap();
+    drop(Sqlite::open(&path).unwrap());
+    let leases: i64 = rusqlite::Connection::open(&copy)
+        .unwrap()
+        .query_row("SELECT count(*) FROM leases", (), |row| row.get(0))
+        .unwrap();
+    assert_eq!((format_and_users(&copy), leases), (before, 0));
+
+    fs::remove_file(&copy).unwrap();
+    drop(Sqlite::open(&path).unwrap());
+    let mut replacement = Replacement::new(&path).unwrap();
+    replacement.write(STORE_0_1).unwrap();
+    assert!(replacement.publish().unwrap());
+    let names = fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    let names: Vec<_> = names.filter_map(|name| name.into_string().ok()).collect();
+    assert!(!names.iter().any(|name| name.contains("format")), "no other is kept: {names:?}");
 }
 
 /// Some of everything, as it was put into `0.1-audit.sqlite`.

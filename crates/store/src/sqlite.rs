@@ -13,8 +13,8 @@ mod group;
 mod place;
 mod transfer;
 
-use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::fs::{self, File};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
@@ -51,7 +51,7 @@ impl Sqlite {
     /// Opens the store at `path`, which must exist, and checks it.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         reachable(path)?;
-        Self::connect(path)
+        Self::connect(path, transfer::keep_earlier)
     }
 
     /// Looks whether the store at `path` is whole, and who is in it. It stays as it is.
@@ -86,10 +86,12 @@ impl Sqlite {
             // SQLite gives its other files the permissions of this one.
             drop(own_file::open_or_create(path).map_err(failed)?);
         }
-        Self::connect(path)
+        Self::connect(path, transfer::keep_earlier)
     }
 
-    fn connect(path: &Path) -> Result<Self, StoreError> {
+    /// Opens and checks the store. One of an earlier format gets the newest one after `keep`, which
+    /// is given the number of the earlier one.
+    fn connect(path: &Path, keep: fn(&Path, usize) -> Result<(), StoreError>) -> Result<Self, StoreError> {
         let explain = |error| explain(path, error);
         if is_emptied(path) {
             return Err(corrupted(path, "nothing is left of it".to_owned()));
@@ -97,7 +99,12 @@ impl Sqlite {
         let mut connection = open(path).map_err(explain)?;
         check(path, &connection)?;
         prepare(&connection).map_err(explain)?;
-        FORMAT.bring_up(&mut connection).map_err(explain)?;
+        if let Some(transaction) = FORMAT.begin(&mut connection).map_err(explain)? {
+            if let Found::Earlier(number) = FORMAT.find(&transaction).map_err(explain)? {
+                keep(path, number)?;
+            }
+            FORMAT.complete(transaction).map_err(explain)?;
+        }
         digest::verify_all(&sql::Connection::new(&connection)).map_err(|error| explain_sql(path, error))?;
         let connections = Connections::new(path, connection).map_err(explain)?;
         Ok(Self { connections, put_off: PutOff::beside(path), path: path.to_owned() })
@@ -120,24 +127,11 @@ impl Sqlite {
     /// Writes a copy of the store into its directory, in one step: the copy that
     /// [`StoreError::Corrupted`] recommends.
     pub fn back_up(&self) -> Result<(), StoreError> {
-        let failed =
-            |error: std::io::Error| StoreError::Failed { path: self.path.clone(), detail: error.to_string() };
-        let target = backup_path(&self.path);
-        let temporary = target.with_extension("backup.new");
-        match fs::remove_file(&temporary) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
-            _ => {}
-        }
-        let file =
-            OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary).map_err(failed)?;
-        self.connections.with_queries(|connection| {
-            connection.backup("main", &temporary, None::<fn(rusqlite::backup::Progress)>)
-        })?;
-        let directory = vpnd_sys::secret_file::parent(&self.path);
-        file.sync_all()
-            .and_then(|()| fs::rename(&temporary, &target))
-            .and_then(|()| File::open(directory)?.sync_all())
-            .map_err(failed)
+        transfer::write_copy(&self.path, &backup_path(&self.path), |temporary| {
+            self.connections.with_queries(|connection| {
+                connection.backup("main", temporary, None::<fn(rusqlite::backup::Progress)>)
+            })
+        })
     }
 }
 

@@ -1,6 +1,7 @@
 //! The embedded store: what it acknowledges stays, what is damaged is refused, what is secret is
 //! hidden.
 
+use std::fs::OpenOptions;
 use std::io::{Seek as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 

@@ -6,6 +6,7 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as 
 use std::path::{Path, PathBuf};
 
 use super::connections::{Connections, open};
+use super::faults::explain;
 use super::{Sqlite, StoreError};
 use crate::sql::{Database as _, invitations};
 use vpnd_sys::secret_file;
@@ -29,7 +30,7 @@ const BESIDE: [&str; 2] = ["-wal", "-shm"];
 
 /// A copy of the store at `path`, as [`Sqlite::copy`] has it.
 pub(super) fn copy(connections: &Connections, path: &Path) -> Result<File, StoreError> {
-    let failed = |error: io::Error| StoreError::Failed { path: path.to_owned(), detail: error.to_string() };
+    let failed = |error| failed(path, error);
     let temporary = path.with_extension("db.copy");
     remove(&temporary).map_err(failed)?;
     let mut file = create(&temporary).map_err(failed)?;
@@ -49,6 +50,45 @@ pub(super) fn copy(connections: &Connections, path: &Path) -> Result<File, Store
     Ok(file)
 }
 
+/// Writes a copy of the store at `path` to `target` beside it, in one step: `copy` writes it to the
+/// path that it is given.
+pub(super) fn write_copy(
+    path: &Path,
+    target: &Path,
+    copy: impl FnOnce(&Path) -> Result<(), StoreError>,
+) -> Result<(), StoreError> {
+    let failed = |error| failed(path, error);
+    let temporary = beside(target, ".new");
+    remove(&temporary).map_err(failed)?;
+    let file = create(&temporary).map_err(failed)?;
+    let put_in_place = || {
+        file.sync_all()?;
+        fs::rename(&temporary, target)?;
+        File::open(secret_file::parent(path))?.sync_all()
+    };
+    let written = copy(&temporary).and_then(|()| put_in_place().map_err(failed));
+    if written.is_err() {
+        // The disk may be full; the next copy removes what is left now.
+        let _ = remove(&temporary);
+    }
+    written
+}
+
+/// Keeps a copy of a store whose format is about to change: the way back to the earlier vpnd, which
+/// opens no newer format. Where that fails the store stays as it is, and the earlier vpnd with it.
+/// A copy of before is replaced: the store was brought back by it, and has changed since.
+pub(super) fn keep_earlier(path: &Path, number: usize) -> Result<(), StoreError> {
+    let explain = |error| explain(path, error);
+    let target = path.with_extension(format!("db.format{number}"));
+    // The connection that is about to change it can't read it for a copy.
+    let earlier = open(path).map_err(explain)?;
+    write_copy(path, &target, |temporary| {
+        earlier.backup("main", temporary, None::<fn(rusqlite::backup::Progress)>).map_err(explain)
+    })?;
+    tracing::info!(copy = %target.display(), "the user store gets another format; a copy keeps it as it was");
+    Ok(())
+}
+
 /// A store that is to take another's place. Dropped before [`Replacement::publish`], it leaves
 /// nothing.
 pub struct Replacement {
@@ -60,8 +100,7 @@ pub struct Replacement {
 impl Replacement {
     /// For the store at `path`, which may be there, be damaged or be missing.
     pub fn new(path: &Path) -> Result<Self, StoreError> {
-        let failed =
-            |error: io::Error| StoreError::Failed { path: path.to_owned(), detail: error.to_string() };
+        let failed = |error| failed(path, error);
         let temporary = path.with_extension("db.restore");
         let directory = secret_file::parent(path);
         // A process that has shut itself in makes none.
@@ -75,12 +114,7 @@ impl Replacement {
 
     /// Adds bytes to it.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
-        self.file.write_all(bytes).map_err(|error| match error.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                StoreError::Full { path: self.path.clone() }
-            }
-            _ => self.failed(error),
-        })
+        self.file.write_all(bytes).map_err(|error| self.failed(error))
     }
 
     /// Checks it as a whole, without its sessions, and puts it in place. Invitations, tokens of
@@ -88,7 +122,8 @@ impl Replacement {
     /// Whether there was a store, which is `….replaced` now.
     pub fn publish(self) -> Result<bool, StoreError> {
         self.file.sync_all().map_err(|error| self.failed(error))?;
-        let store = Sqlite::open(&self.temporary)?;
+        // One of an earlier format is kept by the backup that it comes from.
+        let store = Sqlite::connect(&self.temporary, |_, _| Ok(()))?;
         // Inner addresses stay reserved for their devices.
         store.change(|t| {
             t.execute("DELETE FROM sessions", ())?;
@@ -162,7 +197,7 @@ impl Replacement {
     }
 
     fn failed(&self, error: io::Error) -> StoreError {
-        StoreError::Failed { path: self.path.clone(), detail: error.to_string() }
+        failed(&self.path, error)
     }
 }
 
@@ -170,6 +205,16 @@ impl Drop for Replacement {
     fn drop(&mut self) {
         // After `publish` it has another name; a leftover goes with the next restore.
         let _ = clear(&self.temporary);
+    }
+}
+
+/// A failure of the file system as an error of the store at `path`.
+fn failed(path: &Path, error: io::Error) -> StoreError {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            StoreError::Full { path: path.to_owned() }
+        }
+        _ => StoreError::Failed { path: path.to_owned(), detail: error.to_string() },
     }
 }
 
