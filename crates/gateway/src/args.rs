@@ -9,7 +9,7 @@ use vpnd_sys::logging::LogFormat;
 use vpnd_sys::sandbox::SandboxMode;
 
 /// Arguments of `vpnd server`.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub struct ServerArgs {
     /// The configuration
     #[arg(long, default_value = DEFAULT_CONFIG)]

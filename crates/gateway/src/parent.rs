@@ -152,7 +152,7 @@ impl Gateway {
     ) -> anyhow::Result<(Self, SocketFile)> {
         let settings = configuration.settings();
         let installed = std::env::current_exe().context("this program can't be found")?;
-        let launcher = Launcher::new(args, common);
+        let launcher = Launcher::new(args, common, installed);
         let TlsMaterial { certificate, key } = TlsMaterial::load(&config)?;
         let (auth, to_auth, protections) = launcher.start_auth(&configuration, key, true).await?;
         let idp = Idp::start(&launcher, &configuration, &config, &auth, None).await?;
@@ -173,7 +173,7 @@ impl Gateway {
                     worker: Worker::new(worker, listeners, own_addresses, &config),
                     config,
                     settings,
-                    launcher: launcher.installed(installed),
+                    launcher,
                     auth: auth.at_work(),
                     kept: KeptChildren { idp, portal },
                     certificate_in_use,

@@ -98,6 +98,8 @@ impl fmt::Display for ChildRole {
 /// Only what can't be reported to the parent: this process was not started by vpnd.
 pub fn enter() -> anyhow::Result<UnixStream> {
     let stream = parent()?;
+    // It was started by a link in /proc, which would be its name in lists of processes.
+    rustix::thread::set_name(c"vpnd").context("can't take a name")?;
     process::ignore_signals().context("can't leave signals to the daemon's first process")?;
     // A process of a terminal's session could type into it whatever the next command of a
     // privileged shell is to be.

@@ -8,7 +8,6 @@
 //! who asks too often. One order at a time: they share the account and the challenge's port. If
 //! that is the portal's as well, the portal answers there, by digests for the order's names alone.
 
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
@@ -16,7 +15,7 @@ use serde::Deserialize;
 use tokio::time::Instant;
 use zeroize::Zeroizing;
 
-use super::launcher::start_child;
+use super::launcher::{Program, start_child};
 use super::portal::{Portal, for_portal_alone, listen};
 use vpnd_config::certificate;
 use vpnd_config::certificate::order::{Ordered, Outcome, Owner, public_key};
@@ -28,7 +27,7 @@ use vpnd_ipc::gateway::acme::{
     ToAcme,
 };
 use vpnd_ipc::messages::{Common, SecretBytes};
-use vpnd_ipc::spawn::{self, RunningChild};
+use vpnd_ipc::spawn::RunningChild;
 use vpnd_pki::leaf::Leaf;
 use vpnd_sys::allowance::Allowance;
 use vpnd_sys::clock::{now, wall_s};
@@ -340,8 +339,9 @@ impl Orders {
             })?;
             (Some(listener), Answers::Own)
         };
-        let program = Path::new(spawn::THIS_PROGRAM);
-        let child = start_child(program, ChildRole::Acme, &launch, listener.into_iter().collect());
+        // It is this process that it works for, not the version to which the others may belong.
+        let program = Program::own();
+        let child = start_child(&program, ChildRole::Acme, &launch, listener.into_iter().collect());
         let Ok(child) = tokio::time::timeout(START_TIMEOUT, child).await else {
             bail!("the acme process was not ready within {} s", START_TIMEOUT.as_secs());
         };
@@ -488,6 +488,8 @@ fn account(config: &ServerConfig, acme: &Acme) -> anyhow::Result<Option<SecretBy
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use rcgen::{CertificateParams, KeyPair};
     use vpnd_ipc::gateway::acme::Proof;
     use vpnd_proto::control::Text;

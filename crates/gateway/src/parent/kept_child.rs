@@ -3,14 +3,13 @@
 //! INVARIANT: whatever becomes of it, sessions go on, and nothing is waited for but its start.
 
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use minicbor::Encode;
 use tokio::time::Instant;
 
-use super::launcher::start_child;
+use super::launcher::{Program, start_child};
 use vpnd_ipc::channel;
 use vpnd_ipc::child::ChildRole;
 use vpnd_ipc::spawn::{FromChild, RunningChild};
@@ -34,7 +33,7 @@ pub(super) trait Failure: FromChild {
 
 /// The child, there or not, with its first message.
 pub(super) struct KeptChild<L, M> {
-    program: PathBuf,
+    program: Program,
     role: ChildRole,
     pub(super) launch: L,
     running: Option<RunningChild<M>>,
@@ -44,8 +43,8 @@ pub(super) struct KeptChild<L, M> {
 
 impl<L: Encode<()>, M: Failure> KeptChild<L, M> {
     /// It is not there yet, and is due at once.
-    pub(super) fn new(program: &Path, role: ChildRole, launch: L) -> Self {
-        let program = program.to_owned();
+    pub(super) fn new(program: &Program, role: ChildRole, launch: L) -> Self {
+        let program = program.clone();
         Self { program, role, launch, running: None, started: Instant::now(), delay: Duration::ZERO }
     }
 

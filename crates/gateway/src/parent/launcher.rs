@@ -1,9 +1,13 @@
 //! How the gateway's children are started: from which program, and with what first messages.
 //!
-//! INVARIANT: the TLS key goes to the auth process alone.
+//! Invariants: the TLS key goes to the auth process alone; all processes of one version are started
+//! from one file, whatever another package has put in its place since.
 
-use std::os::fd::OwnedFd;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::certificate::revoked_by_authority;
 use super::database;
@@ -20,12 +24,39 @@ use vpnd_ipc::signing;
 use vpnd_ipc::spawn::{self, StartingChild};
 use vpnd_sys::sandbox::Protections;
 
+/// A program that children are started from, also when its file is gone.
+#[derive(Clone)]
+pub(super) struct Program {
+    path: PathBuf,
+    /// The file to which `path` leads, unless that is this process's own.
+    _file: Option<Arc<File>>,
+}
+
+impl Program {
+    /// The program of this process.
+    pub(super) fn own() -> Self {
+        Self { path: PathBuf::from(spawn::THIS_PROGRAM), _file: None }
+    }
+
+    /// The program that is at this path now.
+    fn open(path: &Path) -> io::Result<Self> {
+        let file = File::open(path)?;
+        // The new process still has the descriptor when the kernel looks for its program, and no
+        // longer when that runs.
+        let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        Ok(Self { path, _file: Some(Arc::new(file)) })
+    }
+}
+
 /// Starts children, all from one program and with common settings.
+#[derive(Clone)]
 pub(super) struct Launcher {
     args: ServerArgs,
     common: Common,
     /// The program that is started.
-    program: PathBuf,
+    program: Program,
+    /// Where a later version of it is installed.
+    installed: PathBuf,
 }
 
 /// The worker's ends of the channels to the auth process.
@@ -35,17 +66,24 @@ pub(super) struct WorkerEnds {
 }
 
 impl Launcher {
-    /// Starts the program that runs.
-    pub(super) fn new(args: ServerArgs, common: Common) -> Self {
-        Self { args, common, program: PathBuf::from(spawn::THIS_PROGRAM) }
+    /// Starts the program that runs, of which a later version is installed at this path.
+    pub(super) fn new(args: ServerArgs, common: Common, installed: PathBuf) -> Self {
+        Self { args, common, program: Program::own(), installed }
     }
 
-    /// From now on starts the program that is at this path then.
-    pub(super) fn installed(self, program: PathBuf) -> Self {
-        Self { program, ..self }
+    /// One that starts the program that is installed now.
+    ///
+    /// # Errors
+    /// If that can't be opened.
+    pub(super) fn of_installed(&self) -> io::Result<Self> {
+        Ok(Self { program: Program::open(&self.installed)?, ..self.clone() })
     }
 
-    pub(super) fn program(&self) -> &Path {
+    pub(super) fn installed(&self) -> &Path {
+        &self.installed
+    }
+
+    pub(super) fn program(&self) -> &Program {
         &self.program
     }
 
@@ -139,12 +177,12 @@ pub(super) fn client_profile(config: &ServerConfig) -> Option<String> {
 
 /// Starts `program` as a child with its first message.
 pub(super) async fn start_child<T: minicbor::Encode<()>>(
-    program: &Path,
+    program: &Program,
     role: ChildRole,
     launch: &T,
     descriptors: Vec<OwnedFd>,
 ) -> anyhow::Result<(StartingChild, Protections)> {
-    let mut child = StartingChild::start_from(program, role)?;
+    let mut child = StartingChild::start_from(&program.path, role)?;
     let sent = child.send(launch, &descriptors).await;
     drop(descriptors);
     // If the child has ended by itself, this error has the reason, and the other only that the pipe

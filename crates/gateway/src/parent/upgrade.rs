@@ -24,6 +24,7 @@ use anyhow::{Context as _, anyhow, bail};
 use super::certificate::{CurrentCertificate, TlsMaterial};
 use super::idp::Idp;
 use super::kept_children::KeptChildren;
+use super::launcher::Launcher;
 use super::portal::Portal;
 use super::{CHILD_END_TIMEOUT, Gateway};
 use vpnd_config::{ConfigError, ServerConfig, check};
@@ -45,6 +46,7 @@ const WRITABLE_BY_OTHERS: u32 = 0o022;
 /// The new version's processes, prepared.
 struct Next {
     config: ServerConfig,
+    launcher: Launcher,
     auth: StartingChild,
     worker: StartingChild,
     /// The portal is not started before the hand-over.
@@ -59,7 +61,7 @@ impl Gateway {
     /// If the gateway has lost its worker: the old one, or the new one after it took over. A
     /// failure before that is reported to the administrator who has asked, and is none.
     pub(super) async fn upgrade(&mut self) -> Result<(), ChildError> {
-        tracing::info!(program = %self.launcher.program().display(), "an upgrade begins");
+        tracing::info!(program = %self.launcher.installed().display(), "an upgrade begins");
         let prepared = match tokio::time::timeout(PREPARATION_TIMEOUT, self.prepare()).await {
             Ok(prepared) => prepared,
             Err(_) => Err(anyhow!("its processes were not ready within {} s", PREPARATION_TIMEOUT.as_secs())),
@@ -71,7 +73,7 @@ impl Gateway {
         if let Err(error) = self.hand_over(&mut next).await? {
             return self.not_upgraded(&error).await;
         }
-        let Next { config, auth, worker, kept, certificate_in_use } = next;
+        let Next { config, launcher, auth, worker, kept, certificate_in_use } = next;
         let (auth, worker) = (auth.at_work(), worker.ready().await?);
         self.certificate_in_use = certificate_in_use;
         let old = (self.worker.replace(worker), std::mem::replace(&mut self.auth, auth));
@@ -83,7 +85,7 @@ impl Gateway {
         if let Err(error) = self.machine.reconfigure(&config).await {
             tracing::error!(error = %vpnd_sys::text::format_chain(&error), "the firewall rules stay unchanged");
         }
-        self.config = config;
+        (self.config, self.launcher) = (config, launcher);
         self.orders.look_now(&self.config);
         // If it is gone already, so is the requester.
         let _ = old.0.send(&ToWorker::Stop(None), &[]).await;
@@ -108,8 +110,10 @@ impl Gateway {
 
     /// Starts the new version's processes. The old ones carry on meanwhile.
     async fn prepare(&self) -> anyhow::Result<Next> {
-        let launcher = &self.launcher;
-        check_program(launcher.program())?;
+        let installed = self.launcher.installed();
+        check_program(installed)?;
+        let launcher = self.launcher.of_installed();
+        let launcher = launcher.with_context(|| format!("can't open {}", installed.display()))?;
         let (configuration, config) = launcher.read_configuration()?;
         config.check(&check::local_networks(), wall_s()).map_err(ConfigError::Invalid)?;
         if let Some(setting) = self.settings.restart_only(&configuration.settings()) {
@@ -121,12 +125,13 @@ impl Gateway {
         }
         let TlsMaterial { certificate, key } = TlsMaterial::load(&config)?;
         let (auth, to_auth, protections) = launcher.start_auth(&configuration, key, false).await?;
-        let idp = Idp::start(launcher, &configuration, &config, &auth, self.kept.idp.as_ref()).await?;
-        let portal = Portal::prepare(launcher, &config, self.kept.portal.as_ref())?;
+        let idp = Idp::start(&launcher, &configuration, &config, &auth, self.kept.idp.as_ref()).await?;
+        let portal = Portal::prepare(&launcher, &config, self.kept.portal.as_ref())?;
         let certificate_in_use = CurrentCertificate::new(certificate.clone(), &config.tls);
         let launch = launcher.worker_launch(&config, configuration, certificate, protections)?;
         let worker = launcher.start_worker(&launch, to_auth, &self.worker.listeners).await?;
-        Ok(Next { config, auth, worker, kept: KeptChildren { idp, portal }, certificate_in_use })
+        let kept = KeptChildren { idp, portal };
+        Ok(Next { config, launcher, auth, worker, kept, certificate_in_use })
     }
 
     /// Lets the old worker hand over to the new one: the inner error is the reason why it goes on

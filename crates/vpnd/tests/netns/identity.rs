@@ -30,6 +30,7 @@ use crate::lab::{CAMPUS_V4, Lab, eventually};
 use crate::process::{self, Process};
 use crate::slapd::{self, ADMIN, Slapd, group, person};
 use crate::traffic::ping_until;
+use crate::upgrade::put;
 
 const ADDRESS: &str = "127.0.0.1";
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -227,6 +228,35 @@ fn directory_logins_work_after_an_upgrade() {
     ping_until(client.namespace(), CAMPUS_V4.into(), TIMEOUT);
     let second = Client::connect(&lab, 2, &ann);
     ping_until(second.namespace(), CAMPUS_V4.into(), TIMEOUT);
+}
+
+#[test]
+fn the_idp_process_starts_again_from_the_version_that_runs() {
+    let Some(lab) = Lab::new(1) else { return };
+    let mut gateway = Gateway::init(&lab);
+    let program = gateway.install();
+    let local = gateway.add_user("local");
+    let slapd = Slapd::start(ADDRESS, |program| beside(&lab, program), &person("ann", "right"));
+    let Some(slapd) = slapd else { return };
+    configure(&gateway, &slapd, slapd.password_file());
+    gateway.start();
+    let gateway_pid = gateway.process().id();
+    let first = eventually("there is an idp process", TIMEOUT, || idp(gateway_pid));
+    must(gateway.upgrade());
+    let second = eventually("there is another", TIMEOUT, || idp(gateway_pid).filter(|pid| *pid != first));
+    // A version that can't take over is installed, and stays there.
+    put(&program, "#!/bin/sh\nexit 3\n", 0o755);
+    let refused = gateway.upgrade();
+    assert!(!refused.status.success() && process::text(&refused).contains("continues unchanged"));
+    kill_process(Pid::from_raw(second as i32).expect("a number of a process"), Signal::KILL)
+        .expect("it is there");
+    eventually("there is a third", TIMEOUT, || idp(gateway_pid).filter(|pid| *pid != second));
+    let ann = login_of(&lab, &local, "ann@uni.example", "right");
+    let client = Client::connect(&lab, 1, &ann);
+    ping_until(client.namespace(), CAMPUS_V4.into(), TIMEOUT);
+    let third = idp(gateway_pid).expect("it has looked ann up");
+    let name = fs::read_to_string(format!("/proc/{third}/comm")).expect("it is there");
+    assert_eq!(name.trim_end(), "vpnd");
 }
 
 #[test]
