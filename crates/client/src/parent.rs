@@ -36,7 +36,7 @@ use anyhow::Context as _;
 use minicbor::bytes::ByteArray;
 use tokio::time::{Instant, sleep_until};
 use vpnd_crypto::{Binding, Preference};
-use vpnd_proto::control::{AsText, SecretText};
+use vpnd_proto::control::{AsText, Network, SecretText};
 
 use crate::args::{ConnectArgs, KillSwitchArgs};
 use crate::messages::{
@@ -366,8 +366,7 @@ impl RunningClient {
                 ToWorker::reply::<UseTunnelDns>(number, self.use_tunnel_dns(tunnel).await)
             }
             ParentRequest::Configure(Configure(network)) => {
-                self.kill_switch.meet_requirement(network.kill_switch).await?;
-                let outcome = self.network.apply(&network).await;
+                let outcome = self.configure(&network).await?;
                 if self.stop.is_asked_for() {
                     // The worker is about to be stopped, and needs no reply.
                     return Ok(());
@@ -406,6 +405,20 @@ impl RunningClient {
             }
         };
         self.worker.send_with(&reply, &descriptors).await
+    }
+
+    /// Puts the gateway's settings in force, and before them the kill switch that it requires. The
+    /// reply is the reason if that can't be.
+    ///
+    /// # Errors
+    /// [`ChildError::Refused`] if this machine can't have the kill switch, unless the end of the
+    /// client would open a tunnel for everything.
+    async fn configure(&mut self, network: &Network) -> Result<Result<(), String>, ChildError> {
+        match self.kill_switch.meet_requirement(network.kill_switch).await {
+            Err(ChildError::Refused(reason)) if self.network.is_full() => Ok(Err(reason)),
+            Err(error) => Err(error),
+            Ok(()) => Ok(self.network.apply(network).await),
+        }
     }
 
     /// Has the machine use the tunnel's DNS servers, as while the tunnel leads somewhere, or its

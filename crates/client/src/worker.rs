@@ -14,6 +14,7 @@ mod parent_client;
 mod path;
 mod prepared;
 mod reach;
+mod settings;
 mod transport;
 mod uptime;
 #[cfg(any(test, fuzzing))]
@@ -43,6 +44,7 @@ use parent_client::{ParentClient, ParentError, ParentEvent};
 use path::log_path;
 use prepared::Prepared;
 use reach::Reach;
+use settings::TunnelSettings;
 use transport::Transport;
 use uptime::Uptime;
 use vpnd_config::profile::{Profile, Trust};
@@ -111,6 +113,7 @@ struct Connected {
     parent: Arc<ParentClient>,
     search: Arc<GatewaySearch>,
     connections: Connections,
+    settings: TunnelSettings,
     transport: Transport,
     reach: Reach,
     uptime: Uptime,
@@ -137,6 +140,7 @@ impl Connected {
         Ok(Self {
             core: prepared.core,
             data_path,
+            settings: TunnelSettings::new(Arc::clone(&parent)),
             parent,
             search,
             connections,
@@ -173,6 +177,7 @@ impl Connected {
         loop {
             self.data_path.expect(Some(now()));
             self.carry_out().await?;
+            self.settings.retry().await?;
             self.uptime.log(&self.core, self.connections.is_dialling(), self.search.trials());
             self.choose_dns().await?;
             self.reach.check(now(), || self.search.trials().report())?;
@@ -180,6 +185,7 @@ impl Connected {
                 continue;
             }
             let due = self.core.poll_timeout().map(|(at, _)| at);
+            let due = due.into_iter().chain(self.settings.retry_at()).min();
             self.data_path.expect(due);
             let due = due.map(|at| at.since(now()));
             tokio::select! {
@@ -365,18 +371,9 @@ impl Connected {
                 Action::PathMtu(mtu) => {
                     tracing::debug!(mtu, "the tunnel's MTU");
                     self.data_path.set_mtu(mtu).await;
-                    self.parent.set_mtu(mtu).await?;
+                    self.settings.set_mtu(mtu).await?;
                 }
-                Action::Configure(network) => {
-                    self.parent.configure(&network).await?;
-                    tracing::info!(
-                        target: NEWS,
-                        ipv4 = network.ipv4.map(tracing::field::display),
-                        ipv6 = network.ipv6.map(tracing::field::display),
-                        routes = network.routes.len(),
-                        "the tunnel is set up"
-                    );
-                }
+                Action::Configure(network) => self.settings.configure(network).await?,
                 Action::BatchesLost(gateway) => vpnd_shard::warn_of_lost_batches(gateway),
                 Action::Reopen(lanes) => self.transport.reopen(lanes).await?,
                 Action::LanesBlocked => {

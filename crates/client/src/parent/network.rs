@@ -228,7 +228,7 @@ impl NetworkSetup {
         self.dns.set_looking_up(true);
         self.settle_dns().await?;
         let Some(user) = self.options.lookups else { return Ok(()) };
-        let is_full = self.in_force.as_ref().is_some_and(|now| now.routing.is_full);
+        let is_full = self.is_full();
         self.routes.begin_lookups(&mut self.link, user, is_full).await
     }
 
@@ -304,6 +304,11 @@ impl NetworkSetup {
     async fn pass_source_checks(&mut self, routing: &Routing) {
         let Self { firewall, link, options, renewals, .. } = self;
         firewall.pass_source_checks(link, routing, options.lookups, renewals).await;
+    }
+
+    /// Whether settings are in force by which nothing may leave without the tunnel.
+    pub(super) fn is_full(&self) -> bool {
+        self.in_force.as_ref().is_some_and(|now| now.routing.is_full)
     }
 
     /// Whether names are looked up as without this tunnel.

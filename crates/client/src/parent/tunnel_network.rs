@@ -173,6 +173,11 @@ impl TunnelNetwork {
         }
     }
 
+    /// Whether settings are in force by which nothing may leave without the tunnel.
+    pub(super) fn is_full(&self) -> bool {
+        self.setup.is_full()
+    }
+
     /// The connection to the kernel.
     pub(super) fn netlink(&self) -> &Netlink {
         self.setup.netlink()

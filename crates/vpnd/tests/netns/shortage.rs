@@ -1,11 +1,14 @@
 //! Behaviour: what the system takes away is missed in an orderly way. Without descriptors the
 //! gateway refuses new work and goes on as soon as there are some; without its TUN device a daemon
-//! ends, so that the service manager starts it again.
+//! ends, so that the service manager starts it again; without room on the disk a full tunnel stays
+//! as it is.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write as _;
 use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
@@ -13,8 +16,10 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::cleanup::look_at;
-use crate::client::{Client, TUN};
-use crate::gateway::{Gateway, VPND};
+use crate::client::{self, Client, TUN};
+use crate::full::{in_clear, speak, watch};
+use crate::gateway::{Gateway, Login, VPND, must, strings};
+use crate::kill_switch::rules;
 use crate::lab::{CAMPUS_V4, Lab, eventually};
 use crate::privileges::Seen;
 use crate::process::{self, Process};
@@ -168,4 +173,108 @@ fn a_clients_device_is_deleted() {
     assert_eq!(look_at(&lab, &lab.clients[0]), before);
     let client = Client::connect(&lab, 1, &ann);
     ping_until(client.namespace(), CAMPUS_V4.into(), 5 * SECOND);
+}
+
+/// The routes of a full tunnel.
+const EVERYTHING: [&str; 2] = ["0.0.0.0/0", "::/0"];
+
+/// A gateway whose only user has a full tunnel.
+fn of_full_tunnel(lab: &Lab) -> (Gateway<'_>, Login) {
+    let mut gateway = Gateway::init(lab);
+    gateway.configure("nat.mode", "nftables");
+    gateway.configure("push.routes", strings(&EVERYTHING));
+    let ann = gateway.add_user("ann");
+    gateway.start();
+    (gateway, ann)
+}
+
+/// A connected client whose journals are on a small disk, and the path of a file there.
+fn on_small_disk(lab: &Lab, login: &Login) -> (Process, PathBuf) {
+    let journal = client::journal(lab, 1);
+    fs::create_dir(&journal).unwrap();
+    let mut command = process::command(lab, &lab.clients[0], "sh");
+    command.args(["-c", "mount -t tmpfs -o size=64k,mode=0700 tmpfs \"$0\" && exec \"$@\""]);
+    command.arg(&journal).args(client::arguments(lab, 1, login));
+    let mut client = Process::start(lab, "client1", command);
+    eventually("the client is connected", 20 * SECOND, || {
+        client.assert_running();
+        client.output().contains(": connected").then_some(())
+    });
+    ping_until(&lab.clients[0], CAMPUS_V4.into(), 10 * SECOND);
+    // The disk is mounted for the client alone.
+    let seen = Path::new("/proc").join(client.id().to_string()).join("root");
+    let file = seen.join(journal.strip_prefix("/").unwrap()).join("filler");
+    (client, file)
+}
+
+/// Takes the room that is left on a disk.
+fn fill(file: &Path) {
+    let mut file = File::create(file).unwrap();
+    while file.write_all(&[0; 4096]).is_ok() {}
+}
+
+/// The client goes on, and so does its tunnel, though it has logged this.
+fn stays_closed(lab: &Lab, client: &mut Process, logged: &str) {
+    eventually(logged, 20 * SECOND, || {
+        client.assert_running();
+        let output = client.output();
+        (output.contains(logged) && output.contains("they are tried again")).then_some(())
+    });
+    speak(&lab.clients[0]);
+    ping_until(&lab.clients[0], CAMPUS_V4.into(), 5 * SECOND);
+    client.assert_running();
+    assert_eq!(in_clear(lab), 0, "the tunnel is for everything");
+}
+
+/// Ends the client, without which packets leave in clear.
+fn opens_at_its_end(lab: &Lab, client: &mut Process) {
+    client.signal(Signal::INT);
+    let status = client.wait(10 * SECOND);
+    assert!(status.success(), "{status}: {}", client.output());
+    speak(&lab.clients[0]);
+    assert!(in_clear(lab) > 0, "without the tunnel it is a leak");
+}
+
+#[test]
+fn routes_that_cannot_be_written_down_open_no_full_tunnel() {
+    let Some(lab) = Lab::new(1) else { return };
+    let (gateway, ann) = of_full_tunnel(&lab);
+    let (mut client, filler) = on_small_disk(&lab, &ann);
+    watch(&lab);
+    fill(&filler);
+    // There is room for some of them in the last block that the journal has.
+    let more: Vec<String> = (0..64).map(|n| format!("10.201.{n}.0/24")).collect();
+    let routes: Vec<&str> = EVERYTHING.into_iter().chain(more.iter().map(String::as_str)).collect();
+    gateway.configure("push.routes", strings(&routes));
+    must(gateway.ask(&["reload"]));
+    stays_closed(&lab, &mut client, "No space left on device");
+
+    fs::remove_file(&filler).unwrap();
+    eventually("the routes come once there is room", 30 * SECOND, || {
+        client.assert_running();
+        let routes = lab.clients[0].ip(&["route", "show", "table", "all"]);
+        more.iter().all(|route| routes.contains(route)).then_some(())
+    });
+    speak(&lab.clients[0]);
+    assert_eq!(in_clear(&lab), 0, "nor with the new routes");
+    opens_at_its_end(&lab, &mut client);
+}
+
+#[test]
+fn a_required_kill_switch_that_cannot_be_written_down_opens_no_full_tunnel() {
+    let Some(lab) = Lab::new(1) else { return };
+    let (gateway, ann) = of_full_tunnel(&lab);
+    let (mut client, filler) = on_small_disk(&lab, &ann);
+    watch(&lab);
+    fill(&filler);
+    gateway.configure("push.kill_switch", "on");
+    must(gateway.ask(&["reload"]));
+    stays_closed(&lab, &mut client, "requires a kill switch, and this machine can't have it");
+    assert!(rules(&lab).is_none());
+
+    fs::remove_file(&filler).unwrap();
+    eventually("the kill switch is on once there is room", 30 * SECOND, || rules(&lab));
+    speak(&lab.clients[0]);
+    assert_eq!(in_clear(&lab), 0, "nor with the kill switch");
+    opens_at_its_end(&lab, &mut client);
 }

@@ -1,0 +1,176 @@
+//! The tunnel's settings, which the parent puts in force.
+//!
+//! INVARIANT: once the tunnel was set up, no refusal of the parent ends the client: that would open
+//! a tunnel for everything. The parent keeps what is in force, and what it has refused is requested
+//! again until it is in force or the gateway has sent other settings.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use vpnd_proto::control::Network;
+use vpnd_proto::time::Time;
+
+use super::parent_client::{ParentClient, ParentError};
+use vpnd_sys::clock::now;
+use vpnd_sys::logging::NEWS;
+
+/// Interval at which refused settings are requested again.
+const RETRY_INTERVAL: Duration = Duration::from_secs(10);
+
+pub(super) struct TunnelSettings {
+    parent: Arc<ParentClient>,
+    /// Whether settings were ever in force.
+    was_set_up: bool,
+    /// The size of packets that was refused last.
+    refused_mtu: Option<u16>,
+    /// The network that was refused last.
+    refused_network: Option<Network>,
+    retry_at: Option<Time>,
+    /// The refusal that was logged last, so that it is not logged at each attempt.
+    logged: Option<String>,
+}
+
+impl TunnelSettings {
+    /// Nothing is set up yet.
+    pub(super) fn new(parent: Arc<ParentClient>) -> Self {
+        Self {
+            parent,
+            was_set_up: false,
+            refused_mtu: None,
+            refused_network: None,
+            retry_at: None,
+            logged: None,
+        }
+    }
+
+    /// Has the addresses, routes and name servers of `network` put in force.
+    ///
+    /// # Errors
+    /// If the parent is gone, or refuses the first ones.
+    pub(super) async fn configure(&mut self, network: Network) -> Result<(), ParentError> {
+        let outcome = self.parent.configure(&network).await;
+        if !self.is_in_force(outcome)? {
+            self.refused_network = Some(network);
+            return Ok(());
+        }
+        (self.was_set_up, self.refused_network, self.logged) = (true, None, None);
+        tracing::info!(
+            target: NEWS,
+            ipv4 = network.ipv4.map(tracing::field::display),
+            ipv6 = network.ipv6.map(tracing::field::display),
+            routes = network.routes.len(),
+            "the tunnel is set up"
+        );
+        Ok(())
+    }
+
+    /// Sets the size of packets that the tunnel's device carries.
+    ///
+    /// # Errors
+    /// Those of [`TunnelSettings::configure`].
+    pub(super) async fn set_mtu(&mut self, mtu: u16) -> Result<(), ParentError> {
+        let outcome = self.parent.set_mtu(mtu).await;
+        self.refused_mtu = (!self.is_in_force(outcome)?).then_some(mtu);
+        Ok(())
+    }
+
+    /// Requests refused settings again, if it is time.
+    ///
+    /// # Errors
+    /// If the parent is gone.
+    pub(super) async fn retry(&mut self) -> Result<(), ParentError> {
+        if self.retry_at.is_none_or(|at| now() < at) {
+            return Ok(());
+        }
+        self.retry_at = None;
+        if let Some(mtu) = self.refused_mtu.take() {
+            self.set_mtu(mtu).await?;
+        }
+        if let Some(network) = self.refused_network.take() {
+            self.configure(network).await?;
+        }
+        Ok(())
+    }
+
+    /// When [`TunnelSettings::retry`] is to be called.
+    pub(super) fn retry_at(&self) -> Option<Time> {
+        self.retry_at
+    }
+
+    /// Whether the parent has done it. Logs a refusal.
+    fn is_in_force(&mut self, outcome: Result<(), ParentError>) -> Result<bool, ParentError> {
+        match outcome {
+            Err(ParentError::Refused(reason)) if self.was_set_up => {
+                self.retry_at = Some(now() + RETRY_INTERVAL);
+                if self.logged.as_ref() != Some(&reason) {
+                    tracing::warn!(
+                        "new settings of the tunnel are not in force, and the former ones stay; they are tried again every {} s: \
+                         {reason}",
+                        RETRY_INTERVAL.as_secs()
+                    );
+                    self.logged = Some(reason);
+                }
+                Ok(false)
+            }
+            outcome => outcome.map(|()| true),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::messages::{Configure, FromWorker, ParentRequest, SetMtu, ToWorker};
+    use vpnd_ipc::channel::{self, Channel};
+    use vpnd_ipc::messages::MAX_FRAME;
+
+    /// Replies to the next request as the parent does.
+    async fn reply(parent: &Channel, outcome: Result<(), &str>) {
+        let outcome = outcome.map_err(str::to_owned);
+        let reply = match parent.receive::<FromWorker>().await.unwrap().unwrap().message {
+            FromWorker::Request { number, request: ParentRequest::Configure(_) } => {
+                ToWorker::reply::<Configure>(number, outcome)
+            }
+            FromWorker::Request { number, request: ParentRequest::Mtu(_) } => {
+                ToWorker::reply::<SetMtu>(number, outcome)
+            }
+            other => panic!("{other:?}"),
+        };
+        parent.send(&reply, &[]).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_refusal_after_the_set_up_ends_no_client_and_is_tried_again() {
+        let (ours, theirs) = channel::pair().unwrap();
+        let parent = Channel::new(theirs, MAX_FRAME).unwrap();
+        let (client, _events) = ParentClient::start(Channel::new(ours, MAX_FRAME).unwrap());
+        let mut settings = TunnelSettings::new(client);
+        let network = Network::default;
+        let (first, ()) = tokio::join!(settings.configure(network()), reply(&parent, Err("no room")));
+        assert!(matches!(first, Err(ParentError::Refused(_))), "before that it does: {first:?}");
+        let (first, ()) = tokio::join!(settings.configure(network()), reply(&parent, Ok(())));
+        first.unwrap();
+        assert_eq!(settings.retry_at(), None);
+
+        let (mtu, ()) = tokio::join!(settings.set_mtu(1_300), reply(&parent, Err("no memory")));
+        mtu.unwrap();
+        let (second, ()) = tokio::join!(settings.configure(network()), reply(&parent, Err("no room")));
+        second.unwrap();
+        assert!(settings.retry_at().is_some_and(|at| at > now()));
+        // It is not time yet, so nothing is requested.
+        settings.retry().await.unwrap();
+
+        settings.retry_at = Some(now());
+        let replies = async {
+            reply(&parent, Ok(())).await;
+            reply(&parent, Err("no room")).await;
+        };
+        let (mtu_and_second, ()) = tokio::join!(settings.retry(), replies);
+        mtu_and_second.unwrap();
+        assert!(settings.retry_at().is_some());
+        settings.retry_at = Some(now());
+        let (second, ()) = tokio::join!(settings.retry(), reply(&parent, Ok(())));
+        second.unwrap();
+        assert_eq!(settings.retry_at(), None);
+    }
+}
