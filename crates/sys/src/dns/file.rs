@@ -1,6 +1,10 @@
 //! Replacing one configuration file for a while, so that the old one comes back exactly, link or
 //! mode included.
 //!
+//! The old one stays next to the new one under a hidden name, and comes back by a rename: with the
+//! attributes that a text does not have, and without room on the disk. INVARIANT: it is used only
+//! if it still is what was there before, and is gone once the change is undone.
+//!
 //! Readers never see half a file: the new one takes the place of the old one at once, and of none
 //! that another program has written since the old one was read. Only where that is impossible,
 //! because the file is mounted from elsewhere (containers, `ip netns exec`), is it written in
@@ -164,8 +168,14 @@ impl FileChange {
 
     /// Puts the old state back if the present one is ours.
     pub fn undo(&self) -> Result<DnsUndone, DnsError> {
-        // A process killed between writing and renaming leaves this behind.
+        let undone = self.put_back()?;
+        // Ours by now, or left by a killed process, or older than what another program has written.
         let _ = fs::remove_file(self.temporary());
+        let _ = fs::remove_file(self.kept());
+        Ok(undone)
+    }
+
+    fn put_back(&self) -> Result<DnsUndone, DnsError> {
         let now = FileState::read(&self.path)?;
         if now == self.before {
             return Ok(DnsUndone::WasRestored);
@@ -174,9 +184,21 @@ impl FileChange {
             return Ok(DnsUndone::NotOurs);
         }
         let failed = |source| DnsError::Os { path: self.path.clone(), step: "restored", source };
+        // A process killed between two renames has left it in the other place.
+        let kept = [self.kept(), self.temporary()].into_iter().find(|place| self.is_old(place));
+        match kept.map(|kept| self.put(&kept)) {
+            Some(Ok(true)) => {
+                sync_directory(&self.path).map_err(failed)?;
+                return Ok(DnsUndone::Restored);
+            }
+            Some(Ok(false)) => return Ok(DnsUndone::NotOurs),
+            // Another file may have been mounted there.
+            Some(Err(_)) | None => {}
+        }
         match &self.before {
             FileState::Absent => fs::remove_file(&self.path).map_err(failed)?,
             FileState::Link { target } => {
+                let _ = fs::remove_file(self.temporary());
                 symlink(target, self.temporary()).map_err(failed)?;
                 fs::rename(self.temporary(), &self.path).map_err(failed)?;
             }
@@ -188,6 +210,9 @@ impl FileChange {
                 let FileState::File { mode, uid, gid, .. } = now else { return Ok(DnsUndone::NotOurs) };
                 match self.replace(&bytes, mode & PLAIN_MODE, Some((uid, gid))) {
                     Err(DnsError::Changed(_)) => return Ok(DnsUndone::NotOurs),
+                    Err(error) if lacks_room(&error) && self.is_still(&now) => {
+                        write_in_place(&self.path, &bytes).map_err(failed)?;
+                    }
                     outcome => outcome?,
                 }
             }
@@ -197,23 +222,35 @@ impl FileChange {
 
     /// Whether the file is what we wrote, with lines of others or without. A process killed before
     /// it wrote leaves the text of ours that was there; one killed while writing in place the
-    /// beginning of the new text, or of the old one on the way back.
+    /// beginning of the new text, or on the way back that of the old one or the old one and the end
+    /// of ours.
     fn is_ours(&self, now: &FileState) -> bool {
         let Some(bytes) = now.bytes() else { return false };
         let (old, text) = (self.before.bytes(), String::from_utf8_lossy(&bytes));
         super::owner(&text).is_some_and(|tunnel| super::owner(&self.after) == Some(tunnel))
             || self.after.as_bytes().starts_with(&bytes)
             || self.replaces.as_ref().is_some_and(|replaced| replaced.as_bytes() == bytes)
-            || old.is_some_and(|old| old.starts_with(&bytes))
+            || old.is_some_and(|old| match bytes.strip_prefix(old.as_slice()) {
+                Some(rest) => rest.is_empty() || self.after.as_bytes().get(old.len()..) == Some(rest),
+                None => old.starts_with(&bytes),
+            })
     }
 
     fn replace(&self, bytes: &[u8], mode: u32, owner: Option<(u32, u32)>) -> Result<(), DnsError> {
         let failed = |step| move |source| refused(&self.path, step, source);
         let temporary = self.temporary();
         let _ = fs::remove_file(&temporary);
-        write_new(&temporary, bytes, mode, owner).map_err(failed("written"))?;
+        if let Err(source) = write_new(&temporary, bytes, mode, owner) {
+            // Half of it would take room from what is done instead.
+            let _ = fs::remove_file(&temporary);
+            return Err(failed("written")(source));
+        }
         let put = self.put(&temporary);
-        let _ = fs::remove_file(&temporary);
+        // The file that has changed places with it.
+        let is_old = matches!(put, Ok(true)) && self.is_old(&temporary);
+        if !is_old || fs::rename(&temporary, self.kept()).is_err() {
+            let _ = fs::remove_file(&temporary);
+        }
         match put {
             Ok(true) => sync_directory(&self.path).map_err(failed("made durable")),
             Ok(false) => Err(DnsError::Changed(self.path.clone())),
@@ -222,7 +259,7 @@ impl FileChange {
         }
     }
 
-    /// Puts a new file in the place of the one that is expected there. Whether it was: another
+    /// Has a file change places with the one that is expected at the path. Whether it was: another
     /// program may have written one while the disk was slow, which then stays.
     fn put(&self, new: &Path) -> Result<bool, Errno> {
         let rename = |flags| renameat_with(CWD, new, CWD, &self.path, flags);
@@ -242,9 +279,28 @@ impl FileChange {
         rename(RenameFlags::EXCHANGE).map(|()| false)
     }
 
+    /// Whether what is at `place` is the file or link that was replaced.
+    fn is_old(&self, place: &Path) -> bool {
+        self.before != FileState::Absent && FileState::read(place).is_ok_and(|found| found == self.before)
+    }
+
+    /// Whether no other program has changed the file since it was `read`.
+    fn is_still(&self, read: &FileState) -> bool {
+        FileState::read(&self.path).is_ok_and(|now| now == *read)
+    }
+
     fn temporary(&self) -> PathBuf {
+        self.hidden("")
+    }
+
+    /// The place of the old file or link meanwhile, which no other tunnel uses.
+    fn kept(&self) -> PathBuf {
+        self.hidden(&format!("-{}", super::owner(&self.after).unwrap_or_default()))
+    }
+
+    fn hidden(&self, suffix: &str) -> PathBuf {
         let name = self.path.file_name().unwrap_or_default().to_string_lossy();
-        self.path.with_file_name(format!(".{name}.vpnd"))
+        self.path.with_file_name(format!(".{name}.vpnd{suffix}"))
     }
 }
 
@@ -273,6 +329,12 @@ fn refused(path: &Path, step: &'static str, source: io::Error) -> DnsError {
     }
 }
 
+/// Whether a file could not be written for want of room on the disk.
+fn lacks_room(error: &DnsError) -> bool {
+    let DnsError::Os { source, .. } = error else { return false };
+    matches!(Errno::from_io_error(source), Some(Errno::NOSPC | Errno::DQUOT))
+}
+
 fn write_new(path: &Path, bytes: &[u8], mode: u32, owner: Option<(u32, u32)>) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     file.write_all(bytes)?;
@@ -285,9 +347,12 @@ fn write_new(path: &Path, bytes: &[u8], mode: u32, owner: Option<(u32, u32)>) ->
     file.sync_all()
 }
 
+/// Writes over what is there, and cuts it to the right length only then: on a full disk the room
+/// that it has is the only one.
 fn write_in_place(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).truncate(true).open(path)?;
+    let mut file = OpenOptions::new().write(true).open(path)?;
     file.write_all(bytes)?;
+    file.set_len(bytes.len() as u64)?;
     file.sync_all()
 }
 

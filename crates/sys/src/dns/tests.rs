@@ -1,5 +1,6 @@
 //! The file in every shape that it has in the field.
 
+use std::io::Write as _;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
 
@@ -44,6 +45,16 @@ impl Machine {
             Ok([DnsChange::File(change)]) => Ok(change),
             other => panic!("systemd-resolved does not run here: {other:?}"),
         }
+    }
+
+    /// Where the old file is meanwhile.
+    fn kept(&self) -> PathBuf {
+        self.dir.path().join(".resolv.conf.vpnd-vpn0")
+    }
+
+    /// Distinguishes the file from one with the same text.
+    fn number(&self) -> u64 {
+        fs::metadata(self.path()).unwrap().ino()
     }
 
     fn names(&self) -> Vec<String> {
@@ -130,9 +141,10 @@ fn a_file_that_another_program_writes_meanwhile_stays() {
         assert_eq!(machine.names(), ["resolv.conf"]);
         let planned = machine.plan().unwrap();
         planned.apply().unwrap();
-        assert_eq!(machine.names(), ["resolv.conf"]);
+        assert_eq!(machine.names(), [".resolv.conf.vpnd-vpn0", "resolv.conf"]);
         assert_eq!(planned.undo().unwrap(), DnsUndone::Restored);
         assert_eq!(fs::read_to_string(machine.path()).unwrap(), newer);
+        assert_eq!(machine.names(), ["resolv.conf"]);
     }
 }
 
@@ -191,6 +203,102 @@ fn text_written_by_others_meanwhile_is_kept() {
     fs::write(machine.path(), "nameserver 198.51.100.9\n").unwrap();
     assert_eq!(change.undo().unwrap(), DnsUndone::NotOurs);
     assert_eq!(fs::read_to_string(machine.path()).unwrap(), "nameserver 198.51.100.9\n");
+    assert_eq!(machine.names(), ["resolv.conf"], "the one before that is of no use any more");
+}
+
+#[test]
+fn the_old_file_itself_comes_back_after_a_kill_between_any_two_steps() {
+    let machine = Machine::new();
+    fs::write(machine.path(), "nameserver 192.0.2.1\n").unwrap();
+    let (change, number) = (machine.plan().unwrap(), machine.number());
+    let temporary = machine.dir.path().join(".resolv.conf.vpnd");
+    let steps: [&dyn Fn(); 3] = [
+        &|| {},
+        // It has changed places with the new one.
+        &|| fs::rename(machine.kept(), &temporary).unwrap(),
+        // And back.
+        &|| {
+            let between = machine.dir.path().join("between");
+            fs::rename(machine.path(), &between).unwrap();
+            fs::rename(machine.kept(), machine.path()).unwrap();
+            fs::rename(between, machine.kept()).unwrap();
+        },
+    ];
+    for (step, kill) in steps.into_iter().enumerate() {
+        change.apply().unwrap();
+        assert_ne!(machine.number(), number);
+        kill();
+        change.undo().unwrap();
+        assert_eq!((machine.number(), machine.names()), (number, vec!["resolv.conf".to_owned()]), "{step}");
+    }
+}
+
+#[test]
+fn a_kept_file_that_was_changed_is_not_used() {
+    let machine = Machine::new();
+    let old = "nameserver 192.0.2.1\n";
+    let changes: [&dyn Fn(); 3] = [
+        &|| fs::write(machine.kept(), "nameserver 192.0.2.66\n").unwrap(),
+        &|| fs::set_permissions(machine.kept(), fs::Permissions::from_mode(0o666)).unwrap(),
+        &|| {
+            fs::remove_file(machine.kept()).unwrap();
+            symlink("elsewhere", machine.kept()).unwrap();
+        },
+    ];
+    for (number, other) in changes.into_iter().enumerate() {
+        fs::write(machine.path(), old).unwrap();
+        fs::set_permissions(machine.path(), fs::Permissions::from_mode(0o644)).unwrap();
+        let change = machine.plan().unwrap();
+        change.apply().unwrap();
+        other();
+        assert_eq!(change.undo().unwrap(), DnsUndone::Restored, "{number}");
+        assert_eq!(fs::read_to_string(machine.path()).unwrap(), old, "{number}");
+        assert_eq!(fs::metadata(machine.path()).unwrap().mode() & 0o7777, 0o644, "{number}");
+        assert_eq!(machine.names(), ["resolv.conf"], "{number}");
+    }
+}
+
+/// Takes the room that is left on a disk.
+fn fill(file: &Path) {
+    let mut file = fs::File::create(file).unwrap();
+    while file.write_all(&[0; 4096]).is_ok() {}
+}
+
+#[test]
+fn the_old_file_itself_comes_back_on_a_full_disk() {
+    in_namespace(|| {
+        let machine = Machine::new();
+        let (place, filler) = (machine.dir.path().to_str().unwrap(), machine.dir.path().join("filler"));
+        run("mount", &["-t", "tmpfs", "-o", "size=64k", "tmpfs", place]);
+        let old = "nameserver 192.0.2.1\n";
+        fs::write(machine.path(), old).unwrap();
+        let number = machine.number();
+        // Without the file it is written again, in the room that ours has.
+        for is_kept in [true, false] {
+            let change = machine.plan().unwrap();
+            change.apply().unwrap();
+            if !is_kept {
+                fs::remove_file(machine.kept()).unwrap();
+            }
+            fill(&filler);
+            assert_eq!(change.undo().unwrap(), DnsUndone::Restored, "{is_kept}");
+            assert_eq!(fs::read_to_string(machine.path()).unwrap(), old, "{is_kept}");
+            assert_eq!(machine.number() == number, is_kept);
+            assert_eq!(machine.names(), ["filler", "resolv.conf"], "{is_kept}");
+            fs::remove_file(&filler).unwrap();
+        }
+
+        let own = machine.dir.path().join("own.conf");
+        fs::write(&own, old).unwrap();
+        run("mount", &["--bind", own.to_str().unwrap(), machine.path().to_str().unwrap()]);
+        let change = machine.plan().unwrap();
+        change.apply().unwrap();
+        fill(&filler);
+        assert_eq!(change.undo().unwrap(), DnsUndone::Restored, "where it is mounted");
+        assert_eq!(fs::read_to_string(&own).unwrap(), old);
+        run("umount", &["--lazy", machine.path().to_str().unwrap()]);
+        run("umount", &["--lazy", place]);
+    });
 }
 
 #[test]
@@ -226,8 +334,12 @@ fn a_half_written_file_and_a_left_over_are_cleaned_up() {
         assert_eq!(fs::read_to_string(machine.path()).unwrap(), "nameserver 192.0.2.1\n");
         assert_eq!(machine.names(), ["resolv.conf"]);
     }
-    fs::write(machine.path(), "nameserver 1").unwrap();
-    assert_eq!(change.undo().unwrap(), DnsUndone::Restored, "the way back was cut short");
+    let old = "nameserver 192.0.2.1\n";
+    for cut_short in ["nameserver 1".to_owned(), old.to_owned() + &change.after[old.len()..]] {
+        fs::write(machine.path(), &cut_short).unwrap();
+        assert_eq!(change.undo().unwrap(), DnsUndone::Restored, "on the way back: {cut_short}");
+        assert_eq!(fs::read_to_string(machine.path()).unwrap(), old);
+    }
 }
 
 #[test]
