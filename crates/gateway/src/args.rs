@@ -22,6 +22,10 @@ pub struct ServerArgs {
     /// routes that reject packets for clients
     #[arg(long, conflicts_with_all = ["upgrade", "insecure_lab", "sandbox", "log_format"])]
     pub teardown: bool,
+    /// With --teardown: undo that for all gateways whose undo journals are in this directory,
+    /// without a configuration. A gateway that runs is left alone
+    #[arg(long, value_name = "D", requires = "teardown", conflicts_with = "config")]
+    pub journal_dir: Option<PathBuf>,
     /// Laboratory only: allow suites that do not protect traffic. Both ends need this switch
     #[arg(long)]
     pub insecure_lab: bool,

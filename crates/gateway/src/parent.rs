@@ -108,13 +108,16 @@ fn review(
 }
 
 /// `vpnd server --teardown`: takes back what a gateway that has ended left on this machine for its
-/// next start.
+/// next start, or every gateway of a directory of journals.
 ///
 /// # Errors
 /// If the gateway runs, or not all could be taken back.
 pub async fn tear_down(args: ServerArgs) -> anyhow::Result<()> {
-    let config = ServerConfig::load(&args.config)?;
     process::require(Capability::NetAdmin)?;
+    if let Some(journals) = &args.journal_dir {
+        return machine::tear_down_all(journals).await;
+    }
+    let config = ServerConfig::load(&args.config)?;
     machine::tear_down(&config).await
 }
 

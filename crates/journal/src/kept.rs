@@ -15,6 +15,27 @@ use super::{
 use vpnd_sys::change::Change;
 use vpnd_sys::netlink::Netlink;
 
+/// The journals that a recovery undoes, by their keepers.
+#[derive(Clone, Copy)]
+pub(super) enum Due<'k> {
+    /// Those without a keeper.
+    Unkept,
+    /// Those of this keeper.
+    KeptFor(&'k str),
+    /// Those of every keeper.
+    Kept,
+}
+
+impl Due<'_> {
+    pub(super) fn includes(self, keeper: Option<&str>) -> bool {
+        match self {
+            Self::Unkept => keeper.is_none(),
+            Self::KeptFor(wanted) => keeper == Some(wanted),
+            Self::Kept => keeper.is_some(),
+        }
+    }
+}
+
 impl Journal {
     /// Starts the journal of this process, whose changes stay in force after its end, and takes
     /// over what earlier ones have left for the same `keeper`.
@@ -59,14 +80,15 @@ impl Journal {
     }
 }
 
-/// Undoes what ended processes have left in force for `keeper` in the current network namespace.
+/// Undoes what ended processes have left in force for `keeper`, or without one for every keeper, in
+/// the current network namespace.
 ///
 /// # Errors
 /// Those of [`super::recover`].
 pub async fn take_back(
     directory: &JournalDirectory,
     netlink: &Netlink,
-    keeper: &str,
+    keeper: Option<&str>,
 ) -> Result<Vec<Recovered>, JournalError> {
-    recover_of(directory, netlink, Some(keeper)).await
+    recover_of(directory, netlink, keeper.map_or(Due::Kept, Due::KeptFor)).await
 }

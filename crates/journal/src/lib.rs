@@ -349,14 +349,14 @@ pub async fn recover(
     directory: &JournalDirectory,
     netlink: &Netlink,
 ) -> Result<Vec<Recovered>, JournalError> {
-    recover_of(directory, netlink, None).await
+    recover_of(directory, netlink, kept::Due::Unkept).await
 }
 
-/// Recovers the journals that are kept for `keeper`.
+/// Recovers the journals that are due.
 async fn recover_of(
     directory: &JournalDirectory,
     netlink: &Netlink,
-    keeper: Option<&str>,
+    due: kept::Due<'_>,
 ) -> Result<Vec<Recovered>, JournalError> {
     let failed = |step| move |source| os_error(directory.path(), step, source);
     let this = Owner::this_process().map_err(failed("examined"))?;
@@ -377,8 +377,7 @@ async fn recover_of(
             Ok(Opened::InUse) => RecoveryOutcome::StillRunning,
             Ok(Opened::Untrusted(reason)) => RecoveryOutcome::Refused(reason),
             Ok(Opened::Abandoned(_lock, bytes)) => {
-                let this = Owner { keeper: keeper.map(str::to_owned), ..this.clone() };
-                recover_one(directory, &name, record::parse(&bytes), &this, netlink).await
+                recover_one(directory, &name, record::parse(&bytes), &this, due, netlink).await
             }
             Err(error) => RecoveryOutcome::Refused(format!("it can't be read: {error}")),
         };
@@ -415,13 +414,14 @@ async fn recover_one(
     name: &str,
     contents: Contents,
     this: &Owner,
+    due: kept::Due<'_>,
     netlink: &Netlink,
 ) -> RecoveryOutcome {
     let mut changes = contents.changes;
     match &contents.owner {
         Some(owner) if owner.has_lost_its_network(this) => changes.retain(Change::survives_reboot),
         Some(owner) if !owner.shares_network(this) => return RecoveryOutcome::OtherNamespace,
-        Some(owner) if owner.keeper != this.keeper => return RecoveryOutcome::Kept,
+        Some(owner) if !due.includes(owner.keeper.as_deref()) => return RecoveryOutcome::Kept,
         Some(_) => {}
         // Its process died before it could change anything.
         None if changes.is_empty() && contents.damaged_lines == 0 => {}

@@ -459,7 +459,7 @@ fn kept_changes_are_continued_by_their_keeper_only() {
         let outcome = journals.outcome().await;
         assert!(matches!(outcome, RecoveryOutcome::Kept), "{outcome:?}");
         assert!(Journal::create_kept(&directory, "gateway b").unwrap().in_force().is_empty());
-        let others = take_back(&directory, &journals.netlink, "gateway b").await.unwrap();
+        let others = take_back(&directory, &journals.netlink, Some("gateway b")).await.unwrap();
         assert!(others.iter().any(|one| matches!(one.outcome, RecoveryOutcome::Kept)), "{others:?}");
         assert_eq!(machine(), changed, "nobody else touches it");
 
@@ -467,9 +467,36 @@ fn kept_changes_are_continued_by_their_keeper_only() {
         let inherited: Vec<Change> = second.in_force().into_iter().map(|(_, change)| change).collect();
         assert_eq!(inherited, changes, "in the order they were made");
         drop(second);
-        take_back(&directory, &journals.netlink, "gateway a").await.unwrap();
+        take_back(&directory, &journals.netlink, Some("gateway a")).await.unwrap();
         assert_eq!(machine(), before);
         assert!(Journal::create_kept(&directory, "gateway a").unwrap().in_force().is_empty());
+    });
+}
+
+#[test]
+fn changes_of_every_keeper_are_taken_back_without_their_names() {
+    in_namespace_async(async || {
+        link();
+        let journals = TestJournals::new();
+        let before = machine();
+        let directory = journals.directory();
+        let mut client = journals.journal();
+        client.apply(&journals.netlink, forwarding()).await.unwrap();
+        let of_client = machine();
+        for (keeper, destination) in [("gateway a", "10.20.0.0/16"), ("gateway b", "10.21.0.0/16")] {
+            let mut kept = Journal::create_kept(&directory, keeper).unwrap();
+            kept.apply(&journals.netlink, route(destination)).await.unwrap();
+        }
+        let running = Journal::create_kept(&directory, "gateway c").unwrap();
+        drop(client);
+        let all = take_back(&directory, &journals.netlink, None).await.unwrap();
+        let undone = all.iter().filter(|one| matches!(one.outcome, RecoveryOutcome::Undone { .. }));
+        assert_eq!(undone.count(), 2, "{all:?}");
+        assert!(all.iter().any(|one| matches!(one.outcome, RecoveryOutcome::StillRunning)), "{all:?}");
+        assert_eq!(machine(), of_client, "'vpnd cleanup' is for clients");
+        drop(running);
+        journals.recover().await;
+        assert_eq!(machine(), before);
     });
 }
 

@@ -19,7 +19,7 @@ use vpnd_config::{NatMode, ServerConfig};
 use vpnd_ipc::admin::status::Firewall;
 use vpnd_ipc::gateway::HostRouteChanges;
 use vpnd_journal as journal;
-use vpnd_journal::{ChangeId, Journal, JournalDirectory, JournalError, RecoveryOutcome};
+use vpnd_journal::{ChangeId, Journal, JournalDirectory, JournalError, Recovered, RecoveryOutcome};
 use vpnd_sys::change::{Change, LAST_RESORT_METRIC};
 use vpnd_sys::conntrack;
 use vpnd_sys::log_limit::LogLimit;
@@ -356,21 +356,38 @@ pub(super) async fn tear_down(config: &ServerConfig) -> anyhow::Result<()> {
         }
         bail!("the gateway is running: stop it first (systemctl stop vpnd-server), then try again");
     }
-    let Some(directory) = JournalDirectory::open(&config.server.journal_dir)? else {
-        println!("nothing to undo");
-        return Ok(());
-    };
-    let netlink = Netlink::open()?;
-    let mut recovered = journal::take_back(&directory, &netlink, &keeper(config)).await?;
+    let mut recovered = take_back(&config.server.journal_dir, Some(&keeper(config))).await?;
     // Those of other gateways, and of clients.
     recovered.retain(|one| !matches!(one.outcome, RecoveryOutcome::Kept | RecoveryOutcome::StillRunning));
-    for one in &recovered {
+    report(&recovered)
+}
+
+/// The same for every gateway that has its journal there and does not run: no configuration has to
+/// name it, for that may be lost or damaged.
+///
+/// # Errors
+/// If not all could be taken back.
+pub(super) async fn tear_down_all(journals: &Path) -> anyhow::Result<()> {
+    let mut recovered = take_back(journals, None).await?;
+    // Those of clients.
+    recovered.retain(|one| !matches!(one.outcome, RecoveryOutcome::Kept));
+    report(&recovered)
+}
+
+async fn take_back(journals: &Path, keeper: Option<&str>) -> anyhow::Result<Vec<Recovered>> {
+    let Some(directory) = JournalDirectory::open(journals)? else { return Ok(Vec::new()) };
+    let netlink = Netlink::open()?;
+    Ok(journal::take_back(&directory, &netlink, keeper).await?)
+}
+
+fn report(recovered: &[Recovered]) -> anyhow::Result<()> {
+    for one in recovered {
         println!("{one}");
     }
     if recovered.is_empty() {
         println!("nothing to undo");
     }
-    if recovered.iter().all(journal::Recovered::is_complete) {
+    if recovered.iter().all(Recovered::is_complete) {
         Ok(())
     } else {
         bail!("not everything could be taken back; see above, then try again")

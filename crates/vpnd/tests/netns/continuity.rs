@@ -2,6 +2,7 @@
 //! is meant for clients goes nowhere else meanwhile. Only `--teardown`, or Ctrl-C at a terminal,
 //! gives the machine back.
 
+use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::thread;
@@ -12,7 +13,7 @@ use rustix::process::Signal;
 use crate::border::arrives;
 use crate::cleanup::look_at;
 use crate::client::Client;
-use crate::gateway::Gateway;
+use crate::gateway::{Gateway, must};
 use crate::lab::{CAMPUS_V4, CAMPUS_V6, Lab};
 use crate::namespace::Namespace;
 use crate::process;
@@ -145,6 +146,27 @@ fn packets_for_clients_are_dropped_while_no_gateway_runs() {
     gateway.tear_down();
     assert_eq!(look_at(&lab, &lab.gateway), before, "the machine is as it was");
     gateway.tear_down();
+}
+
+#[test]
+fn the_machine_is_given_back_without_the_gateways_configuration() {
+    let Some(lab) = Lab::new(1) else { return };
+    let mut gateway = behind_nat(&lab);
+    let before = look_at(&lab, &lab.gateway);
+    gateway.start();
+    let tear_down = |gateway: &Gateway<'_>| {
+        let mut command = gateway.vpnd(&["server", "--teardown", "--journal-dir"]);
+        command.arg(gateway.journal());
+        process::text(&must(process::run(command)))
+    };
+    let said = tear_down(&gateway);
+    assert!(said.contains("its program is running"), "{said}");
+    gateway.terminate();
+    assert_ne!(look_at(&lab, &lab.gateway), before, "it waits for its next start");
+    fs::remove_file(gateway.config()).expect("it is ours");
+    tear_down(&gateway);
+    assert_eq!(look_at(&lab, &lab.gateway), before);
+    assert!(tear_down(&gateway).contains("nothing to undo"));
 }
 
 #[test]
