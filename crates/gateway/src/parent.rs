@@ -45,7 +45,7 @@ use portal::Portal;
 use vpnd_config::certificate::order::Owner;
 use vpnd_config::in_force::Settings;
 use vpnd_config::local_ports::LocalPorts;
-use vpnd_config::{ConfigError, ServerConfig, check, review};
+use vpnd_config::{Invalid, ServerConfig, check, review};
 use vpnd_ipc::child::ChildRole;
 use vpnd_ipc::gateway::{Begin, Configuration, FromAuth, FromWorker, ToAuth, ToWorker};
 use vpnd_ipc::messages::{Common, Devices};
@@ -85,12 +85,10 @@ pub async fn run(args: ServerArgs) -> anyhow::Result<()> {
     gateway.serve().await
 }
 
-/// Refuses what can't work on this machine, and warns of what may not be meant.
-fn review(
-    config: &ServerConfig,
-    configuration: &Configuration,
-    insecure_lab: bool,
-) -> Result<(), ConfigError> {
+/// Refuses what can't work on this machine, and warns of what may not be meant. The error is no
+/// [`vpnd_config::ConfigError`], with which nothing starts before a person has edited the file: an
+/// interface, a clock or a certificate may come later, and the service manager tries again.
+fn review(config: &ServerConfig, configuration: &Configuration, insecure_lab: bool) -> Result<(), Invalid> {
     let machine = review::Machine {
         interfaces: &check::interfaces(),
         networks: &check::local_networks(),

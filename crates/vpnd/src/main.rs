@@ -1,9 +1,10 @@
 //! The `vpnd` program: parses the command line, runs one command, turns its outcome into an exit
 //! code.
 //!
-//! Exit codes: 0 done, 1 failed, 2 wrong usage or configuration (nothing was started), 3 refused
-//! for good: a person must do something before trying again makes sense, 4 `vpnd connect
-//! --give-up`: no session for that long.
+//! Exit codes: 0 done, 1 failed, 2 wrong usage or configuration (nothing was started; of `vpnd
+//! server` only a file that can't be read or understood, not what it names), 3 refused for good: a
+//! person must do something before trying again makes sense, 4 `vpnd connect --give-up`: no session
+//! for that long.
 
 use std::process::ExitCode;
 use std::time::SystemTime;

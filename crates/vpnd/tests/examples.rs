@@ -203,7 +203,17 @@ fn units_call_commands_that_exist() {
             commands += 1;
         }
     }
-    assert_eq!(commands, 9);
+    assert_eq!(commands, 8);
+}
+
+/// What systemd does not try again is decided by the exit code of the main process alone.
+#[test]
+fn units_with_an_exit_code_that_ends_them_start_with_their_main_process() {
+    for unit in UNITS {
+        let text = read(unit);
+        let ends = !directive(&text, "RestartPreventExitStatus").is_empty();
+        assert!(!ends || directive(&text, "ExecStartPre").is_empty(), "{unit}");
+    }
 }
 
 /// Checks a unit's exposure as systemd counts it (in tenths), where systemd is installed.

@@ -135,7 +135,7 @@ fn a_gateway_with_an_expired_certificate_does_not_start() {
     let not_after = rcgen::date_time_ymd(2020, 12, 31);
     present_certificate(&gateway, |leaf| leaf.not_after = not_after).unwrap();
     let output = process::run(gateway.server(&[]));
-    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(output.status.code(), Some(1), "the clock may be wrong, and right later");
     assert!(process::text(&output).contains("expired"), "{}", process::text(&output));
 }
 

@@ -81,17 +81,18 @@ fn what_check_finds_beyond_the_text() {
     assert!(code == Some(0) && output.contains("warning: there is no interface eth77"), "{output}");
     gateway.configure("nat.outgoing_interface", "campus0");
 
-    for (key, wrong, hint) in [
-        ("process.user", "root", "is root"),
-        ("process.user", "nobody-here", "no user"),
-        ("log.level", "wran", "wran"),
+    // Another account, or a later one, does without another file.
+    for (key, wrong, hint, status) in [
+        ("process.user", "root", "is root", 1),
+        ("process.user", "nobody-here", "no user", 1),
+        ("log.level", "wran", "wran", 2),
     ] {
         let good = fs::read(gateway.config()).unwrap();
         gateway.configure(key, wrong);
         let (code, output) = check();
         assert!(code == Some(2) && output.contains(hint), "{key} = {wrong}: {output}");
         let (code, output) = refused(&lab, &gateway);
-        assert!(code == 2 && output.contains(hint), "a start says the same: {output}");
+        assert!(code == status && output.contains(hint), "a start says the same: {output}");
         fs::write(gateway.config(), good).unwrap();
     }
 
