@@ -2,8 +2,9 @@
 //!
 //! Invariants: a backup may be made while the gateway runs, and its store is that of one moment; a
 //! restore looks at everything before it writes anything, writes only where the administrator
-//! permits ([`places`]), never touches a gateway that runs, and leaves an older store next to the
-//! new one. Sessions are not restored: their tokens are older than what clients have.
+//! permits ([`places`]), never touches a gateway that runs, lets none start, and leaves an older
+//! store next to the new one. Sessions are not restored: their tokens are older than what clients
+//! have.
 
 mod passphrase;
 mod places;
@@ -21,13 +22,14 @@ use crate::backup::{
     sealed,
 };
 use crate::cli::{BackupArgs, RestoreArgs};
+use crate::commands::store::{is_silent, lock_out};
 use passphrase::PassphraseError;
 use places::{PlaceError, Places};
 use vpnd_config::{ConfigError, Invalid, ServerConfig};
-use vpnd_ipc::admin::client::Client;
 use vpnd_pki::wireguard_key;
 use vpnd_store::StoreError;
 use vpnd_store::audit::AuditEntry;
+use vpnd_sys::lock::LockedFile;
 use vpnd_sys::secret_file::{self, Existing, PUBLIC_MODE, SECRET_MODE, Staged, WriteError};
 
 #[derive(Debug, thiserror::Error)]
@@ -44,6 +46,8 @@ pub enum BackupError {
     TooLong(PathBuf),
     #[error("a gateway runs with {}; stop it first: systemctl stop vpnd-server", .0.display())]
     Running(PathBuf),
+    #[error("can't keep the gateway from starting meanwhile: {0}; run this as root")]
+    Lock(#[source] std::io::Error),
     #[error(
         "the users are in a PostgreSQL database: back that up by 'pg_dump' or by the server's own backups, and this \
          machine's files (the configuration, what it names, and the state directory) as files"
@@ -157,12 +161,6 @@ pub fn restore(
     let places = Places::new(base, &args.outside)?;
     let paths = || targets.iter().map(|target| &target.path).chain([&store_path]);
     paths().try_for_each(|path| places.check(path))?;
-    // The gateway that runs has the socket of the configuration in place, which may be another.
-    let in_place = ServerConfig::load(config_path).ok();
-    let mut sockets = in_place.iter().chain([&config]).map(|config| &config.admin.socket);
-    if sockets.any(|socket| Client::connect(socket).and_then(|mut client| client.status()).is_ok()) {
-        return Err(BackupError::Running(config_path.clone()));
-    }
     if !args.force {
         let existing: Vec<PathBuf> = paths().filter(|path| path.exists()).cloned().collect();
         if !existing.is_empty() {
@@ -174,6 +172,7 @@ pub fn restore(
         let made = fs::DirBuilder::new().recursive(true).mode(0o755).create(directory);
         made.map_err(|source| BackupError::Directory { path: directory.to_owned(), source })?;
     }
+    let _locks = locks(&config, config_path, &places)?;
     // Large files come first; the configuration, without which nothing starts, last.
     let staged = targets.iter().map(|target| Staged::new(&target.path, target.bytes, target.mode));
     let staged = staged.collect::<Result<Vec<_>, _>>()?;
@@ -207,6 +206,29 @@ pub fn restore(
          next: vpnd doctor --config {name}, then systemctl start vpnd-server. Clients have to log in again"
     )?;
     Ok(())
+}
+
+/// Locks without which no gateway starts, neither with the configuration in place nor with that of
+/// the backup: their control sockets may be others.
+///
+/// # Errors
+/// [`BackupError::Running`], [`BackupError::Lock`].
+fn locks(config: &ServerConfig, path: &Path, places: &Places) -> Result<Vec<LockedFile>, BackupError> {
+    let running = || BackupError::Running(path.to_owned());
+    let lock = |socket: &PathBuf| lock_out(socket).map_err(BackupError::Lock)?.ok_or_else(running);
+    let in_place = ServerConfig::load(path).ok().map(|config| config.admin.socket);
+    let mut locks = in_place.iter().map(lock).collect::<Result<Vec<_>, _>>()?;
+    let socket = &config.admin.socket;
+    if in_place.as_ref() == Some(socket) {
+        return Ok(locks);
+    }
+    // The backup has chosen this one.
+    match places.check(&LockedFile::path_of_socket(socket)) {
+        Ok(()) => locks.push(lock(socket)?),
+        Err(_) if is_silent(socket) => {}
+        Err(_) => return Err(running()),
+    }
+    Ok(locks)
 }
 
 /// A file that a restore writes.

@@ -66,14 +66,20 @@ pub fn run(command: &StoreCommand, stores: &dyn Stores, out: &mut dyn Write) -> 
 /// The configuration of a gateway that does not run, and does not start while the lock is there.
 fn stopped(path: &Path) -> Result<(ServerConfig, LockedFile), MoveError> {
     let config = ServerConfig::load(path)?;
-    let directory = vpnd_sys::secret_file::parent(&config.admin.socket);
-    DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(MoveError::Lock)?;
-    let lock = LockedFile::of_socket(&config.admin.socket).map_err(MoveError::Lock)?;
-    let lock = lock.ok_or_else(|| MoveError::Running(path.to_owned()))?;
-    match Client::connect(&config.admin.socket) {
-        Err(ClientError::NotRunning(_)) => Ok((config, lock)),
-        _ => Err(MoveError::Running(path.to_owned())),
-    }
+    let lock = lock_out(&config.admin.socket).map_err(MoveError::Lock)?;
+    Ok((config, lock.ok_or_else(|| MoveError::Running(path.to_owned()))?))
+}
+
+/// The lock without which no gateway with this control socket starts; `None` if one runs.
+pub(super) fn lock_out(socket: &Path) -> std::io::Result<Option<LockedFile>> {
+    let directory = vpnd_sys::secret_file::parent(socket);
+    DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    Ok(LockedFile::of_socket(socket)?.filter(|_| is_silent(socket)))
+}
+
+/// Whether there is no gateway at this control socket. Any other error than that is no word for it.
+pub(super) fn is_silent(socket: &Path) -> bool {
+    matches!(Client::connect(socket), Err(ClientError::NotRunning(_)))
 }
 
 #[cfg(test)]

@@ -150,6 +150,38 @@ fn nothing_that_is_there_is_replaced_unless_asked_and_the_old_store_stays() {
 }
 
 #[test]
+fn no_gateway_runs_or_starts_while_a_backup_is_restored() {
+    let place = Place::with_backup();
+    place.reconfigure("# socket = \"state/admin.sock\"", "socket = \"state/other.sock\"");
+    let sockets = ["one/state/admin.sock", "one/state/other.sock"].map(|name| place.path(name));
+    let refused = || place.restore("one", true).unwrap_err().contains("stop it first");
+    for socket in &sockets {
+        // One that is busy, or has only begun, does not answer.
+        let starting = LockedFile::of_socket(socket).unwrap();
+        assert!(starting.is_some() && refused(), "{}", socket.display());
+        drop(starting);
+        // The worker of one that was killed.
+        let listener = std::os::unix::net::UnixListener::bind(socket).unwrap();
+        assert!(refused(), "{}", socket.display());
+        drop(listener);
+        fs::remove_file(socket).unwrap();
+    }
+    let path = place.path("one/server.toml");
+    let mut config = ServerConfig::load(&path).unwrap();
+    config.admin.socket = sockets[1].clone();
+    let held = locks(&config, &path, &Places::new(&place.path("one"), &[]).unwrap()).unwrap();
+    assert!(sockets.iter().all(|socket| LockedFile::of_socket(socket).unwrap().is_none()));
+    drop(held);
+    place.restore("one", true).unwrap();
+
+    // The backup does not have a file made outside.
+    let elsewhere = place.path("elsewhere/admin.sock");
+    place.reconfigure("state/other.sock", &elsewhere.display().to_string());
+    place.restore("two", false).unwrap();
+    assert!(!place.path("elsewhere").exists());
+}
+
+#[test]
 fn a_damaged_store_is_no_obstacle() {
     let place = Place::with_backup();
     fs::write(place.path("one/state/vpnd.db"), [0x55; 8192]).unwrap();
