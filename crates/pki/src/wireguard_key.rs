@@ -28,7 +28,8 @@ pub enum KeyFileError {
     Damaged { path: PathBuf },
     #[error(
         "the gateway's WireGuard key {} is missing, and {devices} devices know its public half: put the one of a backup in \
-         its place ('vpnd restore'), or remove these devices ('vpnd device list') and give their users other configurations",
+         its place ('vpnd restore'), or in a fleet a copy of the file of that name of another gateway's state directory; or remove \
+         these devices ('vpnd device list') and give their users other configurations",
         path.display()
     )]
     Lost { path: PathBuf, devices: usize },
@@ -118,6 +119,7 @@ mod tests {
         fs::remove_file(&path).unwrap();
         let error = open_or_create(directory.path(), 2).unwrap_err();
         assert!(matches!(error, KeyFileError::Lost { devices: 2, .. }) && !path.exists(), "{error}");
+        assert!(error.to_string().contains("of another gateway's state directory"), "{error}");
         assert!(restore(directory.path(), b"no key").is_err());
         restore(directory.path(), &kept).unwrap();
         assert_eq!(open_or_create(directory.path(), 2).unwrap().public(), key.public());

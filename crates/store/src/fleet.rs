@@ -141,8 +141,9 @@ pub trait Fleet: Send + Sync {
     fn report(&self, report: &GatewayReport) -> Result<(), StoreError>;
     /// The gateways that share the store, by name.
     fn gateways(&self) -> Result<Vec<GatewayState>, StoreError>;
-    /// Whether this is the public half of the WireGuard key that the fleet's gateways have; it
-    /// becomes that if they have none yet, or this gateway is alone.
+    /// Whether this is the public half of the WireGuard key that the fleet's gateways have. It
+    /// becomes that if they have none yet, if this gateway is alone, or if there is no device and
+    /// no other gateway is connected.
     fn agree_on_wireguard_key(&self, public: &[u8; 32]) -> Result<bool, StoreError>;
     /// The notices after the one with this number, which must be one or 0.
     fn notices(&self, after: u64) -> Result<Notices, StoreError>;

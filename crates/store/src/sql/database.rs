@@ -426,7 +426,7 @@ impl<D: Database> Fleet for D {
 
     fn agree_on_wireguard_key(&self, public: &[u8; 32]) -> Result<bool, StoreError> {
         self.change(|t| match t.gateway() {
-            Some(_) => gateways::agree_on_wireguard_key(t, public).map(Ok),
+            Some(gateway) => gateways::agree_on_wireguard_key(t, gateway, public).map(Ok),
             None => Ok(Err(StoreError::NoFleet)),
         })
     }

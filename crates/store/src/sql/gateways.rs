@@ -48,17 +48,31 @@ pub(crate) fn drain_unless_last(t: &Transaction<'_>, gateway: [u8; 16]) -> Resul
     Ok(has_other)
 }
 
-pub(crate) fn agree_on_wireguard_key(t: &Transaction<'_>, public: &[u8; 32]) -> Result<bool> {
+pub(crate) fn agree_on_wireguard_key(
+    t: &Transaction<'_>,
+    gateway: [u8; 16],
+    public: &[u8; 32],
+) -> Result<bool> {
     let agreed: Option<[u8; 32]> =
         t.query_row("SELECT wireguard FROM fleet", (), |row| optional_bytes(row, "wireguard"))?;
     if agreed == Some(*public) {
         return Ok(true);
     }
-    let is_alone = t.query_row("SELECT count(*) FROM holder", (), |row| row.get::<_, u64>(0))? <= 1;
-    if agreed.is_some() && !is_alone {
+    if agreed.is_some() && !may_change_wireguard_key(t, gateway)? {
         return Ok(false);
     }
     t.execute("UPDATE fleet SET wireguard = ?", params![public]).map(|_| true)
+}
+
+/// Whether neither another gateway nor a device goes by the key that was agreed on: those that are
+/// stopped get the file of the one that is first.
+fn may_change_wireguard_key(t: &Transaction<'_>, gateway: [u8; 16]) -> Result<bool> {
+    let gateways = all(t, gateway)?;
+    if gateways.len() <= 1 {
+        return Ok(true);
+    }
+    let devices: u64 = t.query_row("SELECT count(*) FROM wireguard_devices", (), |row| row.get(0))?;
+    Ok(devices == 0 && !gateways.iter().any(|state| !state.is_here && state.is_connected))
 }
 
 fn from_row(row: &Row<'_>) -> Result<GatewayState> {

@@ -407,7 +407,32 @@ fn the_gateways_of_a_fleet_have_one_wireguard_key() {
     let second = database.open_as(member(2, "campus")).unwrap();
     assert!(!second.agree_on_wireguard_key(&[1; 32]).unwrap());
     assert!(second.agree_on_wireguard_key(&[2; 32]).unwrap());
-    assert!(!first.agree_on_wireguard_key(&[1; 32]).unwrap());
+    assert!(!first.agree_on_wireguard_key(&[1; 32]).unwrap(), "the second goes by the other one");
+
+    // Another key after a break-in: the others are stopped, and no device goes by the old one.
+    first.add_user(&ann(), 1).unwrap();
+    first.add_wireguard_device("ann", &phone(), 1).unwrap();
+    drop(second);
+    while first.gateways().unwrap()[1].is_connected {
+        sleep(Duration::from_millis(10));
+    }
+    assert!(!first.agree_on_wireguard_key(&[3; 32]).unwrap(), "it would be cut off");
+    database.sql("DELETE FROM vpnd.wireguard_devices");
+    assert!(first.agree_on_wireguard_key(&[3; 32]).unwrap());
+    let second = database.open_as(member(2, "campus")).unwrap();
+    assert!(!second.agree_on_wireguard_key(&[2; 32]).unwrap());
+    assert!(second.agree_on_wireguard_key(&[3; 32]).unwrap());
+}
+
+fn phone() -> crate::NewWireGuardDevice {
+    crate::NewWireGuardDevice {
+        public_key: [2; 32],
+        id: DeviceId([2; 16]),
+        name: "phone".to_owned(),
+        preshared: None,
+        most: 64,
+        addresses: Vec::new(),
+    }
 }
 
 #[test]
@@ -415,15 +440,7 @@ fn a_handshake_that_one_gateway_has_answered_is_a_replay_at_the_others() {
     let database = some!(InDatabase::new());
     let [first, second] = pair(&database);
     first.add_user(&ann(), 1).unwrap();
-    let device = crate::NewWireGuardDevice {
-        public_key: [2; 32],
-        id: DeviceId([2; 16]),
-        name: "phone".to_owned(),
-        preshared: None,
-        most: 64,
-        addresses: Vec::new(),
-    };
-    first.add_wireguard_device("ann", &device, 1).unwrap();
+    first.add_wireguard_device("ann", &phone(), 1).unwrap();
     let shown = |time: u8, is_own| crate::HandshakeShown { public_key: [2; 32], time: [time; 12], is_own };
     assert_eq!(first.keep_handshakes(&[shown(5, false), shown(5, true)]).unwrap(), [true; 2]);
     assert_eq!(
