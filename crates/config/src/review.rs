@@ -165,8 +165,8 @@ impl Findings<'_> {
         }
         let routes = self.config.profiles.routes();
         if routes.is_empty() {
-            let message = "no routes are pushed: with the usual profile clients reach nothing but the gateway and each \
-                           other; name your networks, such as routes = [\"10.20.0.0/16\"]";
+            let message = "no routes are pushed: with the usual profile clients reach no network; name yours, such as \
+                           routes = [\"10.20.0.0/16\"]";
             self.warning("push.routes", message.to_owned());
         }
         self.name_servers();

@@ -89,7 +89,7 @@ fn a_pushed_network_behind_another_interface_than_the_outgoing_one_is_a_warning(
 
 #[test]
 fn clients_without_routes_are_a_warning() {
-    only(&Bench::new().review("[push]\nroutes = []\n").warnings, 9, "no routes");
+    only(&Bench::new().review("[push]\nroutes = []\n").warnings, 9, "clients reach no network; name yours");
 }
 
 #[test]

@@ -42,7 +42,8 @@ pub enum DeviceError {
     #[error("the user '{name}' has expired; run 'vpnd user modify {name} --expires DATE' first")]
     Expired { name: String },
     #[error(
-        "the profile of '{name}' has no WireGuard devices: it requires a second factor, or says wireguard = false"
+        "the profile of '{name}' has no WireGuard devices: it requires a second factor or a recent login (max_login_age_s), or \
+         says wireguard = false"
     )]
     NotAllowed { name: String },
     #[error("no access profile is for the user '{name}'; 'vpnd policy test' shows why")]

@@ -23,7 +23,7 @@ const OTHERWISE: [(&str, &str); 36] = [
     ("username-as-common-name", "the name is always that of the login"),
     (
         "ca",
-        "'vpnd init' makes an authority for the gateway; for client certificates of this one: [tls] client_ca",
+        "'vpnd init' makes an authority for the gateway and for client certificates; for those of this one: [tls] client_ca",
     ),
     (
         "cert",
@@ -212,7 +212,9 @@ impl Plan {
             }
             "local" => self.address = Some(parsed(argument(0)?)?),
             "proto" if argument(0)?.starts_with("udp") => {}
-            "proto" => return Err("UDP only: where UDP is blocked, vpnd does not connect".to_owned()),
+            "proto" => {
+                return Err("the port is UDP's; for networks that block it: TCP 443 by relays in [portal]".to_owned());
+            }
             "dev" if argument(0)?.starts_with("tap") => {
                 return Err("Ethernet is not carried: clients get routes in place of the bridge".to_owned());
             }
@@ -366,6 +368,8 @@ impl Plan {
             ("key", "server-key.pem"),
             ("ca", "ca.pem"),
             ("ca_key", "ca-key.pem"),
+            ("client_ca", "ca.pem"),
+            ("client_ca_key", "ca-key.pem"),
         ] {
             whole.set("tls", key, file.into());
         }

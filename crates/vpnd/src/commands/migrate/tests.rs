@@ -79,6 +79,8 @@ fn a_campus_servers_configuration_becomes_one_that_is_good() {
     let config = ServerConfig::parse(&out, "server.toml", Path::new("/")).unwrap();
     assert_eq!(config.server.listen, "192.0.2.1:1194".parse().unwrap());
     assert_eq!(config.tunnel.name, "tun0");
+    let tls = [&config.tls.client_ca, &config.tls.client_ca_key].map(|path| path.as_deref());
+    assert_eq!(tls, ["/ca.pem", "/ca-key.pem"].map(|path| Some(Path::new(path))), "as 'vpnd init' has them");
     assert_eq!(
         config.tunnel.pools().map(|net| net.to_string()).collect::<Vec<_>>(),
         ["10.8.0.0/22", "fd86:7670:6e64::/64"]
@@ -124,7 +126,7 @@ fn what_can_not_become_a_configuration_is_named() {
         &[],
     );
     for part in [
-        "line 1: proto tcp-server: UDP only",
+        "line 1: proto tcp-server: the port is UDP's; for networks that block it: TCP 443 by relays in [portal]",
         "line 2: dev tap0: Ethernet",
         "255.0.255.0 is no netmask",
         "no port",
