@@ -10,11 +10,12 @@ use vpnd_sys::date::Expiry;
 /// Arguments of `vpnd drain`.
 #[derive(Args, Debug)]
 pub struct DrainArgs {
-    /// Close the sessions that are left after this time, such as 90s, 30m or 2h. Without this or
-    /// --until they may stay
+    /// Close the connections that are left after this time, such as 90s, 30m or 2h; their sessions
+    /// go on when the gateway is back, but for those of WireGuard devices. Without this or --until
+    /// they may stay
     #[arg(long, value_name = "DURATION", value_parser = duration, conflicts_with_all = ["until", "cancel"])]
     pub within: Option<Duration>,
-    /// Close the sessions that are left at this time, such as 2027-01-31T23:00:00Z
+    /// Close the connections that are left at this time, such as 2027-01-31T23:00:00Z
     #[arg(long, value_name = "TIME", conflicts_with = "cancel")]
     pub until: Option<Expiry>,
     /// Stop the gateway once it is drained. This command has to keep running until then

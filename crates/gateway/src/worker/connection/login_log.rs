@@ -121,11 +121,39 @@ mod tests {
         Code::Pending,
     ];
 
+    /// Codes of sessions that are over.
+    const ENDS: [Code; 11] = [
+        Code::Bye,
+        Code::Kicked,
+        Code::Disabled,
+        Code::Certificate,
+        Code::Idle,
+        Code::Lifetime,
+        Code::Superseded,
+        Code::Token,
+        Code::NoProfile,
+        Code::Drain,
+        Code::Internal,
+    ];
+
+    /// The table of OPERATIONS.md with this first column.
+    fn table(column: &str) -> &'static str {
+        let operations = include_str!("../../../../../docs/OPERATIONS.md");
+        let (_, table) = operations.split_once(&format!("| {column} |")).unwrap();
+        table.split_once("\n\n").unwrap().0
+    }
+
+    #[test]
+    fn each_reason_of_a_sessions_end_is_documented() {
+        let table = table("reason of a session's end");
+        for code in ENDS {
+            assert!(table.contains(&format!("`{}`", code.name())), "{}", code.name());
+        }
+    }
+
     #[test]
     fn each_reason_of_this_process_is_documented() {
-        let operations = include_str!("../../../../../docs/OPERATIONS.md");
-        let (_, table) = operations.split_once("| reason of a refusal |").unwrap();
-        let (table, _) = table.split_once("\n\n").unwrap();
+        let table = table("reason of a refusal");
         for code in Code::KNOWN {
             let documented = table.contains(&format!("`{}`", code.name()));
             let may_be_one = !NO_REASONS.contains(code);
