@@ -212,6 +212,7 @@ fn add(args: &UserAddArgs, stores: &dyn Stores, now_s: u64, out: &mut dyn Write)
     commit(args, &mut store, &prepared, now_s)?;
 
     writeln!(out, "user '{}' added", args.name)?;
+    modify::warn_without_profile(&config, who, out)?;
     if let Some(secret) = secret.filter(|secret| secret.is_generated) {
         writeln!(out, "password, shown only now: {}", secret.password.expose())?;
     }

@@ -38,6 +38,9 @@ pub(super) fn modify(
     entry.detail = args.reason.behind(described(&change));
     store.audit(entry)?;
     writeln!(out, "user '{}' modified", args.name)?;
+    if let Some(groups) = &change.groups {
+        warn_without_profile(&config, Who { user: &user.name, source: &user.source, groups }, out)?;
+    }
     if change.addresses.is_some() {
         writeln!(out, "sessions keep the addresses that they have; 'vpnd kick {}' ends them", args.name)?;
     }
@@ -48,6 +51,22 @@ pub(super) fn modify(
 pub(in crate::commands) fn existing(store: &mut AdminStore, name: &str) -> Result<UserSummary, UserError> {
     let user = store.user(name)?;
     user.ok_or_else(|| StoreError::NoSuchUser { name: name.to_owned() }.into())
+}
+
+/// Says what a user without an access profile meets.
+pub(super) fn warn_without_profile(
+    config: &ServerConfig,
+    who: Who<'_>,
+    out: &mut dyn Write,
+) -> std::io::Result<()> {
+    if config.profiles.of(who).is_some() {
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "no access profile is for '{0}': logins are refused until 'vpnd user modify {0} --add-group GROUP' names a group of one",
+        who.user
+    )
 }
 
 /// A sponsor is a user here, or one of a source, who need not have been here.

@@ -298,6 +298,23 @@ fn a_machine_has_a_certificate_a_profile_for_machines_and_no_password() {
     }
 }
 
+#[test]
+fn a_user_whom_no_access_profile_is_for_is_reported() {
+    let bench = Bench::new();
+    let is_reported = |line: &str| bench.user(line).unwrap().contains("vpnd user modify ann --add-group");
+    assert!(!is_reported("add ann --password-file @password"), "without profiles one is for all users");
+    bench.user("remove ann").unwrap();
+    let config = bench.path("v/server.toml");
+    let text = fs::read_to_string(&config).unwrap();
+    fs::write(&config, format!("{text}\n[[profile]]\nname = \"staff\"\ngroups = [\"staff\"]\n")).unwrap();
+    assert!(is_reported("add ann --password-file @password"));
+    assert!(!is_reported("modify ann --note thesis"));
+    assert!(!is_reported("modify ann --add-group staff"));
+    assert!(is_reported("modify ann --remove-group staff --add-group lab"));
+    bench.user("remove ann").unwrap();
+    assert!(!is_reported("add ann --password-file @password --group staff"));
+}
+
 fn revoke(bench: &Bench, arguments: &[&str]) -> Result<String, UserError> {
     let config = bench.path("v/server.toml");
     let line = [&["vpnd", "revoke"], arguments, &["--config", config.to_str().unwrap()]].concat();
