@@ -5,6 +5,7 @@
 //!
 //! A connection belongs to the network namespace of the thread that opened it.
 
+use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
 
@@ -185,6 +186,20 @@ impl Netlink {
     pub async fn interface_indexes(&self) -> Result<Vec<u32>, NetlinkError> {
         let links = self.handle.link().get().execute().map_ok(|link| link.header.index);
         links.try_collect().await.map_err(|error| NetlinkError::new("listing interfaces", &error))
+    }
+
+    /// The names of all interfaces, by their numbers.
+    pub async fn interface_names(&self) -> Result<HashMap<u32, String>, NetlinkError> {
+        let links: Result<Vec<LinkMessage>, _> = self.handle.link().get().execute().try_collect().await;
+        let links = links.map_err(|error| NetlinkError::new("listing interfaces", &error))?;
+        let name = |attribute: LinkAttribute| match attribute {
+            LinkAttribute::IfName(name) => Some(name),
+            _ => None,
+        };
+        let named = links.into_iter().filter_map(|link| {
+            Some((link.header.index, link.attributes.into_iter().find_map(name)?))
+        });
+        Ok(named.collect())
     }
 
     async fn require_interface(&self, name: &str) -> Result<u32, NetlinkError> {

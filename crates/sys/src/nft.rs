@@ -32,7 +32,7 @@ mod watch;
 pub use connections::ConnectionLimit;
 pub use entrances::Entrances;
 pub use guard::{GuardRules, MarkMatch, Returning};
-pub use kill_switch::{KILL_SWITCH_TABLE, KillSwitchRules};
+pub use kill_switch::{KILL_SWITCH_TABLE, KillSwitchRules, LocalNetwork};
 pub use trace::ChainPlace;
 pub(crate) use trace::TraceWatch;
 pub use watch::TableWatch;

@@ -16,7 +16,6 @@ mod wanted;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use ipnet::IpNet;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
@@ -36,8 +35,8 @@ use vpnd_journal::kill_switch::{Found, KillSwitchHold, KillSwitchPlace, KillSwit
 use vpnd_sys::change::is_plausible_local;
 use vpnd_sys::log_limit::LogLimit;
 use vpnd_sys::logging::NEWS;
-use vpnd_sys::netlink::Netlink;
-use vpnd_sys::nft::{KILL_SWITCH_TABLE, KillSwitchRules, NftError, TableWatch};
+use vpnd_sys::netlink::{Netlink, NetlinkError};
+use vpnd_sys::nft::{KILL_SWITCH_TABLE, KillSwitchRules, LocalNetwork, NftError, TableWatch};
 use vpnd_sys::nft_listing::Listing;
 use vpnd_sys::text::format_chain;
 pub(super) use wanted::Wanted;
@@ -58,7 +57,7 @@ pub(super) struct KillSwitch {
     /// For whom this client runs, who may not be the one who has switched it on.
     user: u32,
     /// The networks that pass now; the task ends with this.
-    local: watch::Sender<Vec<IpNet>>,
+    local: watch::Sender<Vec<LocalNetwork>>,
     task: JoinHandle<()>,
 }
 
@@ -255,21 +254,24 @@ fn announce(record: &KillSwitchRecord, is_by_browser: bool, place: &KillSwitchPl
 }
 
 /// The networks that the machine is directly connected to, if they pass and are plausible.
-async fn local_networks(record: &KillSwitchRecord, tunnel: u32) -> Vec<IpNet> {
+async fn local_networks(record: &KillSwitchRecord, tunnel: u32) -> Vec<LocalNetwork> {
     if !record.passes_local {
         return Vec::new();
     }
     let read = async {
         let netlink = Netlink::open()?;
-        HostNetworks::read(&netlink, &record.rules.tunnel, tunnel, Vec::new()).await
+        let machine = HostNetworks::read(&netlink, &record.rules.tunnel, tunnel, Vec::new()).await?;
+        let names = netlink.interface_names().await?;
+        let links = machine.local_links().iter().filter(|(network, _)| is_plausible_local(*network));
+        let named = links.filter_map(|&(network, interface)| {
+            Some(LocalNetwork { interface: names.get(&interface)?.clone(), network })
+        });
+        Ok::<Vec<_>, NetlinkError>(named.collect())
     };
-    match read.await {
-        Ok(machine) => machine.local().iter().copied().filter(|net| is_plausible_local(*net)).collect(),
-        Err(error) => {
-            tracing::warn!(%error, "the local networks can't be read, so the kill switch holds back what goes there");
-            Vec::new()
-        }
-    }
+    read.await.unwrap_or_else(|error| {
+        tracing::warn!(%error, "the local networks can't be read, so the kill switch holds back what goes there");
+        Vec::new()
+    })
 }
 
 /// A subscription to changes of the table; `None` where the kernel reports none.
@@ -284,7 +286,7 @@ fn watch_table() -> Option<TableWatch> {
 /// disk is no reason to leave the network open.
 async fn stay(
     mut rules: KillSwitchRules,
-    mut local: watch::Receiver<Vec<IpNet>>,
+    mut local: watch::Receiver<Vec<LocalNetwork>>,
     mut table: Option<TableWatch>,
 ) {
     let (mut applied, failures) = (None, LogLimit::new(1, LOG_INTERVAL));

@@ -14,7 +14,7 @@ use vpnd_proto::control::{AsText, List, Network};
 
 use super::network::TunnelOptions;
 use vpnd_config::profile::Routes;
-use vpnd_sys::netlink::{Family, MAIN_TABLE, Netlink, NetlinkError};
+use vpnd_sys::netlink::{Family, LocalAddress, LocalRoute, MAIN_TABLE, Netlink, NetlinkError};
 use vpnd_sys::sysctl;
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -50,9 +50,10 @@ pub(super) struct HostNetworks {
     addresses: Vec<IpAddr>,
     /// The networks that it has routes for, but for default routes.
     networks: Vec<IpNet>,
-    /// The networks that its own addresses belong to. A route without a router is no evidence: DHCP
-    /// and router advertisements can name such.
-    local: Vec<IpNet>,
+    /// The networks that it is directly connected to, each with its interface. An address in one
+    /// is no evidence alone, for an interface that is down keeps those of IPv4; nor is a route
+    /// without a router, for DHCP and router advertisements can name such.
+    local: Vec<(IpNet, u32)>,
     /// Whether IPv6 is switched off for the tunnel's device.
     without_ipv6: bool,
     /// Whether the kernel has no IPv6 at all: it sends none, and takes no routes for it.
@@ -72,15 +73,16 @@ impl HostNetworks {
         name_servers: Vec<IpAddr>,
     ) -> Result<Self, NetlinkError> {
         let own = netlink.addresses().await?.into_iter().filter(|own| own.interface != index);
-        let own: Vec<IpNet> = own.map(|own| own.address).collect();
+        let own: Vec<LocalAddress> = own.collect();
+        let routes = netlink.routes().await?;
         let mut machine = Self {
-            addresses: own.iter().map(IpNet::addr).collect(),
+            addresses: own.iter().map(|own| own.address.addr()).collect(),
             networks: Vec::new(),
-            local: local_networks(&own),
+            local: local_networks(&own, &routes),
             without_ipv6: !sysctl::has_ipv6(tunnel),
             lacks_ipv6: !sysctl::kernel_has_ipv6(),
         };
-        for route in netlink.routes().await?.into_iter().filter(|route| route.interface != Some(index)) {
+        for route in routes.into_iter().filter(|route| route.interface != Some(index)) {
             machine.addresses.extend(route.gateway);
             if route.table == MAIN_TABLE && route.destination.prefix_len() > 0 {
                 machine.networks.push(route.destination);
@@ -100,21 +102,36 @@ impl HostNetworks {
         family == Family::V4 || !self.lacks_ipv6
     }
 
-    /// The networks that it is directly connected to.
-    pub(super) fn local(&self) -> &[IpNet] {
+    /// The networks that it is directly connected to, each once.
+    pub(super) fn local(&self) -> Vec<IpNet> {
+        let mut networks: Vec<IpNet> = self.local.iter().map(|(network, _)| *network).collect();
+        networks.dedup();
+        networks
+    }
+
+    /// Those networks, each with the index of its interface.
+    pub(super) fn local_links(&self) -> &[(IpNet, u32)] {
         &self.local
     }
 }
 
-/// The networks behind these addresses of the machine, each once. What never leaves it or its link
-/// needs no route: the kernel's own rule for local addresses comes first, and link-local IPv6
-/// addresses name their interface.
-fn local_networks(own: &[IpNet]) -> Vec<IpNet> {
-    let mut networks: Vec<IpNet> = own
+/// The networks behind these addresses of the machine that the kernel looks for on the address's
+/// link: for others, which have lost their link, it would take the default route. What never leaves
+/// the machine or its link needs no route: the kernel's own rule for local addresses comes first,
+/// and link-local IPv6 addresses name their interface.
+fn local_networks(own: &[LocalAddress], routes: &[LocalRoute]) -> Vec<(IpNet, u32)> {
+    let is_connected = |(network, interface): &(IpNet, u32)| {
+        let place = (*network, MAIN_TABLE, Some(*interface));
+        let leads_there = |route: &LocalRoute| (route.destination, route.table, route.interface) == place;
+        routes.iter().any(|route| route.is_connected && leads_there(route))
+    };
+    let mut networks: Vec<(IpNet, u32)> = own
         .iter()
-        .filter(|net| net.prefix_len() < net.max_prefix_len() && !net.addr().is_loopback())
-        .filter(|net| !matches!(net.addr(), IpAddr::V6(v6) if v6.is_unicast_link_local()))
-        .map(IpNet::trunc)
+        .map(|own| (own.address, own.interface))
+        .filter(|(net, _)| net.prefix_len() < net.max_prefix_len() && !net.addr().is_loopback())
+        .filter(|(net, _)| !matches!(net.addr(), IpAddr::V6(v6) if v6.is_unicast_link_local()))
+        .map(|(net, interface)| (net.trunc(), interface))
+        .filter(is_connected)
         .collect();
     networks.sort();
     networks.dedup();
@@ -220,6 +237,7 @@ fn is_private(address: IpAddr) -> bool {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use vpnd_sys::testing::{in_namespace_async, run};
 
     const PRIVATE: &str = "10.86.0.9";
     const PRIVATE_V6: &str = "fd86::9";
@@ -234,7 +252,7 @@ pub(super) mod tests {
 
     /// A machine that is connected to these networks.
     pub(in crate::parent) fn connected_to(local: &[IpNet]) -> HostNetworks {
-        HostNetworks { local: local.to_vec(), ..HostNetworks::default() }
+        HostNetworks { local: local.iter().map(|net| (*net, 2)).collect(), ..HostNetworks::default() }
     }
 
     /// One whose kernel has no IPv6.
@@ -329,6 +347,39 @@ pub(super) mod tests {
         assert_eq!(machine().usable(&network), network);
         let without = HostNetworks { without_ipv6: true, ..machine() };
         assert_eq!(without.usable(&network), own(PRIVATE, ""));
+    }
+
+    #[test]
+    fn a_network_is_local_while_the_kernel_looks_for_it_on_its_link() {
+        in_namespace_async(async || {
+            let ip = |line: &str| run("ip", &line.split(' ').collect::<Vec<_>>());
+            for line in [
+                "link add vp0 type veth peer name vp1",
+                "address add 192.168.1.2/24 dev vp0",
+                "address add 192.168.1.3/32 dev vp0",
+                "link set vp0 up",
+                "link set vp1 up",
+                "address add fd77::2/64 dev vp0 nodad",
+                // A hotspot that wants packets for other hosts of the network sent to its router.
+                "address add fd78::2/64 dev vp0 nodad noprefixroute",
+            ] {
+                ip(line);
+            }
+            let netlink = Netlink::open().unwrap();
+            let local = async || {
+                let machine = HostNetworks::read(&netlink, "vpn0", u32::MAX, Vec::new()).await.unwrap();
+                machine.local().iter().map(IpNet::to_string).collect::<Vec<_>>()
+            };
+            assert_eq!(local().await, ["192.168.1.0/24", "fd77::/64"]);
+            ip("route del 192.168.1.0/24 dev vp0");
+            ip("route add 192.168.1.0/24 via 192.168.1.1 dev vp0 onlink");
+            assert_eq!(local().await, ["fd77::/64"], "packets go to a router");
+            ip("link set vp0 down");
+            assert!(ip("address show dev vp0").contains("192.168.1.2/24"), "the kernel keeps it");
+            assert!(local().await.is_empty());
+            ip("link set vp0 up");
+            assert_eq!(local().await, ["192.168.1.0/24"]);
+        });
     }
 
     #[test]

@@ -89,6 +89,9 @@ pub struct LocalRoute {
     pub table: u32,
     /// Preference among equal destinations, lower first.
     pub metric: u32,
+    /// Whether the kernel looks for its hosts on the link itself: it names no router, and is not
+    /// passed over because the link has no carrier.
+    pub is_connected: bool,
 }
 
 /// A route of any kind, in whatever table.
@@ -271,16 +274,21 @@ fn parse(message: &RouteMessage) -> Option<LocalRoute> {
         source: None,
         table: u32::from(message.header.table),
         metric: 0,
+        is_connected: !message.header.flags.contains(RouteFlags::Dead),
     };
     for attribute in &message.attributes {
         match attribute {
             RouteAttribute::Destination(address) => destination = ip(address)?,
-            RouteAttribute::Gateway(address) => route.gateway = ip(address),
+            RouteAttribute::Gateway(address) => (route.gateway, route.is_connected) = (ip(address), false),
+            RouteAttribute::Via(_) => route.is_connected = false,
             RouteAttribute::PrefSource(address) => route.source = ip(address),
             RouteAttribute::Oif(index) => route.interface = Some(*index),
             RouteAttribute::Table(table) => route.table = *table,
             RouteAttribute::Priority(metric) => route.metric = *metric,
-            RouteAttribute::MultiPath(hops) => route.interface = hops.first().map(|hop| hop.interface_index),
+            RouteAttribute::MultiPath(hops) => {
+                route.interface = hops.first().map(|hop| hop.interface_index);
+                route.is_connected = false;
+            }
             _ => {}
         }
     }

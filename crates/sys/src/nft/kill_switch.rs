@@ -21,7 +21,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use super::guard::NAME_PORTS;
-use super::{NftError, Script, Version, checked, networks, remove_script, run, set};
+use super::{NftError, Script, Version, checked, remove_script, run, set};
 use crate::change::Layer;
 use crate::nft_listing::Listing;
 use crate::tool::{NFT, ToolError};
@@ -45,7 +45,16 @@ pub struct KillSwitchRules {
     pub inbound: Vec<u16>,
     /// Networks whose hosts this machine reaches, and that reach it, outside the tunnel; but for
     /// their name servers.
-    pub local: Vec<IpNet>,
+    pub local: Vec<LocalNetwork>,
+}
+
+/// A network that passes a kill switch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LocalNetwork {
+    /// Name of the interface by which it passes: by another one its packets would be on their way
+    /// to a router.
+    pub interface: String,
+    pub network: IpNet,
 }
 
 /// How answers to the tunnel's own datagrams are known.
@@ -175,7 +184,7 @@ impl KillSwitchRules {
         script.line(
             "ip6 daddr ff02::/16 icmpv6 type { mld-listener-report, mld-listener-done, mld2-listener-report } accept",
         );
-        self.local(script, "daddr");
+        self.local(script, "oifname", "daddr");
         script.line("}");
     }
 
@@ -204,12 +213,13 @@ impl KillSwitchRules {
             "ip6 hoplimit 255 icmpv6 type { nd-router-advert, nd-neighbor-solicit, nd-neighbor-advert } accept",
         );
         script.line("ip6 saddr fe80::/10 icmpv6 type mld-listener-query accept");
-        self.local(script, "saddr");
+        self.local(script, "iifname", "saddr");
         script.line("}");
     }
 
-    /// Rules for the local networks, which are at the end `side` of a packet.
-    fn local(&self, script: &mut Script, side: &str) {
+    /// Rules for the local networks, which are at the end `side` of a packet, behind the interface
+    /// that `link` says.
+    fn local(&self, script: &mut Script, link: &str, side: &str) {
         if self.local.is_empty() {
             return;
         }
@@ -217,10 +227,12 @@ impl KillSwitchRules {
             // A router passes questions on in clear. The tunnel's own have passed by their mark.
             script.line(&format!("meta l4proto {{ tcp, udp }} th dport {NAME_PORTS} drop"));
         }
-        for version in Version::BOTH {
-            if let Some(networks) = networks(&self.local, version) {
-                script.line(&format!("{} {side} {networks} accept", version.keyword()));
-            }
+        for LocalNetwork { interface, network } in &self.local {
+            // The kernel permits names that mean something else here: behind those nothing passes.
+            let Ok(interface) = checked(interface) else { continue };
+            let version = if network.addr().is_ipv4() { Version::V4 } else { Version::V6 };
+            let network = network.trunc();
+            script.line(&format!("{link} \"{interface}\" {} {side} {network} accept", version.keyword()));
         }
         script.line(&format!("ip6 {side} {LINK_MULTICAST_V6} accept"));
         if side == "daddr" {
@@ -251,8 +263,12 @@ mod tests {
         KillSwitchRules {
             tunnel: "vpn0".to_owned(),
             inbound: vec![22],
-            local: vec!["192.168.1.0/24".parse().unwrap(), "fd77::/64".parse().unwrap()],
+            local: vec![local("up0", "192.168.1.0/24"), local("up0", "fd77::/64")],
         }
+    }
+
+    fn local(interface: &str, network: &str) -> LocalNetwork {
+        LocalNetwork { interface: interface.to_owned(), network: network.parse().unwrap() }
     }
 
     #[test]
@@ -297,7 +313,7 @@ mod tests {
         let script = rules().script(Answers::BySocket).unwrap();
         let at = |text: &str| script.find(text).unwrap_or_else(|| panic!("{text}: {script}"));
         let closed = at("th dport { 53, 853 } drop");
-        assert!(at("meta mark") < closed && closed < at("ip daddr { 192.168.1.0/24 } accept"), "{script}");
+        assert!(at("meta mark") < closed && closed < at("ip daddr 192.168.1.0/24 accept"), "{script}");
     }
 
     /// Whether a datagram with a tunnel's mark leaves, from a socket that this user has opened with
@@ -377,6 +393,20 @@ mod tests {
                 std::thread::sleep(Duration::from_millis(50));
             }
             assert!(!leaves(BROWSER, 53));
+        });
+    }
+
+    #[test]
+    fn a_local_network_passes_by_its_own_interface_alone() {
+        in_namespace_async(async || {
+            run_program("ip", &["link", "add", "vp0", "type", "veth"]);
+            run_program("ip", &["address", "add", "192.0.2.1/24", "dev", "vp0"]);
+            run_program("ip", &["link", "set", "vp0", "up"]);
+            for (interface, passes) in [("vp0", true), ("vp1", false), ("vp*", false), ("\" accept", false)] {
+                let rules = KillSwitchRules { local: vec![local(interface, "192.0.2.0/24")], ..rules() };
+                rules.apply().await.unwrap();
+                assert_eq!(leaves(0, 7), passes, "{interface}");
+            }
         });
     }
 

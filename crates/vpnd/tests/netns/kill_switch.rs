@@ -481,6 +481,8 @@ fn the_local_network_passes_only_by_choice_and_only_as_long_as_it_is_there() {
     let (mut gateway, ann) = gateway(&lab);
     gateway.start();
     private_network(&lab);
+    // Another one, of an interface that is down: no link leads there.
+    machine.ip_batch("tuntap add idle0 mode tun\naddr add 10.44.0.2/24 dev idle0\n");
     let reaches = |to: &str| ping(machine, address(to), 56, SECOND / 2);
     let mut client = Client::connect_with(&lab, 1, &ann, &[ON]);
     ping_until(machine, CAMPUS_V4.into(), TIMEOUT);
@@ -490,6 +492,9 @@ fn the_local_network_passes_only_by_choice_and_only_as_long_as_it_is_there() {
     for router in ["192.168.1.1", "fd77::1"] {
         ping_until(machine, address(router), TIMEOUT);
     }
+    let shown = rules(&lab).expect("it is on");
+    assert!(shown.contains(&format!("oifname \"{UPLINK}\" ip daddr 192.168.1.0/24 accept")), "{shown}");
+    assert!(!shown.contains("10.44.0.0"), "{shown}");
     machine.ip_batch(&format!("addr del 192.168.1.2/24 dev {UPLINK}\n"));
     eventually("it is closed where the machine is no more", TIMEOUT, || {
         (!rules(&lab)?.contains("192.168.1.0/24")).then_some(())

@@ -138,6 +138,34 @@ fn the_exception_follows_the_machine_to_another_network() {
     assert_eq!(look_at(&lab, machine), before);
 }
 
+/// The kernel keeps the IPv4 addresses of an interface that is down, and no way to their network:
+/// packets for it would leave by the default route.
+#[test]
+fn the_network_of_an_interface_that_is_down_goes_into_the_tunnel() {
+    let Some(lab) = Lab::new(1) else { return };
+    let (_providers, _gateway, ann) = full::ordinary(&lab);
+    let machine = &lab.clients[0];
+    machine.ip_batch("tuntap add idle0 mode tun\naddr add 10.44.0.2/24 dev idle0\n");
+    let mut client = Client::connect(&lab, 1, &ann);
+    ping_until(machine, CAMPUS_V4.into(), 20 * SECOND);
+    full::watch(&lab);
+    let leaves_by = |interface: &str| {
+        machine.ip(&["route", "get", "10.44.0.9"]).contains(&format!("dev {interface} ")).then_some(())
+    };
+    let nothing_in_clear = |when: &str| {
+        ping(machine, "10.44.0.9".parse().expect("an address"), 56, SECOND / 20);
+        assert_eq!(full::in_clear(&lab), 0, "{when}");
+    };
+    nothing_in_clear("down from the start");
+    assert!(leaves_by(TUN).is_some());
+    machine.ip_batch("link set idle0 up\n");
+    eventually("its network stays outside", 10 * SECOND, || leaves_by("idle0"));
+    machine.ip_batch("link set idle0 down\n");
+    eventually("its network goes into the tunnel", 10 * SECOND, || leaves_by(TUN));
+    nothing_in_clear("down again");
+    client.interrupt();
+}
+
 /// Routers' addresses in the local network. Its IPv4 addresses are public, so a full tunnel takes
 /// them.
 const ROUTERS: [(&str, &str); 2] = [("-4", "198.18.1.1"), ("-6", "fd18:1::1")];

@@ -112,8 +112,8 @@ impl Routing {
         let leaves = |family: &Family| !whole(family) && machine.sends(*family);
         let refused = FAMILIES.into_iter().filter(|family| is_full && leaves(family)).collect();
         let mut routing = Self { destinations, is_full, refused, overlaps: Vec::new() };
-        let local = machine.local().iter();
-        routing.overlaps = local.filter_map(|net| routing.overlap(*net, options, network)).collect();
+        let local = machine.local().into_iter();
+        routing.overlaps = local.filter_map(|net| routing.overlap(net, options, network)).collect();
         routing
     }
 
