@@ -463,7 +463,10 @@ mod tests {
             let setup = |stop| {
                 NetworkSetup::new(&journals, "vp0", index, Layer::OLDEST, options.clone(), stop).unwrap()
             };
-            let routes = || run("ip", &["route", "show", "table", "all", "proto", "118"]);
+            let routes = || {
+                let all = run("ip", &["route", "show", "table", "all"]);
+                all.lines().filter(|line| line.contains(" table 30")).collect::<Vec<_>>().join("\n")
+            };
 
             let mut ending = setup(Stop::fixed(Some("SIGTERM")));
             let outcome = ending.apply(&network()).await;

@@ -6,9 +6,10 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage, RouteProtocol};
+use rtnetlink::packet_route::route::{RouteMessage, RouteProtocol};
 use serde::{Deserialize, Serialize};
 
+use super::route::table_of;
 use super::{Netlink, NetlinkError, PROTOCOL, RouteSpec, RouteTarget};
 
 /// The table with the routes to single hosts in a tunnel.
@@ -77,17 +78,13 @@ impl Netlink {
 }
 
 fn is_of(routes: &HostRoutes, message: &RouteMessage) -> bool {
-    let named = message.attributes.iter().find_map(|attribute| match attribute {
-        RouteAttribute::Table(table) => Some(*table),
-        _ => None,
-    });
     let is_whole = matches!(
         (message.header.address_family, message.header.destination_prefix_length),
         (rtnetlink::packet_route::AddressFamily::Inet, 32)
             | (rtnetlink::packet_route::AddressFamily::Inet6, 128)
     );
     is_whole
-        && named.unwrap_or(u32::from(message.header.table)) == routes.table
+        && table_of(message) == routes.table
         && message.header.protocol == RouteProtocol::Other(PROTOCOL)
 }
 

@@ -11,6 +11,7 @@ use rtnetlink::packet_route::route::{
 use serde::{Deserialize, Serialize};
 
 use super::{Family, MAIN_TABLE, Netlink, NetlinkError, PROTOCOL};
+use crate::change::interface_of;
 
 /// The router of [`RouteTarget::Closed`], which is no host (RFC 7600), behind the loopback
 /// interface.
@@ -100,7 +101,7 @@ pub struct TableRoute {
     pub place: RoutePlace,
     /// The source address that packets get.
     pub source: Option<IpAddr>,
-    /// Whether its origin is [`PROTOCOL`].
+    /// Whether vpnd has made it.
     pub made_by_vpnd: bool,
     /// The route as vpnd adds and removes it, if it is vpnd's and leads into no tunnel.
     pub ours: Option<RouteSpec>,
@@ -135,10 +136,17 @@ impl Netlink {
     /// # Errors
     /// [`NetlinkError`]; [`NetlinkError::is_not_there`] if there was none.
     pub async fn remove_route(&self, spec: &RouteSpec) -> Result<(), NetlinkError> {
-        let message = self.message(spec, None).await?;
+        let mut message = self.message(spec, None).await?;
+        let task = || format!("removing the route to {}", spec.destination);
+        let removed = self.handle.route().del(message.clone()).execute().await;
+        let removed = removed.map_err(|error| NetlinkError::new(task(), &error));
+        if !removed.as_ref().is_err_and(NetlinkError::is_not_there) {
+            return removed;
+        }
+        // Earlier versions gave this origin to routes in all tables.
+        message.header.protocol = RouteProtocol::Other(PROTOCOL);
         let removed = self.handle.route().del(message).execute().await;
-        removed
-            .map_err(|error| NetlinkError::new(format!("removing the route to {}", spec.destination), &error))
+        removed.map_err(|error| NetlinkError::new(task(), &error))
     }
 
     async fn message(&self, spec: &RouteSpec, source: Option<IpAddr>) -> Result<RouteMessage, NetlinkError> {
@@ -147,7 +155,7 @@ impl Netlink {
             .destination_prefix(destination.addr(), destination.prefix_len())
             .map_err(|error| inconsistent(spec, &error))?
             .table_id(spec.table)
-            .protocol(RouteProtocol::Other(PROTOCOL));
+            .protocol(origin(spec.table));
         if let Some(metric) = spec.metric {
             builder = builder.priority(metric);
         }
@@ -252,6 +260,38 @@ impl Netlink {
     }
 }
 
+/// The origin of a route that vpnd adds to this table. In a tunnel's own tables it is the kernel's:
+/// systemd-networkd, from 256 on, removes routes of other origins that lead to no link when it
+/// configures one, and packets would leave in clear until they are back.
+fn origin(table: u32) -> RouteProtocol {
+    if interface_of(table).is_some() { RouteProtocol::Kernel } else { RouteProtocol::Other(PROTOCOL) }
+}
+
+/// Whether vpnd has made it. The kernel itself adds no such route to a tunnel's own tables; where
+/// one of them is a VRF device's, there are routes of other kinds, too, which are not taken for
+/// vpnd's.
+pub(super) fn is_own(message: &RouteMessage) -> bool {
+    let is_of_a_tunnel = || {
+        matches!(message.header.kind, RouteType::Unicast | RouteType::Unreachable | RouteType::Throw)
+            && interface_of(table_of(message)).is_some()
+    };
+    match message.header.protocol {
+        // Also of an earlier version, in a tunnel's tables.
+        RouteProtocol::Other(PROTOCOL) => true,
+        RouteProtocol::Kernel => is_of_a_tunnel(),
+        _ => false,
+    }
+}
+
+/// The number of the table that a route is in.
+pub(super) fn table_of(message: &RouteMessage) -> u32 {
+    let named = message.attributes.iter().find_map(|attribute| match attribute {
+        RouteAttribute::Table(table) => Some(*table),
+        _ => None,
+    });
+    named.unwrap_or(u32::from(message.header.table))
+}
+
 /// The parts of a route don't fit each other.
 fn inconsistent(spec: &RouteSpec, detail: &dyn std::fmt::Display) -> NetlinkError {
     NetlinkError::Protocol {
@@ -310,7 +350,7 @@ fn parse_any(message: &RouteMessage) -> Option<TableRoute> {
             _ => {}
         }
     }
-    let made_by_vpnd = message.header.protocol == RouteProtocol::Other(PROTOCOL);
+    let made_by_vpnd = is_own(message);
     let target = match message.header.kind {
         RouteType::Unreachable => Some(RouteTarget::Unreachable),
         RouteType::Throw => Some(RouteTarget::Throw),

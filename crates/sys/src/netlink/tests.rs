@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::*;
+use crate::change::TABLE_BASE;
 use crate::testing::{in_namespace_async, run};
 
 /// An interface whose other end is up, so that it has a carrier.
@@ -102,6 +103,47 @@ fn routes_are_added_and_removed() {
             assert!(netlink.remove_route(spec).await.unwrap_err().is_not_there());
         }
         assert_eq!(everything(), before);
+    });
+}
+
+#[test]
+fn routes_in_a_tunnels_table_have_the_kernels_origin() {
+    in_namespace_async(async || {
+        interface("vp0");
+        let netlink = Netlink::open().unwrap();
+        netlink.set_up("vp0", true).await.unwrap();
+        let table = TABLE_BASE + 7;
+        let specs = [
+            ("10.20.0.0/16", via("vp0")),
+            ("192.168.7.0/24", RouteTarget::Throw),
+            ("0.0.0.0/0", RouteTarget::Closed),
+            ("fd00:9::/48", via("vp0")),
+            ("::/0", RouteTarget::Unreachable),
+        ];
+        let specs = specs.map(|(destination, target)| RouteSpec { table, ..route(destination, target) });
+        let made_by_vpnd = async || {
+            let listed = netlink.table_routes().await.unwrap().into_iter();
+            let listed = listed.filter(|route| route.place.table == table);
+            listed.map(|route| route.made_by_vpnd).collect::<Vec<_>>()
+        };
+        let ip = |line: &str| run("ip", &line.split(' ').collect::<Vec<_>>());
+        for spec in &specs {
+            netlink.add_route(spec).await.unwrap();
+        }
+        for version in ["-4", "-6"] {
+            ip(&format!("{version} route flush table all proto 118"));
+        }
+        assert_eq!(made_by_vpnd().await, [true; 5], "network managers remove others");
+        for spec in &specs {
+            netlink.remove_route(spec).await.unwrap();
+            assert!(netlink.remove_route(spec).await.unwrap_err().is_not_there());
+        }
+        // Of an earlier version, and of another program.
+        for (origin, is_own) in [("118", true), ("static", false)] {
+            ip(&format!("-6 route add unreachable ::/0 table {table} metric 50 proto {origin}"));
+            assert_eq!(made_by_vpnd().await, [is_own], "{origin}");
+            assert_eq!(netlink.remove_route(&specs[4]).await.is_ok(), is_own, "{origin}");
+        }
     });
 }
 
@@ -258,16 +300,16 @@ fn of_own_routes_and_rules_the_removals_are_reported() {
         interface("vp0");
         let netlink = Netlink::open().unwrap();
         netlink.set_up("vp0", true).await.unwrap();
-        for (version, any) in [("-4", "0.0.0.0/0"), ("-6", "::/0")] {
-            let route = route(any, RouteTarget::Unreachable);
+        for (version, any, table) in [("-4", "0.0.0.0/0", 7_000), ("-6", "::/0", TABLE_BASE + 7)] {
+            let route = RouteSpec { table, ..route(any, RouteTarget::Unreachable) };
             let matches = RuleMatch::NotMarked { mark: 0x51, mask: u32::MAX };
             let family = if version == "-4" { Family::V4 } else { Family::V6 };
-            let rule = RuleSpec { family, priority: 900, matches, table: 7000 };
+            let rule = RuleSpec { family, priority: 900, matches, table };
             let mut watch = NetworkWatch::open().unwrap();
             netlink.add_route(&route).await.unwrap();
             netlink.add_rule(&rule).await.unwrap();
             // Neither looks for origins.
-            run("ip", &[version, "route", "flush", "table", "7000"]);
+            run("ip", &[version, "route", "flush", "table", &table.to_string()]);
             run("ip", &[version, "rule", "del", "priority", "900"]);
             let mut reported = Vec::new();
             while reported.last() != Some(&NetworkChange::RuleRemoved) {

@@ -7,10 +7,10 @@ use futures_util::{Stream, StreamExt};
 use rtnetlink::MulticastGroup;
 use rtnetlink::packet_core::NetlinkPayload;
 use rtnetlink::packet_route::RouteNetlinkMessage;
-use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage, RouteProtocol};
+use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage};
 use tokio::task::JoinHandle;
 
-use super::{NetlinkError, PROTOCOL, rule};
+use super::{NetlinkError, route, rule};
 
 /// Something about the machine's network changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,9 +84,9 @@ fn classify(payload: &NetlinkPayload<RouteNetlinkMessage>) -> Option<NetworkChan
         RouteNetlinkMessage::NewAddress(address) | RouteNetlinkMessage::DelAddress(address) => {
             NetworkChange::Address { interface: address.header.index }
         }
-        RouteNetlinkMessage::NewRoute(route) if is_own_route(route) => return None,
+        RouteNetlinkMessage::NewRoute(route) if route::is_own(route) => return None,
         RouteNetlinkMessage::NewRule(rule) if rule::is_own(rule) => return None,
-        RouteNetlinkMessage::DelRoute(route) if is_own_route(route) => NetworkChange::RouteRemoved,
+        RouteNetlinkMessage::DelRoute(route) if route::is_own(route) => NetworkChange::RouteRemoved,
         RouteNetlinkMessage::DelRule(rule) if rule::is_own(rule) => NetworkChange::RuleRemoved,
         RouteNetlinkMessage::NewRoute(route) | RouteNetlinkMessage::DelRoute(route) => {
             NetworkChange::Route { interface: output_interface(route) }
@@ -94,10 +94,6 @@ fn classify(payload: &NetlinkPayload<RouteNetlinkMessage>) -> Option<NetworkChan
         RouteNetlinkMessage::NewRule(_) | RouteNetlinkMessage::DelRule(_) => NetworkChange::Rule,
         _ => NetworkChange::Unknown,
     })
-}
-
-fn is_own_route(route: &RouteMessage) -> bool {
-    route.header.protocol == RouteProtocol::Other(PROTOCOL)
 }
 
 fn output_interface(route: &RouteMessage) -> Option<u32> {

@@ -22,6 +22,7 @@ use crate::lab::{CAMPUS_V4, Lab, eventually};
 use crate::namespace::Namespace;
 use crate::over_tcp;
 use crate::process::{self, Process};
+use crate::renewal::own_routes;
 use crate::traffic::{ping, ping_until};
 use crate::without_ipv6::switch_off;
 
@@ -177,7 +178,7 @@ impl<'l> Machine<'l> {
     pub(crate) fn is_down(&self) {
         eventually("nothing is left of the tunnel", SOON, || {
             let links = self.place().ip(&["-br", "link"]);
-            let routes = self.place().ip(&["route", "show", "table", "all", "proto", "118"]);
+            let routes = own_routes(self.place(), "-4");
             let journals = fs::read_dir(client::journal(self.lab, 1)).unwrap();
             let is_journal = |name: std::ffi::OsString| name.to_str().unwrap().ends_with(".journal");
             let journals = journals.filter(|entry| is_journal(entry.as_ref().unwrap().file_name())).count();

@@ -296,7 +296,7 @@ fn reaches_link_local(lab: &Lab, client: &Namespace) -> bool {
 }
 
 /// A gateway with one pool, reached over the other version; a full tunnel through it.
-fn carries_one_version<'l>(lab: &'l Lab, pool: &str, outer: &str) -> (Gateway<'l>, Client<'l>) {
+pub(crate) fn carries_one_version<'l>(lab: &'l Lab, pool: &str, outer: &str) -> (Gateway<'l>, Client<'l>) {
     let mut gateway = Gateway::init(lab);
     edit_toml(&gateway.config(), |config| {
         let tunnel = config["tunnel"].as_table_mut().expect("a section");

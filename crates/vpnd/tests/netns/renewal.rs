@@ -15,9 +15,9 @@ use socket2::{Domain, Socket, Type};
 
 use crate::cleanup::look_at;
 use crate::client::{Client, TUN};
-use crate::full::{check_sources, in_clear, ordinary, speak, watch};
+use crate::full::{carries_one_version, check_sources, in_clear, ordinary, speak, watch};
 use crate::healing::Form;
-use crate::lab::{CAMPUS_V4, CAMPUS_V6, Lab, UPLINK, eventually};
+use crate::lab::{CAMPUS_V4, CAMPUS_V6, GATEWAY_V6, Lab, UPLINK, eventually};
 use crate::namespace::Namespace;
 use crate::ordinary::{Over, leaks, watch_for_leaks};
 use crate::traffic::ping_until;
@@ -32,8 +32,7 @@ fn tunnel(machine: &Namespace) -> String {
     let mut all = String::new();
     for version in ["-4", "-6"] {
         all += &own_rules(machine, version).join("\n");
-        let routes = machine.ip(&[version, "route", "show", "table", "all", "proto", "118"]);
-        let mut routes: Vec<_> = routes.lines().collect();
+        let mut routes = own_routes(machine, version);
         routes.sort_unstable();
         all += &routes.join("\n");
     }
@@ -48,6 +47,16 @@ pub(crate) fn own_rules(machine: &Namespace, version: &str) -> Vec<String> {
     let rules = machine.ip(&[version, "rule", "show"]);
     let is_own = |line: &&str| line.contains(" fwmark ") || line.contains(" uidrange ");
     rules.lines().filter(is_own).map(str::to_owned).collect()
+}
+
+/// The routes in tunnels' tables, which have the kernel's origin.
+pub(crate) fn own_routes(machine: &Namespace, version: &str) -> Vec<String> {
+    let routes = machine.ip(&[version, "route", "show", "table", "all", "proto", "kernel"]);
+    let is_own = |line: &&str| {
+        let mut words = line.split_whitespace().skip_while(|word| *word != "table");
+        words.nth(1).and_then(|table| table.parse::<u32>().ok()).is_some_and(|table| table > 30_000)
+    };
+    routes.lines().filter(is_own).map(str::to_owned).collect()
 }
 
 /// The word after this one.
@@ -223,6 +232,24 @@ fn until_it_is_put_back_a_full_tunnel_holds_back_everything_else() {
         });
         ping_until(machine, CAMPUS_V4.into(), RECOVERY_TIMEOUT);
     }
+}
+
+/// systemd-networkd removes routes of foreign origins that lead to no link, from 256 on. The client
+/// is stopped, so nothing is put back.
+#[test]
+fn what_refuses_ipv6_is_not_taken_for_another_programs() {
+    let Some(lab) = Lab::new(1) else { return };
+    let (_gateway, mut client) = carries_one_version(&lab, "pool_v4", &format!("[{GATEWAY_V6}]"));
+    let machine = client.namespace();
+    ping_until(machine, CAMPUS_V4.into(), RECOVERY_TIMEOUT);
+    watch(&lab);
+    client.process().signal_all(Signal::STOP);
+    machine.ip(&["-6", "route", "flush", "table", "all", "type", "unreachable", "proto", "118"]);
+    speak(machine);
+    assert_eq!(in_clear(&lab), 0);
+    client.process().signal_all(Signal::CONT);
+    ping_until(machine, CAMPUS_V4.into(), RECOVERY_TIMEOUT);
+    client.interrupt();
 }
 
 /// A route of another program in the tunnel's table leads around it, or stands in the place of the
