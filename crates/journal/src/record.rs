@@ -121,6 +121,18 @@ mod tests {
     }
 
     #[test]
+    fn changes_of_earlier_versions_are_read() {
+        for change in [
+            r#"{"address":{"interface":"vp0","address":"10.8.0.2/32"}}"#,
+            r#"{"dns":{"resolved":{"interface":"vp0","servers":["10.8.0.1"],"search":[],"all_names":true}}}"#,
+        ] {
+            let json = format!(r#"{{"change":{{"id":0,"change":{change}}}}}"#);
+            let line = format!("{} {json}", checksum(json.as_bytes()));
+            assert!(Record::parse(line.as_bytes()).is_some(), "{json}");
+        }
+    }
+
+    #[test]
     fn a_torn_last_line_does_not_count() {
         let text = journal(3);
         let last = text.trim_end().rfind('\n').unwrap() + 1;

@@ -5,7 +5,9 @@ use std::fs;
 use super::*;
 use vpnd_sys::change::{Layer, TABLE_BASE};
 use vpnd_sys::dns::{DnsChange, FileChange, FileState};
-use vpnd_sys::netlink::{Family, RouteSpec, RouteTarget, RuleMatch, RuleSpec};
+use vpnd_sys::netlink::{
+    AddressSpec, Family, NetworkChange, NetworkWatch, RouteSpec, RouteTarget, RuleMatch, RuleSpec,
+};
 use vpnd_sys::sysctl::SysctlChange;
 use vpnd_sys::testing::{in_namespace_async, run};
 
@@ -170,16 +172,25 @@ fn a_route_that_takes_the_place_of_another_is_undone_from_every_moment() {
 fn what_was_changed_last_is_undone_first() {
     in_namespace_async(async || {
         link();
-        run("ip", &["link", "set", "vp0", "down"]);
         let journals = TestJournals::new();
         let before = machine();
         let mut journal = journals.journal();
-        for change in [Change::LinkUp { interface: "vp0".to_owned() }, route("10.20.0.0/16")] {
+        let (interface, address) = ("vp0".to_owned(), "10.86.0.9/32".parse().unwrap());
+        let address = AddressSpec { interface, index: Some(INDEX), address };
+        for change in [Change::Address(address), route("10.20.0.0/16")] {
             journal.apply(&journals.netlink, change).await.unwrap();
         }
         drop(journal);
+        let mut watch = NetworkWatch::open().unwrap();
         let (report, _) = journals.undone().await;
-        assert_eq!((report.restored, report.were_gone), (2, 0), "the route would have gone with the link");
+        assert_eq!((report.restored, report.were_gone), (2, 0));
+        let first = loop {
+            match watch.next().await.unwrap() {
+                change @ (NetworkChange::RouteRemoved | NetworkChange::Address { .. }) => break change,
+                _ => {}
+            }
+        };
+        assert_eq!(first, NetworkChange::RouteRemoved);
         assert_eq!(machine(), before);
     });
 }

@@ -121,7 +121,8 @@ impl Change {
             return Ok(Undone::NotOurs);
         }
         match self {
-            Self::LinkUp { interface } => removed(netlink.set_up(interface, false).await),
+            // The device goes with the process that has made it, and takes that along.
+            Self::LinkUp { .. } => Ok(Undone::WasGone),
             Self::Address(spec) => removed(netlink.remove_address(spec).await),
             Self::Route(spec) => removed(netlink.remove_route(spec).await),
             Self::Rule(spec) => removed(netlink.remove_rule(spec).await),

@@ -39,6 +39,9 @@ const MAX_FILE_LEN: u64 = 64 * 1024;
 pub struct DnsSettings {
     /// Name of the tunnel's interface.
     pub interface: String,
+    /// The interface's number, where one of that name could be another program's.
+    #[serde(default)]
+    pub index: Option<u32>,
     pub servers: Vec<IpAddr>,
     /// Domains that are tried for names without a dot and, with systemd-resolved, asked of these
     /// servers.
@@ -222,10 +225,11 @@ impl DnsChange {
         }
     }
 
-    /// The interface whose settings it changes, if it is about one.
-    pub fn interface(&self) -> Option<&str> {
+    /// The interface whose settings it changes, if it is about one: its name, and its number if it
+    /// is known.
+    pub fn interface(&self) -> Option<(&str, Option<u32>)> {
         match self {
-            Self::Resolved(settings) => Some(&settings.interface),
+            Self::Resolved(settings) => Some((&settings.interface, settings.index)),
             Self::File(_) => None,
         }
     }

@@ -108,7 +108,7 @@ impl FirewallCopy {
         }
         let addresses = netlink.addresses().await?.into_iter().filter_map(|address| {
             let interface = (*names.get(&address.interface)?).clone();
-            Some(AddressSpec { interface, address: address.address })
+            Some(AddressSpec { interface, index: None, address: address.address })
         });
         let addresses = addresses.collect();
         Ok(Self { rules: rules().await?, interfaces, addresses, networks })

@@ -108,6 +108,9 @@ impl NetlinkError {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AddressSpec {
     pub interface: String,
+    /// The interface's number, where one of that name could be another program's.
+    #[serde(default)]
+    pub index: Option<u32>,
     /// The address and the length of its network's prefix.
     pub address: IpNet,
 }

@@ -193,8 +193,10 @@ async fn victim(directory: &Path) {
 
 fn changes(directory: &Path, index: u32) -> Vec<Change> {
     let mut changes = vec![Change::LinkUp { interface: TUNNEL.to_owned() }];
-    let address = |text: &str| AddressSpec { interface: TUNNEL.to_owned(), address: text.parse().unwrap() };
-    changes.extend(["10.8.0.2/32", "fd00:8::2/128"].map(|text| Change::Address(address(text))));
+    changes.extend(["10.8.0.2/32", "fd00:8::2/128"].map(|text| {
+        let (interface, address) = (TUNNEL.to_owned(), text.parse().unwrap());
+        Change::Address(AddressSpec { interface, index: Some(index), address })
+    }));
     let tunnel = || RouteTarget::Interface(TUNNEL.to_owned());
     for (destination, target) in [
         ("0.0.0.0/0", tunnel()),
@@ -228,6 +230,7 @@ fn changes(directory: &Path, index: u32) -> Vec<Change> {
     }
     let settings = DnsSettings {
         interface: TUNNEL.to_owned(),
+        index: Some(index),
         servers: vec!["10.8.0.1".parse().unwrap()],
         search: vec!["campus.example".to_owned()],
         all_names: true,

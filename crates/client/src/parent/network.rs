@@ -179,7 +179,8 @@ impl NetworkSetup {
             other_tunnels::report(&self.link.netlink, self.link.index, &routing.destinations).await;
         }
         // Name servers are set only while there is a route to them.
-        self.dns.set(dns_settings(&self.link.interface, &self.options, network, &routing), routing.is_full);
+        let link = (self.link.interface.as_str(), self.link.index);
+        self.dns.set(dns_settings(link, &self.options, network, &routing), routing.is_full);
         self.settle_dns().await?;
         self.routes.take_back(&mut self.link, obsolete).await?;
         let (permitted, usable) = (network.clone(), network.clone());
@@ -351,7 +352,7 @@ impl NetworkSetup {
 
 /// DNS settings while the tunnel is up; `None` leaves the machine's as they are.
 fn dns_settings(
-    interface: &str,
+    (interface, index): (&str, u32),
     options: &TunnelOptions,
     network: &Network,
     routing: &Routing,
@@ -368,6 +369,7 @@ fn dns_settings(
     }
     Some(DnsSettings {
         interface: interface.to_owned(),
+        index: Some(index),
         servers,
         search: network.search.iter().map(|domain| domain.to_string()).collect(),
         // With a full tunnel no name is for the local network's servers, whatever domains the
@@ -442,7 +444,8 @@ mod tests {
             ..network()
         };
         let settings = |options: &TunnelOptions, network: &Network| {
-            dns_settings("vpn0", options, network, &Routing::new(options, network, &connected_to(&[])))
+            let routing = Routing::new(options, network, &connected_to(&[]));
+            dns_settings(("vpn0", 7), options, network, &routing)
         };
         let all_names = |routes| settings(&options(routes), &network).map(|settings| settings.all_names);
         assert_eq!(all_names(Routes::Pushed), Some(false), "the domains are divided");

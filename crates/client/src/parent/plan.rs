@@ -60,7 +60,8 @@ mod tests {
     use vpnd_sys::netlink::{AddressSpec, RouteSpec, RouteTarget};
 
     fn address(text: &str) -> Change {
-        Change::Address(AddressSpec { interface: "vpn0".to_owned(), address: text.parse().unwrap() })
+        let (interface, address) = ("vpn0".to_owned(), text.parse().unwrap());
+        Change::Address(AddressSpec { interface, index: Some(7), address })
     }
 
     fn route(destination: &str, source: &str) -> Change {

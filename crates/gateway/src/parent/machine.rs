@@ -90,7 +90,8 @@ impl Machine {
             }
         }
         for address in gateway_addresses(config) {
-            self.apply(Change::Address(AddressSpec { interface: interface.clone(), address })).await?;
+            let spec = AddressSpec { interface: interface.clone(), index: Some(tun.index()), address };
+            self.apply(Change::Address(spec)).await?;
         }
         self.apply(Change::LinkUp { interface: interface.clone() }).await?;
         if let Some(fleet) = &config.fleet {

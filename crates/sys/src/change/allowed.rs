@@ -43,11 +43,11 @@ pub(super) fn fault(change: &Change, system: &DnsSystem) -> Option<String> {
 pub(super) fn tunnel(change: &Change) -> Option<(&str, Option<u32>)> {
     match change {
         Change::LinkUp { interface } => Some((interface, None)),
-        Change::Address(spec) => Some((&spec.interface, None)),
+        Change::Address(spec) => Some((&spec.interface, spec.index)),
         Change::Route(RouteSpec { target: RouteTarget::Interface(name), table, .. }) => {
             Some((name, Some(interface_of(*table).unwrap_or_default())))
         }
-        Change::Dns(change) => change.interface().map(|interface| (interface, None)),
+        Change::Dns(change) => change.interface(),
         // The firewall's tables only mention it, and have names of our own.
         // Only routes with our origin are removed.
         Change::Route(_)

@@ -10,6 +10,7 @@ use crate::testing::{in_namespace, run};
 fn settings() -> DnsSettings {
     DnsSettings {
         interface: "vpn0".to_owned(),
+        index: None,
         servers: vec!["10.8.0.1".parse().unwrap(), "fd00:8::1".parse().unwrap()],
         search: vec!["campus.example".to_owned()],
         all_names: true,

@@ -14,7 +14,7 @@ fn interface(name: &str) {
 }
 
 fn address(interface: &str, address: &str) -> AddressSpec {
-    AddressSpec { interface: interface.to_owned(), address: address.parse().unwrap() }
+    AddressSpec { interface: interface.to_owned(), index: None, address: address.parse().unwrap() }
 }
 
 fn route(destination: &str, target: RouteTarget) -> RouteSpec {

@@ -11,6 +11,7 @@ use crate::gateway::{Gateway, must, strings};
 use crate::lab::{CAMPUS_V4, GATEWAY_V4, Lab, eventually};
 use crate::namespace::Namespace;
 use crate::process::{self, RESOLV_CONF};
+use crate::renewal::own_rules;
 use crate::traffic::{ping, ping_until};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -115,6 +116,32 @@ fn after_kill_9_and_cleanup() {
     assert_eq!(look(&lab, 1), before);
     // Twice does no harm, and a machine that was never connected has nothing to undo.
     must(cleanup(&lab, 1));
+    assert_eq!(look(&lab, 1), before);
+}
+
+/// Another program makes a device of the tunnel's name before anything is cleaned up.
+#[test]
+fn after_kill_9_beside_a_foreign_device_of_the_same_name() {
+    let Some(lab) = Lab::new(1) else { return };
+    let mut gateway = Gateway::init(&lab);
+    let (before, mut client) = changed(&lab, &mut gateway);
+    let (machine, inner) = (client.namespace(), client.v4());
+    client.kill();
+    eventually("the tunnel's device goes with its processes", 10 * SECOND, || {
+        (!machine.ip(&["-brief", "link", "show"]).contains(TUN)).then_some(())
+    });
+    machine.ip_batch(&format!(
+        "tuntap add {TUN} mode tun\n\
+         link set {TUN} up\n\
+         addr add {inner}/32 dev {TUN}\n\
+         route add 10.78.0.0/16 dev {TUN}\n"
+    ));
+    let shown = || machine.ip(&["address", "show", "dev", TUN]) + &machine.ip(&["route", "show", "dev", TUN]);
+    let foreign = shown();
+    must(cleanup(&lab, 1));
+    assert_eq!(shown(), foreign);
+    assert!(own_rules(machine, "-4").is_empty(), "the tunnel's own are gone");
+    machine.ip(&["link", "del", TUN]);
     assert_eq!(look(&lab, 1), before);
 }
 

@@ -77,7 +77,8 @@ mod tests {
             let netlink = Netlink::open().unwrap();
             let index = netlink.interface_index("vp0").await.unwrap().unwrap();
             let address = |text: &str| {
-                Change::Address(AddressSpec { interface: "vp0".to_owned(), address: text.parse().unwrap() })
+                let (interface, address) = ("vp0".to_owned(), text.parse().unwrap());
+                Change::Address(AddressSpec { interface, index: Some(index), address })
             };
             let route = |destination: &str, source: &str| {
                 Change::Route(RouteSpec {

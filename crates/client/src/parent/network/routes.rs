@@ -175,8 +175,8 @@ impl TunnelRoutes {
 /// All changes that are wanted. Each comes after those without which it would take more than it is
 /// meant for.
 fn changes(link: &TunnelLink, network: &Network, routing: &Routing, tables: [u32; 2]) -> Vec<Change> {
-    let interface = &link.interface;
-    let address = |address| Change::Address(AddressSpec { interface: interface.clone(), address });
+    let (interface, index) = (&link.interface, Some(link.index));
+    let address = |address| Change::Address(AddressSpec { interface: interface.clone(), index, address });
     let mut wanted: Vec<Change> = host_addresses(network).into_iter().map(address).collect();
     wanted.push(Change::LinkUp { interface: interface.clone() });
     wanted.extend(routes(link, network, routing, tables));

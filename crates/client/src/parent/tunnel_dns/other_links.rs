@@ -92,6 +92,7 @@ mod tests {
     fn domains_of_other_links_count_where_they_are_the_tunnels_or_below() {
         let settings = DnsSettings {
             interface: "vpn0".to_owned(),
+            index: None,
             servers: Vec::new(),
             search: vec!["campus.example".to_owned(), "lab.example.".to_owned()],
             all_names: false,

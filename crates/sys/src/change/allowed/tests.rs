@@ -208,7 +208,8 @@ fn firewall(outgoing: Outgoing) -> Change {
 #[test]
 fn addresses_and_names_are_such_as_a_tunnel_can_have() {
     let address = |interface: &str, address: &str| {
-        let spec = AddressSpec { interface: interface.to_owned(), address: address.parse().unwrap() };
+        let (interface, address) = (interface.to_owned(), address.parse().unwrap());
+        let spec = AddressSpec { interface, index: None, address };
         Change::Address(spec)
     };
     assert!(!refused(&address("vpn0", "10.86.0.1/16")) && !refused(&address("vpn0", "fd86::1/64")));
@@ -363,6 +364,7 @@ fn the_only_file_is_the_resolvers_and_its_text_is_what_vpnd_writes() {
 fn name_servers_of_an_interface_smuggle_nothing_in() {
     let good = DnsSettings {
         interface: "vpn0".to_owned(),
+        index: None,
         servers: vec!["10.8.0.1".parse().unwrap()],
         search: vec!["campus.example".to_owned()],
         all_names: false,
@@ -410,7 +412,8 @@ fn an_interface_that_is_no_tunnel_is_left_alone() {
         run("ip", &["link", "set", "lan0", "up"]);
         run("ip", &["address", "add", "192.0.2.1/24", "dev", "lan0"]);
         let interface = || "lan0".to_owned();
-        let address = AddressSpec { interface: interface(), address: "192.0.2.1/24".parse().unwrap() };
+        let address = "192.0.2.1/24".parse().unwrap();
+        let address = AddressSpec { interface: interface(), index: None, address };
         let index = netlink.link("lan0").await.unwrap().unwrap().index;
         let target = RouteTarget::Interface(interface());
         for change in [
@@ -432,5 +435,25 @@ fn an_interface_that_is_no_tunnel_is_left_alone() {
         let to = |table| RouteSpec { target: RouteTarget::Interface("vp0".to_owned()), ..route(table) };
         assert!(Change::Route(to(TABLE_BASE + index + 1)).apply(&netlink).await.is_err());
         Change::Route(to(TABLE_BASE + index)).apply(&netlink).await.unwrap();
+        let address = |index| {
+            let (interface, address) = ("vp0".to_owned(), "10.86.0.9/32".parse().unwrap());
+            Change::Address(AddressSpec { interface, index: Some(index), address })
+        };
+        assert!(address(index + 1).apply(&netlink).await.is_err());
+        address(index).apply(&netlink).await.unwrap();
+        assert_eq!(address(index + 1).undo(&netlink).await.unwrap(), Undone::NotOurs);
+        let settings = DnsSettings {
+            interface: "vp0".to_owned(),
+            index: Some(index + 1),
+            servers: vec!["10.8.0.1".parse().unwrap()],
+            search: Vec::new(),
+            all_names: true,
+        };
+        let names = Change::Dns(DnsChange::Resolved(settings));
+        assert_eq!(names.undo(&netlink).await.unwrap(), Undone::NotOurs);
+        let up = Change::LinkUp { interface: "vp0".to_owned() };
+        assert_eq!(up.undo(&netlink).await.unwrap(), Undone::WasGone, "it goes with its process alone");
+        let shown = run("ip", &["address", "show", "vp0"]);
+        assert!(shown.contains("10.86.0.9") && shown.contains(",UP"), "{shown}");
     });
 }
