@@ -23,8 +23,11 @@ pub use allowed::is_plausible_local;
 pub use layer::Layer;
 pub use table::{TABLE_BASE, interface_of, tables_of};
 
-/// First priority of our rules, before the system's own at 32766.
-pub const PRIORITY_BASE: u32 = 5_200;
+/// First priority of our rules, all of which come before Tailscale's (5210 to 5270) and the
+/// system's own at 32766.
+pub const PRIORITY_BASE: u32 = 5_136;
+/// First priority of the rules of earlier versions, behind ours.
+const EARLIER_PRIORITY_BASE: u32 = 5_200;
 /// Rules of a tunnel at most, for each protocol version.
 pub const RULES: u32 = 4;
 

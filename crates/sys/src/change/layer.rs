@@ -5,7 +5,7 @@
 //! datagrams go through older tunnels, and never through itself or a newer one, without any tunnel
 //! knowing of another.
 
-use super::{PRIORITY_BASE, RULES};
+use super::{EARLIER_PRIORITY_BASE, PRIORITY_BASE, RULES};
 
 /// Upper half of all marks of vpnd ("vp").
 const MARKS: u32 = 0x7670_0000;
@@ -44,9 +44,11 @@ impl Layer {
         self.0
     }
 
-    /// The layer whose rule has this priority, and which of its rules that is.
+    /// The layer whose rule has this priority, and which of its rules that is. Those of earlier
+    /// versions are known, too, so that they are undone.
     pub(super) fn of_priority(priority: u32) -> Option<(Self, u32)> {
-        let place = priority.checked_sub(PRIORITY_BASE)?;
+        let base = if priority < EARLIER_PRIORITY_BASE { PRIORITY_BASE } else { EARLIER_PRIORITY_BASE };
+        let place = priority.checked_sub(base)?;
         let layer = Self::all().rev().nth((place / RULES) as usize)?;
         Some((layer, place % RULES))
     }
@@ -97,13 +99,21 @@ mod tests {
     fn newer_tunnels_are_asked_first() {
         let rules: Vec<_> =
             Layer::all().rev().flat_map(|layer| (0..RULES).map(move |rule| (layer, rule))).collect();
-        for (priority, (layer, rule)) in (PRIORITY_BASE..).zip(&rules) {
-            assert_eq!(layer.priority(*rule), priority);
-            assert_eq!(Layer::of_priority(priority), Some((*layer, *rule)));
+        for (place, (layer, rule)) in (0..).zip(&rules) {
+            assert_eq!(layer.priority(*rule), PRIORITY_BASE + place);
+            for base in [PRIORITY_BASE, EARLIER_PRIORITY_BASE] {
+                assert_eq!(Layer::of_priority(base + place), Some((*layer, *rule)));
+            }
         }
-        for none in [0, PRIORITY_BASE - 1, PRIORITY_BASE + RULES * u32::from(Layer::COUNT), u32::MAX] {
+        let behind = EARLIER_PRIORITY_BASE + RULES * u32::from(Layer::COUNT);
+        for none in [0, PRIORITY_BASE - 1, behind, u32::MAX] {
             assert_eq!(Layer::of_priority(none), None);
         }
+    }
+
+    #[test]
+    fn a_single_tunnels_rules_come_before_tailscales() {
+        assert!(Layer::OLDEST.priority(RULES - 1) < 5_210);
     }
 
     #[test]

@@ -8,12 +8,12 @@ use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RuleFlags, RuleMe
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::{Family, Netlink, NetlinkError};
+use super::{Family, Netlink, NetlinkError, PROTOCOL};
 
 /// The origin of vpnd's rules is the kernel's: systemd-networkd removes the rules of all other
 /// origins when it configures a link, and packets would leave in clear until they are back. The
 /// kernel itself makes no rule for marks or users, by which vpnd's are known.
-const ORIGIN: RuleAttribute = RuleAttribute::Protocol(RouteProtocol::Kernel);
+const ORIGIN: RouteProtocol = RouteProtocol::Kernel;
 
 /// Which packets a rule is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -82,7 +82,7 @@ impl Netlink {
     /// [`NetlinkError`]; `EEXIST` if there is one that is equal.
     pub async fn add_rule(&self, spec: &RuleSpec) -> Result<(), NetlinkError> {
         let mut request = self.handle.rule().add();
-        *request.message_mut() = message(spec);
+        *request.message_mut() = message(spec, ORIGIN);
         let added = request.execute().await;
         added.map_err(|error| NetlinkError::new(format!("adding the rule {}", spec.priority), &error))
     }
@@ -92,7 +92,16 @@ impl Netlink {
     /// # Errors
     /// [`NetlinkError`]; [`NetlinkError::is_not_there`] if there was none.
     pub async fn remove_rule(&self, spec: &RuleSpec) -> Result<(), NetlinkError> {
-        let removed = self.handle.rule().del(message(spec)).execute().await;
+        let removed = self.remove_rule_of(spec, ORIGIN).await;
+        if !removed.as_ref().is_err_and(NetlinkError::is_not_there) {
+            return removed;
+        }
+        // Earlier versions gave their rules the origin of their routes.
+        self.remove_rule_of(spec, RouteProtocol::Other(PROTOCOL)).await
+    }
+
+    async fn remove_rule_of(&self, spec: &RuleSpec, origin: RouteProtocol) -> Result<(), NetlinkError> {
+        let removed = self.handle.rule().del(message(spec, origin)).execute().await;
         removed.map_err(|error| NetlinkError::new(format!("removing the rule {}", spec.priority), &error))
     }
 }
@@ -127,16 +136,17 @@ pub(super) fn is_own(message: &RuleMessage) -> bool {
     let is_for_some = |attribute: &RuleAttribute| {
         matches!(attribute, RuleAttribute::FwMark(_) | RuleAttribute::UidRange(_))
     };
-    message.attributes.contains(&ORIGIN) && message.attributes.iter().any(is_for_some)
+    let origin = RuleAttribute::Protocol(ORIGIN);
+    message.attributes.contains(&origin) && message.attributes.iter().any(is_for_some)
 }
 
-fn message(spec: &RuleSpec) -> RuleMessage {
+fn message(spec: &RuleSpec, origin: RouteProtocol) -> RuleMessage {
     let mut message = RuleMessage::default();
     message.header.family = match spec.family {
         Family::V4 => AddressFamily::Inet,
         Family::V6 => AddressFamily::Inet6,
     };
-    message.attributes = vec![RuleAttribute::Priority(spec.priority), ORIGIN];
+    message.attributes = vec![RuleAttribute::Priority(spec.priority), RuleAttribute::Protocol(origin)];
     if spec.table == NO_TABLE {
         message.header.action = RuleAction::Unreachable;
     } else {

@@ -216,6 +216,10 @@ fn rules_keep_the_tunnel_out_of_itself() {
             netlink.remove_rule(spec).await.unwrap();
             assert!(netlink.remove_rule(spec).await.unwrap_err().is_not_there());
         }
+        // Of an earlier version.
+        let rule = "rule add priority 901 not fwmark 0x51 table 7000 protocol 118";
+        run("ip", &rule.split(' ').collect::<Vec<_>>());
+        netlink.remove_rule(&specs[1]).await.unwrap();
         assert_eq!(run("ip", &["rule"]) + &run("ip", &["-6", "rule"]), before);
     });
 }

@@ -144,9 +144,12 @@ fn routes_and_rules_of_a_tunnel_fit_its_layer() {
         assert!(!refused(&rule(closing, all_but(2), table)));
     }
     assert!(!refused(&rule(first, lookups, MAIN_TABLE)) && !refused(&rule(refusing, lookups, NO_TABLE)));
+    // Of an earlier version.
+    assert!(!refused(&rule(5_262, all_but(0), TABLE_BASE + 7)));
     let (mark, mask) = layers[2].passed_over();
     for (priority, matches, table) in [
         (0, all_but(2), TABLE_BASE + 7),
+        (5_262, all_but(1), TABLE_BASE + 7),
         (layers[1].priority(2), all_but(2), TABLE_BASE + 7),
         (second, all_but(1), TABLE_BASE + 7),
         (closing, all_but(1), TABLE_BASE + 7),
