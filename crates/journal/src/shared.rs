@@ -1,10 +1,11 @@
 //! A change that several clients of a machine need at the same time: it is in the journal of each,
-//! and is taken back with the last.
+//! and is taken back with the last, unless another program needs it by then.
 //!
 //! Each process that needs it holds a locked file in the directory of the journals. INVARIANT: such
 //! a file of this boot and network namespace exists, locked or not, as long as vpnd has made the
-//! change and not taken it back; so a setting of another program is never taken for vpnd's. A
-//! process that looks at these files holds the lock of all of them ([`Turn`]).
+//! change and neither taken it back nor left it to another program; so a setting of another program
+//! is never taken for vpnd's. A process that looks at these files holds the lock of all of them
+//! ([`Turn`]).
 
 use std::io;
 
@@ -63,7 +64,7 @@ impl<'d> Turn<'d> {
         Ok(needed)
     }
 
-    /// Notes that vpnd has taken the change back.
+    /// Notes that vpnd has taken the change back, or left it to another program.
     pub(super) fn forget(&self) -> io::Result<()> {
         self.names()?.iter().try_for_each(|name| self.directory.remove(name))
     }

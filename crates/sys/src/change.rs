@@ -82,7 +82,7 @@ impl ChangeError {
 pub enum Undone {
     /// It was there and is gone, or the old state is back.
     Restored,
-    /// There was nothing to undo, or another process needs it and undoes it later.
+    /// There was nothing to undo, or another process needs it, and may undo it later.
     WasGone,
     /// Someone else has changed it since; it stays as it is.
     NotOurs,
@@ -134,7 +134,13 @@ impl Change {
                 DnsUndone::WasRestored => Undone::WasGone,
                 DnsUndone::NotOurs => Undone::NotOurs,
             }),
-            Self::Sysctl(change) => Ok(if change.undo()? { Undone::Restored } else { Undone::NotOurs }),
+            Self::Sysctl(change) => {
+                // Another VPN that has come meanwhile found it as it needs it (wg-quick does).
+                if change.is_valid_marks() && netlink.others_use_marks().await? {
+                    return Ok(Undone::WasGone);
+                }
+                Ok(if change.undo()? { Undone::Restored } else { Undone::NotOurs })
+            }
             Self::Firewall(rules) => {
                 rules.remove().await?;
                 Ok(Undone::Restored)

@@ -61,6 +61,21 @@ fn the_last_user_of_a_shared_change_undoes_it() {
 }
 
 #[test]
+fn a_shared_change_that_another_vpn_needs_by_now_is_that_ones() {
+    in_namespace_async(async || {
+        let journals = TestJournals::new();
+        let ending = journal(&journals).await;
+        run("ip", &["rule", "add", "not", "fwmark", "0xca6c", "lookup", "51820"]);
+        assert!(ending.undo_all(&journals.netlink).await.is_complete());
+        assert_eq!(value(), "1");
+        assert!(journals.names().is_empty(), "{:?}", journals.names());
+        run("ip", &["rule", "del", "lookup", "51820"]);
+        let mut next = journals.journal();
+        assert_eq!(next.apply_shared(&journals.netlink, change()).await.unwrap(), None);
+    });
+}
+
+#[test]
 fn a_shared_change_of_another_program_stays() {
     in_namespace_async(async || {
         let journals = TestJournals::new();

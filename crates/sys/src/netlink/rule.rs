@@ -60,11 +60,9 @@ impl Netlink {
     pub async fn rules(&self) -> Result<Vec<TableRule>, NetlinkError> {
         let mut all = Vec::new();
         for (version, family) in [(IpVersion::V4, Family::V4), (IpVersion::V6, Family::V6)] {
-            let messages: Result<Vec<_>, _> = self.handle.rule().get(version).execute().try_collect().await;
-            match messages {
+            match self.rule_messages(version).await {
                 Ok(messages) => all.extend(messages.iter().map(|message| parse(message, family))),
                 Err(error) => {
-                    let error = NetlinkError::new("listing rules", &error);
                     // A kernel without IPv6 (`ipv6.disable=1`) has none of its rules.
                     let is_absent = matches!(error.errno(), Some(Errno::AFNOSUPPORT | Errno::OPNOTSUPP));
                     if family == Family::V4 || !is_absent {
@@ -74,6 +72,20 @@ impl Netlink {
             }
         }
         Ok(all)
+    }
+
+    /// Whether rules of other programs distinguish packets of IPv4 by their marks.
+    pub async fn others_use_marks(&self) -> Result<bool, NetlinkError> {
+        let is_for_marks = |message: &RuleMessage| {
+            message.attributes.iter().any(|attribute| matches!(attribute, RuleAttribute::FwMark(_)))
+        };
+        let messages = self.rule_messages(IpVersion::V4).await?;
+        Ok(messages.iter().any(|message| is_for_marks(message) && !is_own(message)))
+    }
+
+    async fn rule_messages(&self, version: IpVersion) -> Result<Vec<RuleMessage>, NetlinkError> {
+        let messages: Result<Vec<_>, _> = self.handle.rule().get(version).execute().try_collect().await;
+        messages.map_err(|error| NetlinkError::new("listing rules", &error))
     }
 
     /// Adds a rule.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use crate::client::{Client, TUN, cleanup};
+use crate::full::{check_sources, looks_back_with_marks};
 use crate::gateway::{Gateway, must, strings};
 use crate::lab::{CAMPUS_V4, GATEWAY_V4, Lab, eventually};
 use crate::namespace::Namespace;
@@ -156,6 +157,21 @@ fn after_kill_9_and_another_start() {
     ping_until(client.namespace(), CAMPUS_V4.into(), 5 * SECOND);
     client.interrupt();
     assert_eq!(look(&lab, 1), before);
+}
+
+/// Another VPN that has come meanwhile has rules for marks, as wg-quick's has.
+#[test]
+fn marks_that_another_vpn_needs_by_now_count_for_the_way_back() {
+    let Some(lab) = Lab::new(1) else { return };
+    let machine = &lab.clients[0];
+    check_sources(machine, "1");
+    let (_gateway, ann) = Gateway::for_ann(&lab);
+    let mut client = Client::connect(&lab, 1, &ann);
+    ping_until(machine, CAMPUS_V4.into(), 10 * SECOND);
+    assert_eq!(looks_back_with_marks(machine), "1");
+    machine.ip(&["rule", "add", "not", "fwmark", "0xca6c", "lookup", "51820", "priority", "30000"]);
+    client.interrupt();
+    assert_eq!(looks_back_with_marks(machine), "1");
 }
 
 #[test]
