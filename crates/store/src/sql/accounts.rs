@@ -76,9 +76,9 @@ pub(crate) fn refresh_external(t: &Transaction<'_>, user: &ExternalUser, now_s: 
     Ok(stored.ok_or_else(|| StoreError::NoSuchUser { name: user.name.clone() }))
 }
 
-/// A user whose name is another spelling of this one's. It matters where the source knows its users
-/// by no more than the name that was typed: a server that ignores accents vouches for each spelling,
-/// and every other one would be another user, whom nothing that was done to the first concerns.
+/// A user whose name is another spelling of this one's. It matters where the source knows its
+/// users by no more than the name that was typed: a server that ignores accents vouches for each
+/// spelling, and nothing that was done to the first user would concern the others.
 fn other_spelling(c: &Connection, user: &ExternalUser) -> Result<Option<String>> {
     if user.subject != user.name {
         return Ok(None);

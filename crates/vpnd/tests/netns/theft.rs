@@ -376,8 +376,8 @@ fn the_worker_of_a_client_never_has_the_devices_key() {
     assert!(!worker.remembers(seed), "the worker holds the device's key");
 }
 
-/// A login, a refused one, a refused attach, and the start of a login in a browser: what the gateway
-/// answers to each never gets on its way, since the client grants no credit.
+/// A login, a refused one, a refused attach, and the start of a login in a browser: the answer to
+/// each never gets on its way, since the client grants no credit.
 #[test]
 fn a_client_that_reads_nothing_is_given_up() {
     let Some(lab) = Lab::new(1) else { return };
