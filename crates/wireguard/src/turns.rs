@@ -9,12 +9,16 @@
 //! costs its peer 5 s. So no more handshakes are begun than answers can be taken.
 //!
 //! Invariants: no more are under way than that process has room for. What peers have sent first and
-//! the gateway's own handshakes take turns: a flood of the one does not keep the other waiting. A
+//! the gateway's own handshakes take turns: a flood of the one does not keep the other waiting. Nor
+//! does a flood of one network keep another's first messages: networks share places and turns. A
 //! handshake that was answered is ended before another is begun.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
 use std::time::Duration;
 
+use vpnd_proto::admission::Source;
+use vpnd_proto::admission::shares::{Displaced, Division, Entered, PermitId, Shares, Standing};
 use vpnd_proto::time::Time;
 
 use crate::handshakes::{Refused, Reply, Request};
@@ -39,8 +43,7 @@ pub struct Step {
 /// The steps that wait, and how many are under way.
 #[derive(Debug, Default)]
 pub struct Turns {
-    /// First messages of peers, which send again.
-    received: VecDeque<Step>,
+    received: Received,
     /// Answers of peers with which the gateway has begun a handshake.
     answered: VecDeque<Step>,
     /// Handshakes for the gateway to begin with peers that have sessions: no admission follows.
@@ -55,11 +58,54 @@ pub struct Turns {
     pause: Option<Time>,
 }
 
+/// First messages of peers, which send again. Networks share the places, and have turns.
+#[derive(Debug)]
+struct Received {
+    places: Shares,
+    steps: BTreeMap<PermitId, Step>,
+}
+
+impl Default for Received {
+    fn default() -> Self {
+        let (displace_after, displaced) = (Duration::MAX, Displaced::Newest);
+        let places = Shares::new(Division { limit: MAX_WAITING, displace_after, displaced });
+        Self { places, steps: BTreeMap::new() }
+    }
+}
+
+impl Received {
+    /// Adds the step of a message from `source`. Returns the one that has no place then.
+    fn push(&mut self, now: Time, source: IpAddr, step: Step) -> Option<Step> {
+        match self.places.enter(now, Source::from(source), Standing::Stranger) {
+            Entered::Full => Some(step),
+            Entered::In { permit, displaced } => {
+                self.steps.insert(permit, step);
+                self.steps.remove(&displaced?)
+            }
+        }
+    }
+
+    fn pop(&mut self) -> Option<Step> {
+        self.steps.remove(&self.places.next_turn()?)
+    }
+}
+
 impl Turns {
-    /// This step waits for its turn; `has_session` is whether its peer has one.
-    pub fn add_step(&mut self, step: Step, has_session: bool) {
+    /// This step waits for its turn; `has_session` is whether its peer has one, `source` where its
+    /// message came from. Returns the request that has no place then, this one or that of another
+    /// first message: nothing comes of it.
+    pub fn add_step(
+        &mut self,
+        now: Time,
+        step: Step,
+        has_session: bool,
+        source: Option<IpAddr>,
+    ) -> Option<RequestId> {
         match step.request {
-            Request::Respond(_) => self.received.push_back(step),
+            Request::Respond(_) => {
+                let Some(source) = source else { return Some(step.id) };
+                return self.received.push(now, source, step).map(|lost| lost.id);
+            }
             Request::Finish(..) => {
                 self.unanswered.pop_front();
                 self.answered.push_back(step);
@@ -67,6 +113,7 @@ impl Turns {
             Request::Initiate(_) if has_session => self.rekeys.push_back(step),
             Request::Initiate(_) => self.begun.push_back(step),
         }
+        None
     }
 
     /// The next step to ask for. `answers` of peers wait for that process; `admitted` peers wait
@@ -87,8 +134,11 @@ impl Turns {
         } else {
             &mut self.begun
         };
-        let queues = if self.is_turn_of_own { [own, &mut self.received] } else { [&mut self.received, own] };
-        let step = queues.into_iter().find_map(VecDeque::pop_front)?;
+        let step = if self.is_turn_of_own {
+            own.pop_front().or_else(|| self.received.pop())
+        } else {
+            self.received.pop().or_else(|| own.pop_front())
+        }?;
         self.is_turn_of_own = matches!(step.request, Request::Respond(_));
         if let Request::Initiate(_) = step.request {
             self.unanswered.push_back(now + ANSWER);
@@ -121,7 +171,7 @@ impl Turns {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         let is_beginning = !(self.rekeys.is_empty() && self.begun.is_empty());
-        let is_idle = self.received.is_empty() && self.answered.is_empty() && !is_beginning;
+        let is_idle = self.received.steps.is_empty() && self.answered.is_empty() && !is_beginning;
         let room = self.unanswered.front().copied().filter(|_| is_beginning);
         self.pause.filter(|_| !is_idle).into_iter().chain(room).min()
     }
@@ -173,12 +223,17 @@ mod tests {
         (worker, auth, Turns::default())
     }
 
+    /// Adds a step that needs no place of first messages.
+    fn add(turns: &mut Turns, step: Step, has_session: bool) {
+        assert_eq!(turns.add_step(START, step, has_session, None), None);
+    }
+
     /// First messages that were sent; what is to be asked goes to its queue.
     fn settle(worker: &mut Peers, turns: &mut Turns) -> usize {
         let mut sent = 0;
         while let Some(output) = worker.poll_output() {
             match output {
-                Output::Ask(id, request) => turns.add_step(Step { id, request: *request }, false),
+                Output::Ask(id, request) => add(turns, Step { id, request: *request }, false),
                 Output::Send { .. } => sent += 1,
                 _ => {}
             }
@@ -207,7 +262,7 @@ mod tests {
             let begun = settle(&mut worker, &mut turns);
             sent += begun;
             // Each is there, and answers at once.
-            (0..begun).for_each(|_| turns.add_step(answer(id), false));
+            (0..begun).for_each(|_| add(&mut turns, answer(id), false));
             assert!(admitting + turns.answered.len() <= MAX_WAITING, "answers would be dropped");
             let (mut asked, mut read) = (0, 0);
             while let Some(step) = turns.next_step(now, turns.answered.len() + read, admitting) {
@@ -280,13 +335,38 @@ mod tests {
         else {
             panic!()
         };
-        let id = turns.begun[0].id;
+        let (id, source) = (turns.begun[0].id, Some(IpAddr::from([192, 0, 2, 1])));
         for _ in 0..40 {
-            turns.add_step(Step { id, request: Request::Respond(message) }, false);
+            let step = Step { id, request: Request::Respond(message) };
+            assert_eq!(turns.add_step(START, step, false, source), None);
         }
         let asked: Vec<Step> = std::iter::from_fn(|| turns.next_step(START, 0, 0)).collect();
         let begun = asked.iter().filter(|step| matches!(step.request, Request::Initiate(_))).count();
         assert_eq!((asked.len(), begun), (STEPS, STEPS / 2));
+    }
+
+    #[test]
+    fn a_flood_from_some_networks_keeps_no_first_message_of_another_waiting() {
+        let (mut worker, mut auth, mut turns) = started(2);
+        settle(&mut worker, &mut turns);
+        let Reply::Initiated(message, _) =
+            auth.handle(START, Duration::ZERO, &Request::Initiate(key(1).public()))
+        else {
+            panic!()
+        };
+        let (flood, other) = (turns.begun[0].id, turns.begun[1].id);
+        turns.begun.clear();
+        let mut receive = |id, source: [u8; 4]| {
+            let step = Step { id, request: Request::Respond(message) };
+            turns.add_step(START, step, false, Some(source.into()))
+        };
+        // The networks of four providers.
+        let sources = (0..2_000_u16).map(|number| [10, (number % 4) as u8, (number / 32) as u8, 1]);
+        let lost = sources.filter(|source| receive(flood, *source).is_some()).count();
+        assert_eq!(lost, 2_000 - MAX_WAITING * 3 / 4);
+        assert_eq!(receive(other, [192, 0, 2, 1]), Some(flood), "its network holds nothing yet");
+        let asked: Vec<_> = std::iter::from_fn(|| turns.next_step(START, 0, 0)).map(|step| step.id).collect();
+        assert!(asked[..5].contains(&other), "at the latest after one of each of the others");
     }
 
     #[test]
@@ -295,7 +375,7 @@ mod tests {
         settle(&mut worker, &mut turns);
         let rekey = turns.begun.pop_back().expect("it is there");
         let id = rekey.id;
-        turns.add_step(rekey, true);
+        add(&mut turns, rekey, true);
         let full = MAX_WAITING;
         let next = std::iter::from_fn(|| turns.next_step(START, 0, full)).map(|step| step.id);
         assert_eq!(next.collect::<Vec<_>>(), [id], "the other device would have to wait for a session");

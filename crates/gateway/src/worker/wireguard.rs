@@ -332,11 +332,13 @@ impl WireGuard {
                     continue;
                 }
                 Output::Ask(id, request) => {
-                    let has_session = match &*request {
-                        Request::Initiate(key) => self.has_session(key),
-                        Request::Respond(_) | Request::Finish(..) => false,
-                    };
-                    self.questions.add_step(Step { id, request: *request }, has_session);
+                    let has_session = matches!(&*request, Request::Initiate(key) if self.has_session(key));
+                    let source = self.peers.source(id).map(|from| self.datagrams.client(from.remote).ip());
+                    let step = Step { id, request: *request };
+                    if let Some(lost) = self.questions.add_step(step, has_session, source) {
+                        self.counts.add("busy");
+                        self.peers.give_up(lost);
+                    }
                     continue;
                 }
                 Output::Event(event) => self.note(event),

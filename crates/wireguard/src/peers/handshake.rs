@@ -17,10 +17,14 @@ use crate::message::{Initiation, Message, Response};
 use crate::noise::SessionKeys;
 use crate::transport::{Opener, Sealer};
 
-/// First messages of peers that wait for the process with the static key at once, and responses;
-/// more are dropped, and their peers begin again after 5 s. Handshakes of ours are not among them:
-/// each peer has one at most. Who begins many at once has to leave room for the responses.
+/// Responses of peers that wait for the process with the static key at once, and places for first
+/// messages, which networks share ([`Turns`](crate::turns::Turns)); more are dropped, and their
+/// peers begin again after 5 s. Handshakes of ours are not among them: each peer has one at most.
+/// Who begins many at once has to leave room for the responses.
 pub const MAX_WAITING: usize = 256;
+/// First messages at once: those with a place, those under way, and a batch that comes before it is
+/// decided which of them have places.
+const MAX_FIRST: usize = 480;
 /// Responses to one message of ours that need not pass the gate: its index is random, and few other
 /// senders can answer it. Without this the devices behind one NAT could not all answer a gateway
 /// that has restarted.
@@ -114,11 +118,11 @@ impl Peers {
     }
 
     fn pass_on(&mut self, request: Request, pending: Pending) -> Result<(), Dropped> {
-        let waiting = match &request {
-            Request::Finish(..) => &mut self.finishing,
-            Request::Respond(_) | Request::Initiate(_) => &mut self.responding,
+        let (waiting, most) = match &request {
+            Request::Finish(..) => (&mut self.finishing, MAX_WAITING),
+            Request::Respond(_) | Request::Initiate(_) => (&mut self.responding, MAX_FIRST),
         };
-        if *waiting >= MAX_WAITING {
+        if *waiting >= most {
             return Err(Dropped::Busy);
         }
         *waiting += 1;

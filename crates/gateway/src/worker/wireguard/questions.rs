@@ -42,9 +42,15 @@ impl Questions {
         self.auth.clone()
     }
 
-    /// This step waits for its turn; `has_session` is whether its peer has one.
-    pub(super) fn add_step(&mut self, step: Step, has_session: bool) {
-        self.turns.add_step(step, has_session);
+    /// This step waits for its turn; `has_session` is whether its peer has one, `source` where its
+    /// message came from. Returns the request that gets no turn for want of a place.
+    pub(super) fn add_step(
+        &mut self,
+        step: Step,
+        has_session: bool,
+        source: Option<IpAddr>,
+    ) -> Option<RequestId> {
+        self.turns.add_step(now(), step, has_session, source)
     }
 
     /// Asks for the steps that have their turn. `answers` of devices wait for auth; `admitted`
