@@ -6,11 +6,13 @@
 
 mod membership;
 mod notice;
+mod shared_turns;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use minicbor::bytes::ByteVec;
+use shared_turns::SharedTurns;
 use vpnd_store::{MAX_NOTICES, Store, StoreError};
 use vpnd_sys::clock::steady_s;
 
@@ -46,6 +48,7 @@ pub struct Notices {
     learnt: Mutex<u64>,
     /// Made here, and not acknowledged by the store.
     unsent: Mutex<Vec<Notice>>,
+    shared_turns: SharedTurns,
 }
 
 impl Notices {
@@ -56,6 +59,7 @@ impl Notices {
             subscribers: Mutex::default(),
             learnt: Mutex::default(),
             unsent: Mutex::default(),
+            shared_turns: SharedTurns::default(),
         }
     }
 
@@ -78,6 +82,11 @@ impl Notices {
                 return Ok(());
             }
         }
+    }
+
+    /// Takes part in a turn that begins after this call, with all others who call meanwhile.
+    pub fn join_turn(&self) -> Result<(), StoreError> {
+        self.shared_turns.join(self.shared_turns.begun(), || self.turn())
     }
 
     /// Decides by all that others have let know, so that they decide by it. `decide` is called at
@@ -166,3 +175,6 @@ pub fn decode(body: &[u8]) -> Vec<Notice> {
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests;

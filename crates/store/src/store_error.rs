@@ -102,6 +102,18 @@ impl StoreError {
         matches!(self, Self::Database { trouble: Trouble::Uncertain, .. })
     }
 
+    /// The same failure, for another caller that has waited for the same work.
+    #[must_use]
+    pub fn repeated(&self) -> Self {
+        match self {
+            Self::Database { database, trouble } => {
+                Self::Database { database: database.clone(), trouble: trouble.clone() }
+            }
+            // The embedded store has no work that callers share.
+            other => Self::Failed { path: PathBuf::new(), detail: other.to_string() },
+        }
+    }
+
     /// The store at `path` is damaged, in this way.
     pub fn corrupted(path: PathBuf, detail: String) -> Self {
         Self::Corrupted { backup: sqlite::backup_path(&path), path, detail }

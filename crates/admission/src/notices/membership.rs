@@ -27,10 +27,11 @@ impl Membership {
         }
     }
 
-    /// Learns what other gateways have just done; whether that may be more than was known.
+    /// Learns what other gateways have just done; whether that may be more than was known. Callers
+    /// share the queries of the database, so that many cost it no more than a few.
     pub fn catch_up(&self) -> Result<bool, StoreError> {
         match self.0.get() {
-            Some(notices) => notices.turn().map(|()| true),
+            Some(notices) => notices.join_turn().map(|()| true),
             None => Ok(false),
         }
     }
@@ -39,7 +40,7 @@ impl Membership {
     pub fn tell_soon(&self) {
         if let Some(notices) = self.0.get().map(Arc::clone) {
             // After a failure it is sent at the next turn.
-            tokio::task::spawn_blocking(move || drop(notices.turn()));
+            tokio::task::spawn_blocking(move || drop(notices.join_turn()));
         }
     }
 }

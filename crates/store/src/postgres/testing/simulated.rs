@@ -122,7 +122,9 @@ impl Simulated {
             database.execute_batch(definition(table)).unwrap();
         }
         let marks = "INSERT INTO fleet (generation) VALUES (0);
-                     CREATE TABLE marks (number INTEGER PRIMARY KEY, mark BLOB NOT NULL UNIQUE)";
+                     CREATE TABLE marks (number INTEGER PRIMARY KEY, mark BLOB NOT NULL UNIQUE);
+                     CREATE TABLE notices
+                         (number INTEGER PRIMARY KEY AUTOINCREMENT, origin BLOB NOT NULL, body BLOB NOT NULL)";
         database.execute_batch(marks).unwrap();
         let history = History { system: 7, timeline: 1 };
         let state = State { database, history, start: 0 };
@@ -152,6 +154,12 @@ impl Simulated {
     /// Lets time pass.
     pub fn pass(&self, time: Duration) {
         *self.now.lock() += time;
+    }
+
+    /// Does `work` while all queries and changes wait.
+    pub fn hold<T>(&self, work: impl FnOnce() -> T) -> T {
+        let _state = self.state.lock();
+        work()
     }
 
     /// Time until addresses are leased again after a loss.
