@@ -67,18 +67,18 @@ impl Notices {
         lock(&self.subscribers).push(subscriber);
     }
 
-    /// Sends what was made here, and learns what others have.
+    /// Sends all that was made here, and learns what others have.
     pub fn turn(&self) -> Result<(), StoreError> {
         loop {
             let mut unsent = lock(&self.unsent);
-            let count = if self.gather(&mut unsent) {
-                self.send(&mut unsent, || {})?
+            let (count, is_left) = if self.gather(&mut unsent) {
+                (self.send(&mut unsent, || {})?, !unsent.is_empty())
             } else {
                 drop(unsent);
                 let after = *lock(&self.learnt);
-                self.learn(&self.store.notices(after)?)
+                (self.learn(&self.store.notices(after)?), false)
             };
-            if count < MAX_NOTICES {
+            if count < MAX_NOTICES && !is_left {
                 return Ok(());
             }
         }

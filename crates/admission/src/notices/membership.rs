@@ -36,6 +36,12 @@ impl Membership {
         }
     }
 
+    /// Lets other gateways know of what was done here, before it returns. Callers share changes of
+    /// the database.
+    pub fn tell(&self) -> Result<(), StoreError> {
+        self.catch_up().map(drop)
+    }
+
     /// Lets other gateways know of what was done here, which its user does not wait for.
     pub fn tell_soon(&self) {
         if let Some(notices) = self.0.get().map(Arc::clone) {

@@ -27,6 +27,7 @@ use short_code::{Code, Guesses, INTERVAL};
 use vpnd_admission::authenticator::{Authenticator, Login, LoginOutcome};
 use vpnd_admission::notices::{self, Membership, Notice, Subscriber, Taken, lock};
 use vpnd_ipc::gateway::auth::{BrowserLogin, BrowserLoginReply, SourceName};
+use vpnd_ipc::gateway::portal::Token;
 use vpnd_ipc::gateway::portal::connect::{
     AnswerToClient, CodeEnd, ConnectEnd, ConnectPage, ConnectQuery, TypedCode,
 };
@@ -76,26 +77,34 @@ impl ClientLogins {
 
     /// Begins the login of a client; `has_pages` is whether there is a portal.
     pub(super) fn begin(&self, login: BrowserLogin, has_pages: bool) -> BrowserLoginReply {
+        // Before the database: a client that can't begin costs the fleet nothing.
+        let (secret, at) = match self.begin_here(login, has_pages) {
+            Ok(begun) => begun,
+            Err(refusal) => return BrowserLoginReply::Refused(refusal.into()),
+        };
         // The browser may be at another gateway in a moment.
-        self.fleet.in_order(|| self.begin_here(login, has_pages)).unwrap_or_else(|error| {
+        if let Err(error) = self.fleet.tell() {
             tracing::error!(%error, "no login in a browser can begin");
-            BrowserLoginReply::Refused(Refusal::StoreUnavailable.into())
-        })
+            self.logins().abandon(&secret);
+            return BrowserLoginReply::Refused(Refusal::StoreUnavailable.into());
+        }
+        BrowserLoginReply::At(at)
     }
 
-    fn begin_here(&self, login: BrowserLogin, has_pages: bool) -> BrowserLoginReply {
+    /// A login that other gateways do not know of yet, with its ticket or its grant.
+    fn begin_here(&self, login: BrowserLogin, has_pages: bool) -> Result<(Token, LoginAt), Refusal> {
         let mut logins = self.logins();
         let address = logins.address().filter(|_| has_pages).map(str::to_owned);
-        let (Some(address), FIRST_PORT..) = (address, login.port) else {
-            return BrowserLoginReply::Refused(Refusal::NoPages.into());
-        };
+        let (Some(address), FIRST_PORT..) = (address, login.port) else { return Err(Refusal::NoPages) };
         let from = login.source;
-        let Some((secret, code)) = logins.begin(login, now()) else {
-            return BrowserLoginReply::Refused(Refusal::WaitingFull.into());
-        };
+        let (secret, code) = logins.begin(login, now()).ok_or(Refusal::WaitingFull)?;
         let page = match code {
             Some(_) => format!("{address}/code"),
             None => format!("{address}/connect/{}", URL_SAFE_NO_PAD.encode(*secret.0)),
+        };
+        let Ok(url) = Text::new(page) else {
+            logins.abandon(&secret);
+            return Err(Refusal::NoPages);
         };
         let code = code.map(|code| ShortCode {
             code: Text::cut(&code.shown()),
@@ -103,10 +112,7 @@ impl ClientLogins {
             from: AsText(from),
             interval_s: INTERVAL.as_secs() as u16,
         });
-        match Text::new(page) {
-            Ok(url) => BrowserLoginReply::At(LoginAt { url, time_s: LIFETIME.as_secs() as u16, code }),
-            Err(_) => BrowserLoginReply::Refused(Refusal::NoPages.into()),
-        }
+        Ok((secret, LoginAt { url, time_s: LIFETIME.as_secs() as u16, code }))
     }
 
     /// Logs in the client that shows this grant.

@@ -143,7 +143,14 @@ impl Logins {
         Some((secret, code))
     }
 
-    /// One that no other login has.
+    /// Undoes a login that has just begun, which has this ticket or grant.
+    pub(super) fn abandon(&mut self, secret: &Token) {
+        let login = self.started.remove(&hash(&*secret.0));
+        self.leave(login.and_then(|login| login.permit));
+    }
+
+    /// One that no other login here has. Gateways that make one at the same moment do not know of
+    /// each other's: of 20^8 codes it is another one.
     fn fresh_code(&self) -> Code {
         loop {
             let code = Code::fresh();

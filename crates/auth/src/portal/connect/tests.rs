@@ -5,7 +5,7 @@ use super::*;
 use crate::portal::desk::tests::Bench;
 use vpnd_admission::authenticator::Entrance;
 use vpnd_ipc::gateway::portal::visits::EndVisit;
-use vpnd_ipc::gateway::portal::{Browser, LogOut, OverviewQuery, Token};
+use vpnd_ipc::gateway::portal::{Browser, LogOut, OverviewQuery};
 use vpnd_store::password::Password;
 
 #[test]

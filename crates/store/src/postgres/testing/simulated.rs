@@ -65,6 +65,7 @@ pub struct AtGateway {
     put_off: PutOff,
     link: Mutex<Link>,
     queries: AtomicUsize,
+    changes: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -123,8 +124,9 @@ impl Simulated {
         }
         let marks = "INSERT INTO fleet (generation) VALUES (0);
                      CREATE TABLE marks (number INTEGER PRIMARY KEY, mark BLOB NOT NULL UNIQUE);
-                     CREATE TABLE notices
-                         (number INTEGER PRIMARY KEY AUTOINCREMENT, origin BLOB NOT NULL, body BLOB NOT NULL)";
+                     CREATE TABLE notices (
+                         number INTEGER PRIMARY KEY AUTOINCREMENT, origin BLOB NOT NULL, body BLOB NOT NULL
+                     )";
         database.execute_batch(marks).unwrap();
         let history = History { system: 7, timeline: 1 };
         let state = State { database, history, start: 0 };
@@ -138,7 +140,7 @@ impl Simulated {
         let histories = Histories::of_state_dir(state_dir, true);
         let link = Mutex::default();
         let (server, gateway, queries) = (self.clone(), [number; 16], AtomicUsize::new(0));
-        AtGateway { server, gateway, histories, put_off, link, queries }
+        AtGateway { server, gateway, histories, put_off, link, queries, changes: AtomicUsize::new(0) }
     }
 
     /// Adds a user, whose id is this.
@@ -216,6 +218,11 @@ impl AtGateway {
         self.queries.load(Ordering::Relaxed)
     }
 
+    /// Changes until now, with those that were not made.
+    pub fn changes(&self) -> usize {
+        self.changes.load(Ordering::Relaxed)
+    }
+
     /// Whether changes of sessions wait for the database.
     pub fn has_put_off(&self) -> bool {
         self.put_off.is_left()
@@ -271,6 +278,7 @@ impl Database for AtGateway {
         &self,
         change: impl FnOnce(&Transaction<'_>) -> SqlResult<Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
+        self.changes.fetch_add(1, Ordering::Relaxed);
         let meanwhile = self.link.lock().meanwhile.take();
         meanwhile.into_iter().for_each(|work| work());
         let mut state = self.server.state.lock();

@@ -100,6 +100,15 @@ fn a_ticket_is_answered_once_in_time_and_is_no_grant() {
 }
 
 #[test]
+fn a_login_that_is_undone_leaves_its_place() {
+    let (mut logins, zero) = (logins(), Time::ZERO);
+    let undone = ticket(&mut logins);
+    logins.abandon(&undone);
+    assert!(logins.asked(&undone, zero).is_none());
+    assert_eq!((logins.started.len(), logins.shares.taken()), (0, 0));
+}
+
+#[test]
 fn waiting_logins_of_a_crowd_do_not_block_other_networks() {
     let mut logins = logins();
     for _ in 0..2 * LIMIT {
