@@ -245,7 +245,7 @@ impl Authenticator {
             shown: Arc::new(shown),
             own_changes: Arc::new(OwnChanges { store: store(), logins: logins() }),
             rechecks,
-            dynamic: Arc::new(DynamicRequests { store: store(), sources: sources(), record: record() }),
+            dynamic: Arc::new(DynamicRequests::new(store(), sources(), record())),
             devices: Arc::new(devices),
         })
     }
@@ -437,10 +437,11 @@ impl Authenticator {
         self.sources.number(self.logins.waiting.source_of(login).as_ref())
     }
 
-    /// Guesses and logins count at all gateways of this fleet from now on.
+    /// Guesses, logins and servers' requests count at all gateways of this fleet from now on.
     pub fn share(&self, notices: &Arc<Notices>) {
         self.logins.guesses.join(notices);
         self.count_gateways(1);
+        self.dynamic.share(notices);
         let guesses: Weak<Guesses> = Arc::downgrade(&self.logins.guesses);
         notices.subscribe(guesses);
         for limit in [&self.logins.limit, &self.devices.limit] {

@@ -3,8 +3,9 @@
 //!
 //! Invariants: only a configured address is answered, and only a request that is made and signed
 //! with that server's secret, is not older than [`WINDOW_S`] and was made since this process began;
-//! each is passed on once, and its repetitions get the first reply. Requests are bounded in
-//! rate and number, whatever their sender, and hold up no login.
+//! each is passed on once, and its repetitions get the first reply. Whether it has come to another
+//! gateway, or after a later one, the auth process knows. Requests are bounded in rate and number,
+//! whatever their sender, and hold up no login.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -120,11 +121,23 @@ impl Inbox {
     }
 
     /// Has the auth process decide.
-    async fn decide(&self, source: &SourceName, action: DynamicAction, demand: Demand) -> Decision {
-        let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
-        let request = DynamicRequest { number, source: source.clone(), action, which: demand.which };
+    async fn decide(
+        &self,
+        source: &SourceName,
+        request: &Request,
+        action: DynamicAction,
+        demand: Demand,
+    ) -> Decision {
+        let passed = DynamicRequest {
+            number: self.last.fetch_add(1, Ordering::Relaxed) + 1,
+            source: source.clone(),
+            action,
+            which: demand.which,
+            made_s: request.made_s().unwrap_or_default(),
+            authenticator: request.authenticator().into(),
+        };
         let (decided, decision) = oneshot::channel();
-        if self.sender.try_send((request, decided)).is_err() {
+        if self.sender.try_send((passed, decided)).is_err() {
             return Some(ErrorCause::Resources);
         }
         match tokio::time::timeout(DECISION_TIMEOUT, decision).await {
@@ -178,7 +191,7 @@ impl Listener {
                     let (this, socket, inbox) = (Arc::clone(&self), Arc::clone(&socket), Arc::clone(&inbox));
                     tokio::spawn(async move {
                         let (request, action, demand) = *decided;
-                        let decision = inbox.decide(&this.source, action, demand).await;
+                        let decision = inbox.decide(&this.source, &request, action, demand).await;
                         send(&socket, &this.replied(&request, decision), from).await;
                     });
                 }

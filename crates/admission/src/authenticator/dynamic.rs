@@ -1,10 +1,13 @@
 //! Requests of RADIUS servers about sessions (RFC 5176), as the idp process passes them on.
 //!
 //! Invariants: a request reaches sessions of users of its source alone, however it names
-//! them, and those to which all that it names applies; who was disabled here stays so. WireGuard
-//! devices that are disconnected have to be renewed, since their clients come back by themselves.
+//! them, and those to which all that it names applies; who was disabled here stays so. It counts
+//! once, and not after a later one of the same user ([`sequence`]). WireGuard devices that are
+//! disconnected have to be renewed, since their clients come back by themselves.
 //! Requests are done one after the other and not faster than [`INTERVAL`], whatever the idp process
 //! sends.
+
+mod sequence;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,6 +18,8 @@ use vpnd_proto::session::{DeviceId, SessionId};
 use super::login_record::LoginRecord;
 use super::sources::{ExternalSource, Sources};
 use crate::ending;
+use crate::notices::Notices;
+use sequence::{Sequence, Stamp};
 use vpnd_config::revocation_cause::RevocationCause;
 use vpnd_config::user_name;
 use vpnd_ipc::gateway::idp::{
@@ -50,12 +55,22 @@ struct Target {
 }
 
 pub(super) struct DynamicRequests {
-    pub(super) store: Arc<dyn Store>,
-    pub(super) sources: Arc<Sources>,
-    pub(super) record: Arc<LoginRecord>,
+    store: Arc<dyn Store>,
+    sources: Arc<Sources>,
+    record: Arc<LoginRecord>,
+    sequence: Arc<Sequence>,
 }
 
 impl DynamicRequests {
+    pub(super) fn new(store: Arc<dyn Store>, sources: Arc<Sources>, record: Arc<LoginRecord>) -> Self {
+        Self { store, sources, record, sequence: Arc::default() }
+    }
+
+    /// Requests count once at all gateways of this fleet from now on.
+    pub(super) fn share(&self, notices: &Arc<Notices>) {
+        self.sequence.join(notices);
+    }
+
     /// Does what servers request; never returns. Does nothing if no source is configured for it.
     pub(super) async fn follow(self: Arc<Self>) {
         if self.sources.all().iter().all(|source| source.source.dynamic().is_none()) {
@@ -96,6 +111,14 @@ impl DynamicRequests {
         let source = sources.find(|source| source.source.name == *request.source);
         let source = source.ok_or(NotDone::Because(ErrorCause::SessionNotFound))?;
         let target = self.target(source, &request.which)?;
+        let (authenticator, made_s) = (request.authenticator.into(), request.made_s);
+        let stamp = Stamp { authenticator, made_s, user: target.as_ref().map(|target| target.user.id) };
+        // One that reaches no session now may reach one when it is sent again.
+        if let Err(late) = self.sequence.take(stamp, wall_s())? {
+            let (source, reason) = (&*request.source, late.reason());
+            tracing::warn!(source, reason, "a request about sessions does not count");
+            return Err(NotDone::Because(ErrorCause::InvalidRequest));
+        }
         let target = target.ok_or(NotDone::Because(ErrorCause::SessionNotFound))?;
         let Target { user, device } = target;
         let (event, detail) = match &request.action {

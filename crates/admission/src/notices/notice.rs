@@ -40,6 +40,10 @@ pub enum Notice {
     /// The gateway of this name takes datagrams of others here, sealed for this key.
     #[n(6)]
     Gateway(#[n(0)] String, #[n(1)] ByteArray<32>, #[n(2)] SocketAddr),
+    /// A RADIUS server has sent a request about sessions (RFC 5176): its authenticator, the user
+    /// whose sessions it means, and when it was made by the server's clock.
+    #[n(7)]
+    ServerRequest(#[n(0)] ByteArray<16>, #[n(1)] Option<ByteArray<16>>, #[n(2)] u64),
 }
 
 /// A thing of which a user or host has a number at all gateways together.

@@ -125,11 +125,15 @@ async fn a_result_belongs_to_its_request() {
     let asking = |inbox: &Arc<Inbox>| {
         let inbox = Arc::clone(inbox);
         tokio::spawn(async move {
-            inbox.decide(&SourceName::cut("guests"), DynamicAction::Disconnect, demand()).await
+            let request = Request::decode(&made("ann", NOW_S), SECRET.as_bytes()).unwrap();
+            let source = SourceName::cut("guests");
+            inbox.decide(&source, &request, DynamicAction::Disconnect, demand()).await
         })
     };
     let first = asking(&inbox);
     let Ok(request) = inbox.next(None).await else { panic!("there is one") };
+    let sent = Request::decode(&made("ann", NOW_S), SECRET.as_bytes()).unwrap();
+    assert_eq!((request.made_s, request.authenticator), (NOW_S, sent.authenticator().into()));
     let second = asking(&inbox);
     let Ok(next) = inbox.next(Some(DynamicResult { number: request.number, error: None })).await else {
         panic!("there is one")

@@ -58,11 +58,8 @@ fn bench() -> Bench {
     let accounting = Arc::new(Accounting::new(&sources(), Arc::default()));
     let audit = Recorded::default();
     let sources = Arc::new(Sources::new(&sources(), Arc::default(), Arc::clone(&accounting)));
-    let requests = DynamicRequests {
-        store: Arc::clone(&store) as _,
-        record: Arc::new(LoginRecord::new(Arc::clone(&sources), Some(audit.recorder()))),
-        sources,
-    };
+    let record = Arc::new(LoginRecord::new(Arc::clone(&sources), Some(audit.recorder())));
+    let requests = DynamicRequests::new(Arc::clone(&store) as _, sources, record);
     let bench = Bench { requests, store, audit, accounting, _directory: directory };
     for (source, name, device) in [
         ("guests", "ann", 1),
@@ -127,7 +124,19 @@ impl Bench {
     }
 
     fn ask(&self, source: &str, action: DynamicAction, which: SessionAttributes) -> Option<ErrorCause> {
-        self.requests.handle(&DynamicRequest { number: 1, source: SourceName::cut(source), action, which })
+        self.send(rand::random(), wall_s(), source, action, which)
+    }
+
+    fn send(
+        &self,
+        authenticator: [u8; 16],
+        made_s: u64,
+        source: &str,
+        action: DynamicAction,
+        which: SessionAttributes,
+    ) -> Option<ErrorCause> {
+        let (source, authenticator) = (SourceName::cut(source), authenticator.into());
+        self.requests.handle(&DynamicRequest { number: 1, source, action, which, made_s, authenticator })
     }
 
     fn disconnect(&self, source: &str, which: SessionAttributes) -> Option<ErrorCause> {
@@ -222,6 +231,27 @@ fn sessions_of_other_sources_are_out_of_reach() {
     assert_eq!(bench.disconnect("others", by_id(4)), None);
     assert_eq!(bench.disconnect("guests", by_id(3)), None);
     assert_eq!(bench.left(), [1, 2, 5, 6]);
+}
+
+#[test]
+fn a_request_that_was_recorded_or_held_back_changes_nothing() {
+    let bench = bench();
+    let regroup = |authenticator: u8, made_s: u64, group: &str| {
+        let groups = DynamicAction::Regroup(List::new(vec![Text::cut(group)]).unwrap());
+        bench.send([authenticator; 16], made_s, "guests", groups, of_user("ann"))
+    };
+    let groups = || bench.store.user("ann@guests.example").unwrap().unwrap().groups;
+    let (now_s, late) = (wall_s(), Some(ErrorCause::InvalidRequest));
+    assert_eq!(regroup(1, now_s, "first"), None);
+    assert_eq!(regroup(2, now_s - 1, "held-back"), late);
+    assert_eq!(groups(), ["first"]);
+    assert_eq!(regroup(3, now_s, "second"), None, "another one of the same second");
+    assert_eq!(regroup(1, now_s, "first"), late);
+    assert_eq!(groups(), ["second"]);
+    // One that has reached no session, and could reach the next one at that address.
+    let disconnect = || bench.send([4; 16], now_s, "guests", DynamicAction::Disconnect, at(9));
+    assert_eq!((disconnect(), disconnect()), (Some(ErrorCause::SessionNotFound), late));
+    assert_eq!(bench.left(), [1, 2, 3, 4, 5, 6]);
 }
 
 #[test]

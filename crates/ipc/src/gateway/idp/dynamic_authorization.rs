@@ -6,6 +6,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use minicbor::bytes::ByteArray;
 use minicbor::{Decode, Encode};
 use vpnd_proto::control::{List, Text, UserName};
 
@@ -23,6 +24,12 @@ pub struct DynamicRequest {
     pub action: DynamicAction,
     #[n(3)]
     pub which: SessionAttributes,
+    /// When the server has made it, by its clock, seconds since 1970.
+    #[n(4)]
+    pub made_s: u64,
+    /// Its Request Authenticator, which no other request has.
+    #[n(5)]
+    pub authenticator: ByteArray<16>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
