@@ -13,6 +13,9 @@ use crate::https_url::HttpsUrl;
 /// The longest text of a button, in bytes.
 const MAX_LABEL: usize = 64;
 
+/// The claim with an address, which is a user's name only if it is verified.
+pub const EMAIL: &str = "email";
+
 /// How a provider is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Oidc {
@@ -26,6 +29,9 @@ pub struct Oidc {
     pub scopes: Vec<String>,
     /// The claim with the user's name.
     pub user_claim: String,
+    /// Whether an address as the name counts although the provider does not say that it is the
+    /// user's.
+    pub email_is_verified: bool,
     /// The claim with the names of groups.
     pub group_claim: String,
     /// On the button of the login page.
@@ -99,6 +105,12 @@ pub(super) fn read(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Option
     let scopes = words(s, "scopes").unwrap_or_else(|| vec!["profile".to_owned()]);
     let mfa_acr = words(s, "mfa_acr").unwrap_or_default();
     let user_claim = s.parsed::<Visible>(p, "user_claim", "a claim such as \"preferred_username\"");
+    let user_claim = user_claim.map_or_else(|| "preferred_username".to_owned(), |claim| claim.0);
+    let email_is_verified = s.flag(p, "email_is_verified", false);
+    if email_is_verified && user_claim != EMAIL {
+        let problem = format!("'email_is_verified' is for user_claim = \"{EMAIL}\" alone: remove it");
+        s.problem(p, "email_is_verified", problem);
+    }
     let group_claim = s.parsed::<Visible>(p, "group_claim", "a claim such as \"groups\"");
     let label = s.text(p, "label");
     if label.as_ref().is_some_and(|label| {
@@ -112,7 +124,8 @@ pub(super) fn read(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Option
         client_id: client_id?.0,
         secret: secret?,
         scopes,
-        user_claim: user_claim.map_or_else(|| "preferred_username".to_owned(), |claim| claim.0),
+        user_claim,
+        email_is_verified,
         group_claim: group_claim.map_or_else(|| "groups".to_owned(), |claim| claim.0),
         label,
         mfa_acr,
@@ -148,10 +161,17 @@ mod tests {
         assert_eq!(oidc.redirect, "https://vpn.uni.example/oidc/callback/uni");
         assert_eq!(oidc.issuer.as_str(), "https://login.uni.example:8443/r");
         assert_eq!((oidc.user_claim.as_str(), oidc.group_claim.as_str()), ("preferred_username", "groups"));
+        assert!(!oidc.email_is_verified);
         assert_eq!(
             (oidc.scopes, oidc.secret),
             (vec!["profile".to_owned()], SecretPlace::File("/etc/vpnd/oidc.secret".into()))
         );
+    }
+
+    #[test]
+    fn addresses_may_count_as_verified() {
+        let claim = "user_claim = 'email'\nemail_is_verified = true\n";
+        assert!(read(&format!("{PORTAL}{LEAST_KEYS}{claim}")).unwrap().email_is_verified);
     }
 
     #[test]
@@ -162,6 +182,7 @@ mod tests {
             ("'vpn'", "'v pn'", "without spaces"),
             ("client_secret_file = 'oidc.secret'\n", "", "'client_secret_file'"),
             ("client_id", "servers", "unknown key 'servers'"),
+            ("client_id", "email_is_verified = true\nclient_id", "for user_claim = \"email\" alone"),
             ("url = 'https://vpn.uni.example'", "", "needs the key 'url'"),
             ("url = 'https://vpn.uni.example'", "url = 'https://vpn.uni.example/'", "nothing behind"),
         ] {

@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::jwt::Claims;
 use vpnd_config::factor::Factors;
-use vpnd_config::source::{Oidc, Source};
+use vpnd_config::source::{EMAIL, Oidc, Source};
 use vpnd_config::user_name;
 use vpnd_ipc::gateway::idp::{
     AcceptAttributes, GroupName, Identity, LoggedOut, ProviderLogin, ProviderSession, SourceRefusal, Subject,
@@ -21,6 +21,8 @@ use vpnd_proto::control::{List, UserName};
 const SKEW_S: u64 = 60;
 /// How old a token may be that has just been asked for.
 const MAX_AGE_S: u64 = 600;
+/// The claim that the address is the user's.
+const EMAIL_VERIFIED: &str = "email_verified";
 /// The longest subject (OpenID Connect Core §2).
 const MAX_SUBJECT: usize = 255;
 
@@ -128,6 +130,7 @@ pub(crate) fn check_logout<'c>(
 /// Whether the user's claims are to be asked for, since a token lacks some.
 pub(crate) fn are_incomplete(claims: &Claims, settings: &Oidc) -> bool {
     !claims.contains_key(&settings.user_claim)
+        || lacks_verification(claims, settings)
         || !(claims.contains_key(&settings.group_claim) || are_left_out(claims, settings))
 }
 
@@ -189,13 +192,29 @@ fn of_issuer(text: &str, settings: &Oidc) -> [u8; 32] {
 
 fn name(claims: &Claims, source: &Source, settings: &Oidc) -> Option<UserName> {
     let said = text(claims, &settings.user_claim)?;
-    if settings.user_claim == "email" && claims.get("email_verified") == Some(&Value::Bool(false)) {
+    if settings.user_claim == EMAIL && !is_verified(claims, settings) {
         return None;
     }
     // Some providers' names have the realm already.
     let names = [user_name::canonical(said), user_name::canonical(&source.full_name(said))];
     let name = names.into_iter().flatten().find(|name| source.rule.matches(name))?;
     UserName::new(name).ok()
+}
+
+/// Whether the name is an address of which the claims don't say whose it is.
+fn lacks_verification(claims: &Claims, settings: &Oidc) -> bool {
+    let said = claims.get(EMAIL_VERIFIED).is_some_and(|said| !said.is_null());
+    settings.user_claim == EMAIL && !settings.email_is_verified && !said
+}
+
+/// Whether the provider has checked that the address is the user's (OpenID Connect Core §5.1), who
+/// could have entered another user's there. Some providers write the claim as text.
+fn is_verified(claims: &Claims, settings: &Oidc) -> bool {
+    match claims.get(EMAIL_VERIFIED) {
+        None | Some(Value::Null) => settings.email_is_verified,
+        Some(Value::Bool(is_verified)) => *is_verified,
+        Some(said) => said == "true",
+    }
 }
 
 fn groups(
@@ -375,6 +394,38 @@ mod tests {
         ] {
             assert_eq!(login_of(name, value.clone()), Err(refusal), "{name} {value}");
         }
+    }
+
+    #[test]
+    fn an_address_is_a_name_only_if_it_is_verified() {
+        let assumed = "user_claim = 'email'\nemail_is_verified = true\n";
+        let [source, assuming] = ["user_claim = 'email'\n", assumed].map(source);
+        let outcome_of = |source: &Source, said: Option<Value>| {
+            let mut claims = claims("email", json!("ann@uni.example"));
+            said.into_iter().for_each(|said| drop(claims.insert(EMAIL_VERIFIED.to_owned(), said)));
+            let name = login(&claims, source, settings(source)).map(|login| login.identity.name);
+            (name.is_ok(), are_incomplete(&claims, settings(source)))
+        };
+        let (accepted, refused, asked) = ((true, false), (false, false), (false, true));
+        for (said, strict, assumed) in [
+            (Some(json!(true)), accepted, accepted),
+            (Some(json!("true")), accepted, accepted),
+            (Some(json!(false)), refused, refused),
+            (Some(json!("false")), refused, refused),
+            (Some(json!("False")), refused, refused),
+            (Some(json!("")), refused, refused),
+            (Some(json!(0)), refused, refused),
+            (Some(json!(1)), refused, refused),
+            (Some(json!([true])), refused, refused),
+            (Some(Value::Null), asked, accepted),
+            (None, asked, accepted),
+        ] {
+            assert_eq!(outcome_of(&source, said.clone()), strict, "{said:?}");
+            assert_eq!(outcome_of(&assuming, said.clone()), assumed, "{said:?}");
+        }
+        // Another claim needs none.
+        let plain = self::source("");
+        assert_eq!(outcome_of(&plain, None), accepted);
     }
 
     #[test]
