@@ -3,7 +3,8 @@
 //!
 //! Invariants: a grant is made only for a visit whose user has logged in just now, after that user
 //! was asked; it is no longer good once the visit has ended, as it counts for what that visit is
-//! then. [`logins`] has what a ticket, a code and a grant are good for.
+//! then. A user answers at a pace, since each answer is in the audit file. [`logins`] has what a
+//! ticket, a code and a grant are good for.
 
 mod logins;
 mod shared;
@@ -24,6 +25,7 @@ use logins::{LIFETIME, Logins, Redeemed, Way};
 #[cfg(any(test, fuzzing))]
 pub(crate) use short_code::read as read_code;
 use short_code::{Code, Guesses, INTERVAL};
+use vpnd_admission::authenticator::allowances::Allowances;
 use vpnd_admission::authenticator::{Authenticator, Login, LoginOutcome};
 use vpnd_admission::notices::{self, Membership, Notice, Subscriber, Taken, lock};
 use vpnd_ipc::gateway::auth::{BrowserLogin, BrowserLoginReply, SourceName};
@@ -37,6 +39,9 @@ use vpnd_sys::clock::{Clocks, now};
 
 /// Ports below are those of services.
 const FIRST_PORT: u16 = 1_024;
+/// Answers of a user at once, and the time for each after that.
+const ANSWERS: u32 = 60;
+const ANSWER_INTERVAL: Duration = Duration::from_secs(20);
 
 pub(super) struct ClientLogins {
     authenticator: Arc<Authenticator>,
@@ -47,6 +52,8 @@ pub(super) struct ClientLogins {
     logins: Mutex<Logins>,
     /// The limit of short codes.
     guesses: Mutex<Guesses>,
+    /// The limit of answers to clients.
+    answers: Mutex<Allowances>,
 }
 
 impl ClientLogins {
@@ -58,7 +65,8 @@ impl ClientLogins {
         browsers: Arc<Browsers>,
     ) -> Self {
         let (logins, guesses) = (Mutex::default(), Mutex::default());
-        Self { authenticator, clocks, record, fleet, browsers, logins, guesses }
+        let answers = Mutex::new(Allowances::new(ANSWERS, ANSWER_INTERVAL));
+        Self { authenticator, clocks, record, fleet, browsers, logins, guesses, answers }
     }
 
     fn logins(&self) -> MutexGuard<'_, Logins> {
@@ -184,6 +192,9 @@ impl ClientLogins {
             None => login.begun.name.to_string(),
         };
         drop(logins);
+        if let Err(wait_s) = lock(&self.answers).take(user.id, now()) {
+            return Ok(ConnectEnd::Wait(wait_s));
+        }
         let answer = || self.logins().answer(ticket, user.id, allowed.then_some(visit), now());
         let ended = self.fleet.in_order(answer)?;
         let event = if *allowed { "device-allowed" } else { "device-refused" };

@@ -2,8 +2,9 @@
 //!
 //! Invariants: who has logged out comes from idp alone, out of a token that it has verified, and
 //! each token counts once, though one that the store could not follow counts again; it ends the
-//! sessions and visits of its user alone, those of WireGuard devices included, which
-//! need the user's login to come back.
+//! sessions and visits of its user alone, those of WireGuard devices included, which need the
+//! user's login to come back. A user who logs out there again and again does not fill the audit
+//! file.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -12,6 +13,7 @@ use std::time::Duration;
 use super::browsers::Browsers;
 use super::record::Record;
 use vpnd_admission::authenticator::Authenticator;
+use vpnd_admission::authenticator::allowances::Allowances;
 use vpnd_admission::ending;
 use vpnd_admission::notices::lock;
 use vpnd_config::revocation_cause::RevocationCause;
@@ -26,6 +28,9 @@ use vpnd_sys::clock::{Clocks, now};
 const REMEMBERED: Duration = Duration::from_secs(15 * 60);
 /// Tokens of one provider that are remembered.
 const LIMIT: usize = 16_384;
+/// Logouts of a user that are recorded at once, and the time for each after that.
+const RECORDED: u32 = 30;
+const RECORD_INTERVAL: Duration = Duration::from_secs(20);
 
 /// The tokens that have counted, of each provider: none takes the room of another.
 #[derive(Default)]
@@ -56,6 +61,8 @@ pub(super) struct Logouts {
     record: Arc<Record>,
     browsers: Arc<Browsers>,
     seen: Mutex<Seen>,
+    /// The limit of those that are recorded.
+    recorded: Mutex<Allowances>,
 }
 
 impl Logouts {
@@ -66,7 +73,8 @@ impl Logouts {
         record: Arc<Record>,
         browsers: Arc<Browsers>,
     ) -> Self {
-        Self { store, authenticator, clocks, record, browsers, seen: Mutex::default() }
+        let (seen, recorded) = (Mutex::default(), Mutex::new(Allowances::new(RECORDED, RECORD_INTERVAL)));
+        Self { store, authenticator, clocks, record, browsers, seen, recorded }
     }
 
     /// Reads a logout token; `None` if it proves nothing, or has counted before.
@@ -116,7 +124,9 @@ impl Logouts {
         self.store.forget_provider_sessions(user.id)?;
         self.browsers.visits().end_of(user.id);
         tracing::info!(user = user.name, source, "a user has logged out at the provider: sessions end");
-        self.record.add_by("logged-out", &user.name, &format!("provider {source}"));
+        if lock(&self.recorded).take(user.id, now()).is_ok() {
+            self.record.add_by("logged-out", &user.name, &format!("provider {source}"));
+        }
         Ok(())
     }
 }

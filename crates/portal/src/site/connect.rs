@@ -119,6 +119,13 @@ pub(super) async fn answer(
         Ok(ConnectEnd::NotCompared) => to("/connect"),
         Ok(ConnectEnd::LogIn) => to("/login"),
         Ok(ConnectEnd::Over) => over(&site, &visitor),
+        Ok(ConnectEnd::Wait(wait_s)) => {
+            let texts = visitor.texts;
+            let text = texts.refused(Refusal::Throttled.retry_after_s(Some(wait_s)));
+            let mut response = site.message(&visitor, StatusCode::TOO_MANY_REQUESTS, texts.failed, &text);
+            response.headers_mut().insert(RETRY_AFTER, wait_s.into());
+            response
+        }
         Err(_) => site.failed(&visitor),
     }
 }

@@ -1,3 +1,4 @@
+mod answers;
 mod desk;
 mod ended;
 mod invitations;

@@ -101,6 +101,39 @@ async fn a_device_is_approved_after_a_fresh_login_and_a_comparison() {
     assert!(matches!(type_code(&ann, &right.code).await, CodeEnd::Found(_)), "others are not kept out");
 }
 
+fn ticket_at(at: &LoginAt) -> Token {
+    let (_, ticket) = at.url.rsplit_once('/').unwrap();
+    let ticket: [u8; 32] = URL_SAFE_NO_PAD.decode(ticket).unwrap().try_into().unwrap();
+    Token(ticket.into())
+}
+
+#[tokio::test]
+async fn a_user_answers_at_a_pace_and_fills_no_audit_file() {
+    let bench = Bench::new();
+    let portal = &bench.portal;
+    portal.switch(true);
+    portal.serve_at("https://vpn.uni.example");
+    let refuse = async |browser: &Browser| {
+        let BrowserLoginReply::At(at) = portal.begin_in_browser(begun("192.0.2.1")) else {
+            panic!("refused")
+        };
+        let (ticket, browser) = (ticket_at(&at), browser.clone());
+        bench.ask(AnswerToClient { ticket, browser, allowed: false, compared: false }).await
+    };
+    let gus = bench.browser("gus", [198, 51, 100, 8]).await;
+    for _ in 0..1_000 {
+        let end = refuse(&gus).await;
+        assert!(matches!(end, ConnectEnd::To { .. } | ConnectEnd::Wait(_)), "{end:?}");
+    }
+    let recorded = bench.audit.newest();
+    let refusals = recorded.iter().filter(|entry| entry.event == "device-refused").count();
+    // Slow machines let some time pass.
+    assert!((ANSWERS as usize..ANSWERS as usize + 10).contains(&refusals), "{refusals}");
+    assert!(matches!(refuse(&gus).await, ConnectEnd::Wait(20)));
+    let ann = bench.browser("ann", [198, 51, 100, 7]).await;
+    assert!(matches!(refuse(&ann).await, ConnectEnd::To { .. }), "others are not kept out");
+}
+
 #[tokio::test]
 async fn a_grant_ends_with_the_visit_that_made_it() {
     let bench = Bench::new();
@@ -111,9 +144,7 @@ async fn a_grant_ends_with_the_visit_that_made_it() {
         let BrowserLoginReply::At(at) = portal.begin_in_browser(begun("192.0.2.1")) else {
             panic!("refused")
         };
-        let (_, ticket) = at.url.rsplit_once('/').unwrap();
-        let ticket: [u8; 32] = URL_SAFE_NO_PAD.decode(ticket).unwrap().try_into().unwrap();
-        let ticket = Token(ticket.into());
+        let ticket = ticket_at(&at);
         let answer = AnswerToClient { ticket, browser: browser.clone(), allowed: true, compared: false };
         let ConnectEnd::To { url, .. } = bench.ask(answer).await else { panic!("not allowed") };
         shown(grant_in(&url), VERIFIER)

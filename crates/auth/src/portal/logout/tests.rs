@@ -15,6 +15,7 @@ use vpnd_ipc::gateway::idp::{
 };
 use vpnd_ipc::request::{self, Answer, Request};
 use vpnd_proto::control::{SecretText, Text};
+use vpnd_store::audit::testing::Recorded;
 use vpnd_store::password::Hasher;
 use vpnd_store::sqlite::Sqlite;
 use vpnd_store::{ExternalUser, ProviderSessions as _, RefreshToken, RefreshTokens as _, Users as _};
@@ -64,6 +65,7 @@ silent!(
 struct Bench {
     portal: Arc<Portal>,
     store: Arc<Sqlite>,
+    audit: Recorded,
     directory: tempfile::TempDir,
 }
 
@@ -109,8 +111,11 @@ impl Bench {
         };
         let hasher = Hasher::with_cost(64, 1);
         let auth = Authenticator::within(Arc::clone(&store) as _, hasher, settings, surroundings).unwrap();
-        let portal = Portal::new(Arc::clone(&store) as _, Arc::new(auth), access, Clocks::default(), None);
-        Self { portal: Arc::new(portal), store, directory }
+        let audit = Recorded::default();
+        let recorder = Some(audit.recorder());
+        let portal =
+            Portal::new(Arc::clone(&store) as _, Arc::new(auth), access, Clocks::default(), recorder);
+        Self { portal: Arc::new(portal), store, audit, directory }
     }
 
     fn user(&self, name: &str) -> User {
@@ -150,6 +155,21 @@ async fn a_provider_session_logout_applies_to_its_user() {
     assert!(after[0] > before[0] && after[1] == before[1], "{before:?} {after:?}");
     assert!(bench.log_out("session a, once more").await.unwrap());
     assert_eq!(generations(), after, "it is over");
+}
+
+#[tokio::test]
+async fn many_logouts_at_a_provider_end_sessions_and_fill_no_audit_file() {
+    let bench = Bench::new(&["ann"]);
+    let logouts = u64::from(RECORDED) + 20;
+    let before = bench.user("ann").generation;
+    let logout = ProviderLogout { who: LoggedOut::Subject(Subject::cut("ann")), id: [1; 32].into() };
+    for _ in 0..logouts {
+        bench.portal.logouts.follow("uni", &logout).unwrap();
+    }
+    assert_eq!(bench.user("ann").generation, before + logouts);
+    let recorded = bench.audit.newest().len();
+    // Slow machines let some time pass.
+    assert!((RECORDED as usize..RECORDED as usize + 10).contains(&recorded), "{recorded}");
 }
 
 #[test]

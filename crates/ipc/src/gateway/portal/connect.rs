@@ -94,6 +94,10 @@ pub enum ConnectEnd {
     /// A yes for a device by its code, which the person has not compared.
     #[n(4)]
     NotCompared,
+    /// The user has answered many devices in a short time: this one gets an answer after so many
+    /// seconds.
+    #[n(5)]
+    Wait(#[n(0)] u64),
 }
 
 /// The short code of a device, as a person has typed it; nothing to get the form.
