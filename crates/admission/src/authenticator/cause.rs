@@ -34,6 +34,8 @@ causes! {
     WrongCode = "wrong-code";
     /// The one-time code was used before.
     ReplayedCode = "replayed-code";
+    /// The password was right, and too many one-time codes have come: this one was not looked at.
+    TooManyCodes = "too-many-codes";
     /// Everything was right but the one-time code or the answer to a challenge, which did not come.
     NoCode = "no-code";
     /// A client certificate is required and there was none.

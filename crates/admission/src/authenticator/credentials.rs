@@ -3,18 +3,29 @@
 //!
 //! Invariants: the same work is done whatever is wrong, for unknown users as well, so that the time
 //! of an answer discloses nothing; a code is good once, and used up only where all else is right;
-//! without a code in the login nothing is changed.
+//! without a code in the login nothing is changed. Of codes for a right password a user has a
+//! number, whatever the worker says of the client's address: who knows the password can neither
+//! try them all, nor use up those of the user's own networks and devices from elsewhere.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
+use super::allowances::Allowances;
 use super::grant::{certificate_cause, is_certified};
 use super::{Authenticated, Cause, Login};
 use crate::access::{Access, NotAdmitted};
+use crate::notices::lock;
 use vpnd_config::factor::{Factors, Requirement};
 use vpnd_store::password::{Hasher, NoMemory, Password};
 use vpnd_store::totp;
 use vpnd_store::{PasswordHash, Store, StoreError, TotpSecret, User, UserId};
+use vpnd_sys::clock::now;
 use vpnd_sys::process;
+
+/// Codes of a user that are looked at, and the time for each after that. A right one is good once
+/// in 30 s, so there are few of these.
+pub(super) const CODES: u32 = 30;
+const CODE_INTERVAL: Duration = Duration::from_secs(120);
 
 /// Internal result of one check; [`LoginOutcome`](super::LoginOutcome) is the part that may be
 /// disclosed.
@@ -39,6 +50,8 @@ pub(super) struct Credentials {
     access: Arc<Access>,
     /// Whether every user must show a client certificate.
     require_certificate: bool,
+    /// The limits of codes: from elsewhere, and from where the user has come from.
+    codes: [Mutex<Allowances>; 2],
 }
 
 impl Credentials {
@@ -50,7 +63,8 @@ impl Credentials {
         require_certificate: bool,
     ) -> Result<Self, NoMemory> {
         let (nobody, no_secret) = (hasher.hash(&Password::generate())?, totp::generate());
-        Ok(Self { store, hasher, nobody, no_secret, access, require_certificate })
+        let codes = [(); 2].map(|()| Mutex::new(Allowances::new(CODES, CODE_INTERVAL)));
+        Ok(Self { store, hasher, nobody, no_secret, access, require_certificate, codes })
     }
 
     /// Whether any user has one-time codes.
@@ -64,16 +78,18 @@ impl Credentials {
     }
 
     /// Checks the password and everything else of a local user, or of none. A machine is checked by
-    /// its certificate; without one that is its own it is a user whose password is wrong.
+    /// its certificate; without one that is its own it is a user whose password is wrong. `known`
+    /// means that the user has come from this source, or with this device, before.
     pub(super) fn check(
         &self,
         login: &Login,
         user: Option<User>,
+        known: bool,
         now_s: u64,
     ) -> Result<CheckResult, StoreError> {
         let user = match user {
             Some(user) if user.is_machine() && is_certified(login, Some(&user)) => {
-                return self.check_user(login, Authenticated::here(user, Factors::default()), now_s);
+                return self.check_user(login, Authenticated::here(user, Factors::default()), known, now_s);
             }
             user => user,
         };
@@ -91,7 +107,7 @@ impl Credentials {
         // password.
         let checked = match cause {
             Some(cause) if login.code.is_some() => self.refuse(login, cause, now_s)?,
-            _ => self.check_user(login, Authenticated::here(user, Factors::PASSWORD), now_s)?,
+            _ => self.check_user(login, Authenticated::here(user, Factors::PASSWORD), known, now_s)?,
         };
         Ok(cause.map_or(checked, CheckResult::Refused))
     }
@@ -121,7 +137,7 @@ impl Credentials {
     /// nothing of the cause.
     fn refuse(&self, login: &Login, cause: Cause, now_s: u64) -> Result<CheckResult, StoreError> {
         if let Some(code) = &login.code {
-            self.check_code(Err(cause), code, now_s)?;
+            self.check_code(Err(cause), code, false, now_s)?;
         }
         Ok(CheckResult::Refused(cause))
     }
@@ -131,6 +147,7 @@ impl Credentials {
         &self,
         login: &Login,
         mut user: Authenticated,
+        known: bool,
         now_s: u64,
     ) -> Result<CheckResult, StoreError> {
         if !user.enabled {
@@ -148,7 +165,7 @@ impl Credentials {
             return self.check_profile(login, Box::new(user), now_s);
         }
         let Some(code) = &login.code else { return Ok(CheckResult::CodeRequired(Box::new(user))) };
-        if let Some(wrong) = self.check_code(Ok(&user), code, now_s)? {
+        if let Some(wrong) = self.check_code(Ok(&user), code, known, now_s)? {
             return Ok(CheckResult::Refused(wrong));
         }
         user.factors = user.factors.and(Factors::ONE_TIME_CODE);
@@ -216,8 +233,12 @@ impl Credentials {
         &self,
         awaited: Result<&User, Cause>,
         code: &Password,
+        known: bool,
         now_s: u64,
     ) -> Result<Option<Cause>, StoreError> {
+        let is_too_many = |user: &User| lock(&self.codes[usize::from(known)]).take(user.id, now()).is_err();
+        let awaited =
+            awaited.and_then(|user| if is_too_many(user) { Err(Cause::TooManyCodes) } else { Ok(user) });
         let secret = awaited.ok().and_then(|user| user.totp.as_ref()).unwrap_or(&self.no_secret);
         let step = totp::matching_step(secret, code, now_s);
         let (id, used) = match (awaited, step) {

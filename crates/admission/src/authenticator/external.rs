@@ -200,6 +200,7 @@ impl ExternalLogins {
                 is_shown: at.is_shown(),
                 auth_time_s: at.auth_time_s(),
             },
+            at.guess.is_known(),
             now_s,
         ) {
             Ok(CheckResult::Refused(cause)) => self.refused(at, cause, now_s),

@@ -75,7 +75,7 @@ impl Logins {
             Ok(guess) => guess,
             Err(throttled) => return throttled,
         };
-        self.conclude(login, self.credentials.check(login, user, now_s), guess, now_s)
+        self.conclude(login, self.credentials.check(login, user, known, now_s), guess, now_s)
     }
 
     /// The outcome of a login whose credentials were checked, as far as the client has sent them.
@@ -203,6 +203,7 @@ impl Logins {
             self.credentials.check_code(
                 awaited.as_ref().map(|user| &user.user).map_err(|cause| *cause),
                 code,
+                guess.is_known(),
                 now_s,
             ),
             awaited,

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use vpnd_proto::admission::shares::Standing;
 use vpnd_store::{LeaseOwner, PasswordHash, totp};
 
+use super::credentials::CODES;
 use super::login_record::printable;
 use super::throttle::source_prefix;
 use super::*;
@@ -148,6 +149,25 @@ fn a_code_is_asked_for_after_the_password_and_good_once() {
     assert!(matches!(bench.check(&login("tom", "right")), LoginOutcome::CodeRequired(_)));
     assert!(is_granted(&bench.check(&with_code(CODE))));
     bench.refused(&with_code(CODE), Cause::ReplayedCode);
+}
+
+#[test]
+fn codes_for_a_right_password_are_limited_whatever_the_address() {
+    let bench = bench(settings());
+    // Each from another provider's network, as a worker that was taken over can say.
+    let from = |number: u32, guess: Login| {
+        let source = std::net::Ipv4Addr::from(0x0A00_0000 + (number << 16)).into();
+        Login { source, ..guess }
+    };
+    for number in 0..CODES {
+        let guess = if number % 2 == 0 { with_code("000000") } else { login("tom", "right") };
+        bench.refused(&from(number, guess), Cause::WrongCode);
+    }
+    bench.refused(&from(CODES, with_code(CODE)), Cause::TooManyCodes);
+    bench.refused(&from(CODES + 1, login("tom", "wrong")), Cause::WrongPassword);
+    let tom = bench.store.user("tom").unwrap().unwrap();
+    bench.store.remember_source(tom.id, &source_prefix(with_code(CODE).source), NOW_S).unwrap();
+    assert!(is_granted(&bench.check(&with_code(CODE))), "not locked out where he was before");
 }
 
 #[test]

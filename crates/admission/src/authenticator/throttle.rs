@@ -127,6 +127,13 @@ struct Level {
     at_s: u64,
 }
 
+impl Guess {
+    /// Whether the user has come from this source, or with this device, before.
+    pub(super) fn is_known(&self) -> bool {
+        self.known
+    }
+}
+
 impl Person {
     /// An account that logs in by this name; `user` is their record here, if there is one.
     pub(super) fn of(typed: &str, user: Option<&User>) -> Self {
