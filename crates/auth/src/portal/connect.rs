@@ -18,6 +18,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use vpnd_proto::admission::Source;
 use vpnd_proto::control::{AsText, Grant, LoginAt, ShortCode, Text, UserName};
+use vpnd_proto::session::DeviceId;
 
 use super::browsers::Browsers;
 use super::record::Record;
@@ -125,11 +126,7 @@ impl ClientLogins {
 
     /// Logs in the client that shows this grant.
     pub(super) fn finish(&self, grant: &Grant, login: Login) -> LoginOutcome {
-        let redeem = || self.logins().redeem(grant, login.device, now());
-        let is_pending = self.logins().is_pending(grant, now());
-        // It is good once, whichever gateways it is shown to.
-        let redeemed = if is_pending { Ok(redeem()) } else { self.fleet.in_order(redeem) };
-        let redeemed = match redeemed {
+        let redeemed = match self.redeem(grant, login.device) {
             Ok(redeemed) => redeemed,
             Err(error) => {
                 tracing::error!(%error, "a login in a browser can't end");
@@ -147,6 +144,18 @@ impl ClientLogins {
             Redeemed::No => return Refusal::DeviceRefused.into(),
         };
         self.authenticator.log_in_by_visit(visit, login, (self.clocks.wall)())
+    }
+
+    /// The result of this grant, which is good once, whichever gateways it is shown to. One that
+    /// none of them knows costs the fleet no change.
+    fn redeem(&self, grant: &Grant, device: DeviceId) -> Result<Redeemed, StoreError> {
+        let redeem = || self.logins().redeem(grant, device, now());
+        let is_known = || self.logins().knows(grant);
+        if self.logins().is_pending(grant, now()) {
+            return Ok(redeem());
+        }
+        let is_known = is_known() || self.fleet.catch_up()? && is_known();
+        if is_known { self.fleet.in_order(redeem) } else { Ok(Redeemed::Void) }
     }
 
     /// The question to a user who has come with a ticket.

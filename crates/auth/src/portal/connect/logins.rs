@@ -224,8 +224,7 @@ impl Logins {
     /// comes from, if this is the client that began.
     pub(super) fn redeem(&mut self, shown: &Grant, device: DeviceId, now: Time) -> Redeemed {
         let key = hash(&*shown.grant);
-        // A ticket is no grant, and is not used up by being shown as one.
-        let is_grant = |login: &&mut Started| login.answer.is_some() || login.by_code.is_some();
+        let is_grant = |login: &&mut Started| login.has_grant();
         let Some(login) = self.started.get_mut(&key).filter(is_grant) else { return Redeemed::Void };
         let is_same =
             hash(&*shown.verifier) == *login.begun.challenge && DeviceId(login.begun.device.into()) == device;
@@ -279,6 +278,11 @@ impl Logins {
         }
     }
 
+    /// Whether a login has this grant, as far as is known here.
+    pub(super) fn knows(&self, shown: &Grant) -> bool {
+        self.started.get(&hash(&*shown.grant)).is_some_and(Started::has_grant)
+    }
+
     /// Whether the person has not answered, as far as is known here.
     pub(super) fn is_pending(&self, shown: &Grant, now: Time) -> bool {
         let login = self.started.get(&hash(&*shown.grant));
@@ -305,6 +309,11 @@ impl Started {
     fn is_on(&self, now: Time) -> bool {
         let lifetime = if self.answer.is_some() { GRANT_LIFETIME } else { LIFETIME };
         self.age(now) < lifetime
+    }
+
+    /// Whether it has a grant: a ticket is none, and is not used up by being shown as one.
+    fn has_grant(&self) -> bool {
+        self.answer.is_some() || self.by_code.is_some()
     }
 
     /// Whether a person can answer.

@@ -1,6 +1,6 @@
 //! Two gateways' auth processes on one database.
 
-mod begun_logins;
+mod browser_logins;
 mod simulation;
 
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Logins in a browser that begin, on a model of the fleet's database.
+//! Changes that logins in a browser make, on a model of the fleet's database.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -70,6 +70,17 @@ async fn a_login_that_can_not_begin_changes_nothing_in_the_database() {
     store.cut(true);
     let unknown_elsewhere = refusal(&gateway, begun([203, 0, 113, 1], 40_000)).await;
     assert_eq!(unknown_elsewhere, Some(Refusal::StoreUnavailable));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_that_no_gateway_knows_changes_nothing_in_the_database() {
+    let gateway = gateway();
+    let before = gateway.store.changes();
+    for number in 0..20 {
+        let grant = Grant { grant: [number; 32].into(), verifier: [4; 32].into() };
+        assert!(!is_let_in(&gateway.service, &grant).await);
+    }
+    assert_eq!(gateway.store.changes(), before);
 }
 
 #[tokio::test(flavor = "multi_thread")]
