@@ -19,8 +19,8 @@ use std::time::Duration;
 use super::document::{Log as Problems, Section};
 use crate::factor::Factors;
 pub use ldap::{Bind, GroupSearch, Ldap};
-pub use oidc::{EMAIL, Oidc};
 pub(crate) use oidc::send_back;
+pub use oidc::{EMAIL, Oidc};
 pub use radius::{Accounting, DynamicAuthorization, Radius, RadiusAttribute, RadiusTls, Transport};
 pub use recheck::Recheck;
 

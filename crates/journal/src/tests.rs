@@ -185,9 +185,9 @@ fn what_was_changed_last_is_undone_first() {
         let (report, _) = journals.undone().await;
         assert_eq!((report.restored, report.were_gone), (2, 0));
         let first = loop {
-            match watch.next().await.unwrap() {
-                change @ (NetworkChange::RouteRemoved | NetworkChange::Address { .. }) => break change,
-                _ => {}
+            let change = watch.next().await.unwrap();
+            if matches!(change, NetworkChange::RouteRemoved | NetworkChange::Address { .. }) {
+                break change;
             }
         };
         assert_eq!(first, NetworkChange::RouteRemoved);

@@ -201,9 +201,9 @@ impl Netlink {
             LinkAttribute::IfName(name) => Some(name),
             _ => None,
         };
-        let named = links.into_iter().filter_map(|link| {
-            Some((link.header.index, link.attributes.into_iter().find_map(name)?))
-        });
+        let named = links
+            .into_iter()
+            .filter_map(|link| Some((link.header.index, link.attributes.into_iter().find_map(name)?)));
         Ok(named.collect())
     }
 

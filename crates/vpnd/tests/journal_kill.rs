@@ -228,6 +228,12 @@ fn changes(directory: &Path, index: u32) -> Vec<Change> {
             changes.push(Change::Rule(RuleSpec { family, priority, matches, table }));
         }
     }
+    changes.extend(dns_and_firewall(directory, index));
+    changes.push(Change::HostRoutes(HostRoutes { interface: TUNNEL.to_owned(), table: 5_118 }));
+    changes
+}
+
+fn dns_and_firewall(directory: &Path, index: u32) -> Vec<Change> {
     let settings = DnsSettings {
         interface: TUNNEL.to_owned(),
         index: Some(index),
@@ -236,7 +242,8 @@ fn changes(directory: &Path, index: u32) -> Vec<Change> {
         all_names: true,
     };
     let system = DnsSystem { resolved_runtime: directory.join("none"), ..DnsSystem::default() };
-    changes.extend(DnsChange::plan(&settings, &system, &[]).unwrap().into_iter().map(Change::Dns));
+    let dns = DnsChange::plan(&settings, &system, &[]).unwrap();
+    let mut changes: Vec<Change> = dns.into_iter().map(Change::Dns).collect();
     changes.extend(sysctl::forwarding(true, true).unwrap().changes.into_iter().map(Change::Sysctl));
     changes.push(Change::Firewall(GatewayRules {
         blocks: None,
@@ -263,7 +270,6 @@ fn changes(directory: &Path, index: u32) -> Vec<Change> {
         excluded: Some(MarkMatch { mark: 0x7670_0001, mask: 0xFFFF_0001 }),
         closes_names: true,
     }));
-    changes.push(Change::HostRoutes(HostRoutes { interface: TUNNEL.to_owned(), table: 5_118 }));
     changes
 }
 

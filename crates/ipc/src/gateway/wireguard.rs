@@ -328,6 +328,7 @@ fn response(bytes: &ByteArray<92>) -> Option<Response> {
 
 #[cfg(test)]
 mod tests {
+    use vpnd_crypto::Secret;
     use vpnd_wireguard::Handshakes;
     use vpnd_wireguard::handshakes::{Known, Reply};
     use vpnd_wireguard::key::StaticKey;

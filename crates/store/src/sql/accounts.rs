@@ -86,7 +86,8 @@ fn other_spelling(c: &Connection, user: &ExternalUser) -> Result<Option<String>>
     // All spellings but one have letters beyond ASCII.
     let folded = user_name::folded(&user.name);
     let sql = "SELECT name FROM users WHERE source = ? AND (name = ? OR octet_length(name) > length(name))";
-    let others = c.statement(sql).query_all([&user.source, &folded], |row| row.get::<_, String>("name"))?;
+    let others: Vec<String> =
+        c.statement(sql).query_all(params![user.source, folded], |row| row.get("name"))?;
     Ok(others.into_iter().find(|other| user_name::folded(other) == folded))
 }
 

@@ -83,9 +83,7 @@ fn is_of(routes: &HostRoutes, message: &RouteMessage) -> bool {
         (rtnetlink::packet_route::AddressFamily::Inet, 32)
             | (rtnetlink::packet_route::AddressFamily::Inet6, 128)
     );
-    is_whole
-        && table_of(message) == routes.table
-        && message.header.protocol == RouteProtocol::Other(PROTOCOL)
+    is_whole && table_of(message) == routes.table && message.header.protocol == RouteProtocol::Other(PROTOCOL)
 }
 
 #[cfg(test)]

@@ -208,7 +208,11 @@ fn profiles_decide_who_may_have_one() {
     let bench = Bench::new(|text| {
         text + "[[profile]]\nname = 'a'\nusers = ['ann']\nrequire = ['otp']\n[[profile]]\nname = 'c'\nusers = ['cid']\n"
     });
-    assert!(bench.refused("add --user ann --wireguard").contains("second factor or a recent login (max_login_age_s)"));
+    assert!(
+        bench
+            .refused("add --user ann --wireguard")
+            .contains("second factor or a recent login (max_login_age_s)")
+    );
     assert!(bench.refused("add --user bob --wireguard").contains("no access profile"));
     let off = Bench::new(|text| text.replace("[wireguard]\nenabled = true", "[wireguard]\nenabled = false"));
     assert!(off.refused("add --user ann --wireguard").contains("enabled = true in [wireguard]"));

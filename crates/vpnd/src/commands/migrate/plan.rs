@@ -213,7 +213,9 @@ impl Plan {
             "local" => self.address = Some(parsed(argument(0)?)?),
             "proto" if argument(0)?.starts_with("udp") => {}
             "proto" => {
-                return Err("the port is UDP's; for networks that block it: TCP 443 by relays in [portal]".to_owned());
+                return Err(
+                    "the port is UDP's; for networks that block it: TCP 443 by relays in [portal]".to_owned()
+                );
             }
             "dev" if argument(0)?.starts_with("tap") => {
                 return Err("Ethernet is not carried: clients get routes in place of the bridge".to_owned());
