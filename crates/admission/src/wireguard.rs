@@ -498,7 +498,7 @@ mod tests {
         assert_eq!(refused(later), unknown);
         let later = later + second;
         assert!(matches!(state.handle(later, SINCE_1970, &own), Reply::Responded(_)));
-        // Who has recorded it is a stranger, and leaves the device its rate.
+        // A stranger who has recorded it leaves the device its rate.
         let later = later + second;
         let again = state.handle(later, SINCE_1970, &own);
         assert!(matches!(again, Reply::Refused(Refused::Replayed(_))), "{again:?}");

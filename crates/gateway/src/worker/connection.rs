@@ -46,7 +46,7 @@ use vpnd_sys::log_limit::REPORT_INTERVAL;
 
 /// Limit for a client with a session to read what it was sent; then its connection is closed.
 pub(crate) const READ_TIMEOUT: Duration = Duration::from_secs(10);
-/// The same before there is a session: such a connection may hold no permit, and an honest client
+/// Limit before there is a session: such a connection may hold no permit, and an honest client
 /// grants more credit with its first packet than a login's messages take.
 const LOGIN_READ_TIMEOUT: Duration = Duration::from_secs(1);
 /// Limit for sending the last message of a connection.

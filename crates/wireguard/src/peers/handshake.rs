@@ -20,7 +20,7 @@ use crate::transport::{Opener, Sealer};
 /// Responses of peers that wait for the process with the static key at once, and places for first
 /// messages, which networks share ([`Turns`](crate::turns::Turns)); more are dropped, and their
 /// peers begin again after 5 s. Handshakes of ours are not among them: each peer has one at most.
-/// Who begins many at once has to leave room for the responses.
+/// A gateway that begins many at once has to leave room for the responses.
 pub const MAX_WAITING: usize = 256;
 /// First messages at once: those with a place, those under way, and a batch that comes before it is
 /// decided which of them have places.

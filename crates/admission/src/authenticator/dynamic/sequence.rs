@@ -24,7 +24,7 @@ pub(super) struct Stamp {
     pub(super) authenticator: [u8; 16],
     /// By the server's clock.
     pub(super) made_s: u64,
-    /// Whose sessions it means, if there are any.
+    /// The user whose sessions it means, if there are any.
     pub(super) user: Option<UserId>,
 }
 
@@ -60,7 +60,7 @@ struct Seen {
     requests: HashMap<[u8; 16], u64>,
     /// When the last one of each user was made.
     latest: HashMap<UserId, u64>,
-    /// Of those that were made until then not all are known.
+    /// Requests that were made until then may be unknown.
     unknown_until_s: u64,
     /// Not known to the fleet's other gateways.
     made: Vec<Stamp>,

@@ -51,7 +51,7 @@ const WIREGUARD_GO_TAILSCALE_DEFAULT: Implementation = Implementation {
     note: "the fork by itself, without Tailscale's client",
 };
 
-/// The same with one processor for its Go code, by which its workers hand less over to each other.
+/// Tailscale's fork with one processor for its Go code, whose workers hand less to each other then.
 pub static WIREGUARD_GO_TAILSCALE_PROCS1: Implementation =
     Implementation { environment: &["GOMAXPROCS=1"], ..WIREGUARD_GO_TAILSCALE_DEFAULT };
 
