@@ -223,7 +223,7 @@ impl Provider {
         if let (false, Some((endpoint, token))) = (is_whole, asked) {
             let more = self.user_information(endpoint, token).await?;
             let known = claims.get_or_insert_with(|| more.clone());
-            if let Err(error) = claims::complete(known, more) {
+            if let Err(error) = claims::complete(known, more, &self.settings) {
                 return Ok(Err(error.into()));
             }
         }
@@ -260,7 +260,7 @@ impl Provider {
             &tokens.access_token,
         ) {
             let more = self.user_information(endpoint, token).await?;
-            if let Err(error) = claims::complete(&mut claims, more) {
+            if let Err(error) = claims::complete(&mut claims, more, &self.settings) {
                 return Ok(Err(error.into()));
             }
         }

@@ -36,6 +36,11 @@ impl Allowance {
         allowed
     }
 
+    /// Gives one back that was taken.
+    pub fn give_back(&mut self) {
+        self.left = self.burst.min(self.left + 1);
+    }
+
     /// Whether all of it is left.
     pub fn is_full(&mut self, now: Time) -> bool {
         self.refill(now);

@@ -60,6 +60,13 @@ impl<K: Copy + Eq + Hash> Allowances<K> {
         Ok(())
     }
 
+    /// Gives one of this key back, which no other gateway has learnt of.
+    pub fn give_back(&mut self, key: &K) {
+        if let Some(allowance) = self.by_key.get_mut(key) {
+            allowance.give_back();
+        }
+    }
+
     fn allowance(&mut self, key: K, now: Time) -> &mut Allowance {
         if self.by_key.len() >= MANY && !self.by_key.contains_key(&key) {
             self.by_key.retain(|_, allowance| !allowance.is_full(now));

@@ -246,6 +246,10 @@ impl Credentials {
             _ => (UserId::NOBODY, 0),
         };
         let fresh = self.store.use_totp_step(id, used)?;
+        if let (Ok(user), Some(_), true) = (awaited, step, fresh) {
+            // No guesser has a right code.
+            lock(&self.codes[usize::from(known)]).give_back(&user.id);
+        }
         Ok(match (awaited, step) {
             (Err(cause), _) => Some(cause),
             (Ok(_), None) => Some(Cause::WrongCode),

@@ -19,7 +19,7 @@ use super::login_record::LoginRecord;
 use super::sources::{ExternalSource, Sources};
 use crate::ending;
 use crate::notices::Notices;
-use sequence::{Sequence, Stamp};
+use sequence::{Late, Sequence, Stamp};
 use vpnd_config::revocation_cause::RevocationCause;
 use vpnd_config::user_name;
 use vpnd_ipc::gateway::idp::{
@@ -113,8 +113,12 @@ impl DynamicRequests {
         let target = self.target(source, &request.which)?;
         let (authenticator, made_s) = (request.authenticator.into(), request.made_s);
         let stamp = Stamp { authenticator, made_s, user: target.as_ref().map(|target| target.user.id) };
+        // A Disconnect of one session undoes nothing newer, however late it comes.
+        let is_final = matches!(request.action, DynamicAction::Disconnect) && request.which.id.is_some();
         // One that reaches no session now may reach one when it is sent again.
-        if let Err(late) = self.sequence.take(stamp, wall_s())? {
+        if let Err(late) = self.sequence.take(stamp, wall_s())?
+            && !(is_final && late == Late::Overtaken)
+        {
             let (source, reason) = (&*request.source, late.reason());
             tracing::warn!(source, reason, "a request about sessions does not count");
             return Err(NotDone::Because(ErrorCause::InvalidRequest));

@@ -113,8 +113,9 @@ pub struct TransferredSession {
     /// In a fleet, that of its last move.
     #[n(7)]
     generation: Option<u64>,
-    /// The keys of its stock WireGuard client, if it is one's and they are known.
-    #[n(8)]
+    /// The keys of its stock WireGuard client, if it is one's and they are known. 8 had another
+    /// form: between a process that has that and one that has this, devices shake hands anew.
+    #[n(9)]
     device: Option<HandedDevice>,
 }
 

@@ -135,10 +135,15 @@ pub(crate) fn are_incomplete(claims: &Claims, settings: &Oidc) -> bool {
 }
 
 /// Adds claims from elsewhere to those of a token, which come first.
-pub(crate) fn complete(claims: &mut Claims, more: Claims) -> Result<(), ClaimError> {
+pub(crate) fn complete(claims: &mut Claims, more: Claims, settings: &Oidc) -> Result<(), ClaimError> {
     // They might be another user's (OpenID Connect Core §5.3.2).
     if text(&more, "sub").is_none() || text(&more, "sub") != text(claims, "sub") {
         return Err(ClaimError::Missing("user information of its subject"));
+    }
+    // What says that an address is verified concerns the address next to it (§5.1).
+    if lacks_verification(claims, settings) {
+        claims.remove(EMAIL);
+        claims.remove(EMAIL_VERIFIED);
     }
     for (name, value) in more {
         claims.entry(name).or_insert(value);
@@ -448,13 +453,34 @@ mod tests {
         let more = |subject: &str| claims("sub", json!(subject));
         let mut of_token = claims("preferred_username", json!("eve"));
         of_token.remove("groups");
-        assert!(complete(&mut of_token.clone(), more("2")).is_err());
-        assert!(complete(&mut of_token.clone(), claims("sub", Value::Null)).is_err());
-        complete(&mut of_token, more("1")).unwrap();
+        let source = source("");
+        let settings = settings(&source);
+        assert!(complete(&mut of_token.clone(), more("2"), settings).is_err());
+        assert!(complete(&mut of_token.clone(), claims("sub", Value::Null), settings).is_err());
+        complete(&mut of_token, more("1"), settings).unwrap();
         assert_eq!(
             (of_token["preferred_username"].as_str(), of_token["groups"].is_array()),
             (Some("eve"), true)
         );
+    }
+
+    #[test]
+    fn that_an_address_is_verified_concerns_no_address_from_elsewhere() {
+        let source = source("user_claim = 'email'\n");
+        let name_of = |token: Option<Value>, more: Value| {
+            let mut claims = claims("email", json!("victim@uni.example"));
+            token.into_iter().for_each(|said| drop(claims.insert(EMAIL_VERIFIED.to_owned(), said)));
+            let mut other = claims.clone();
+            other.insert(EMAIL.to_owned(), json!("eve@uni.example"));
+            other.insert(EMAIL_VERIFIED.to_owned(), more);
+            complete(&mut claims, other, settings(&source)).unwrap();
+            login(&claims, &source, settings(&source)).ok().and_then(|login| login.identity.name)
+        };
+        let name = |name: &str| UserName::new(name.to_owned()).ok();
+        assert_eq!(name_of(None, json!(true)), name("eve@uni.example"));
+        assert_eq!(name_of(Some(Value::Null), json!(true)), name("eve@uni.example"));
+        assert_eq!(name_of(None, json!(false)), None);
+        assert_eq!(name_of(Some(json!(true)), json!(false)), name("victim@uni.example"));
     }
 
     #[test]

@@ -9,6 +9,9 @@ use super::columns::optional_bytes;
 use super::{Connection, Result, Row, Transaction, carriers, notices, params};
 use crate::{GatewayReport, GatewayState};
 
+/// Silence after which a gateway that is not connected counts as stopped.
+const STOPPED_SILENCE_S: u64 = 60;
+
 pub(crate) fn report(t: &Transaction<'_>, gateway: [u8; 16], report: &GatewayReport) -> Result<()> {
     let GatewayReport { address, addresses, version, sessions, load_percent, is_draining, absences } = report;
     // A drain that was only just permitted here is not in the report yet.
@@ -65,14 +68,18 @@ pub(crate) fn agree_on_wireguard_key(
 }
 
 /// Whether neither another gateway nor a device goes by the key that was agreed on: those that are
-/// stopped get the file of the one that is first.
+/// stopped get the file of the one that is first. One that was heard a moment ago may be connecting
+/// again.
 fn may_change_wireguard_key(t: &Transaction<'_>, gateway: [u8; 16]) -> Result<bool> {
     let gateways = all(t, gateway)?;
     if gateways.len() <= 1 {
         return Ok(true);
     }
     let devices: u64 = t.query_row("SELECT count(*) FROM wireguard_devices", (), |row| row.get(0))?;
-    Ok(devices == 0 && !gateways.iter().any(|state| !state.is_here && state.is_connected))
+    let is_silent = |state: &GatewayState| {
+        !state.is_connected && state.heard_s.is_none_or(|heard_s| heard_s > STOPPED_SILENCE_S)
+    };
+    Ok(devices == 0 && gateways.iter().all(|state| state.is_here || is_silent(state)))
 }
 
 fn from_row(row: &Row<'_>) -> Result<GatewayState> {
