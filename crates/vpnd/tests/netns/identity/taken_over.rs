@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use minicbor::{Decoder, Encoder};
 use rustix::process::{Pid, Signal, kill_process};
@@ -58,7 +59,7 @@ struct Claim<'c> {
 /// asks on with the next number.
 fn claim(idp: &mut TakenOver, number: &mut u32, claim: &Claim<'_>) -> Option<u32> {
     let mut body = Encoder::new(Vec::new());
-    body.array(4).unwrap().u32(*number).unwrap().str(claim.source).unwrap();
+    body.array(6).unwrap().u32(*number).unwrap().str(claim.source).unwrap();
     match claim.group {
         None => body.array(2).unwrap().u32(DISCONNECT).unwrap().array(0).unwrap(),
         Some(group) => body
@@ -84,6 +85,9 @@ fn claim(idp: &mut TakenOver, number: &mut u32, claim: &Claim<'_>) -> Option<u32
         None => body.null().unwrap(),
     };
     body.null().unwrap();
+    // Made now, and no repetition.
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    body.u64(now.as_secs()).unwrap().bytes(&[*number as u8; 16]).unwrap();
     idp.send(&reply(*number, &body.into_writer()));
     *number += 1;
     let sent = idp.expect(*number);
