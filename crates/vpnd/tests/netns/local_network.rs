@@ -105,8 +105,8 @@ fn the_local_network_is_tunnelled_if_profile_or_route_says_so() {
 fn an_implausible_local_network_is_tunnelled() {
     let Some(lab) = Lab::new(1) else { return };
     let (_gateway, ann) = at_home(&lab, &[]);
-    // A hotspot that gives out an address in a network as wide as half of the Internet.
-    lab.clients[0].ip_batch(&format!("addr add 64.0.0.2/1 dev {UPLINK}\n"));
+    // A hotspot that gives out an address in a network as wide as a quarter of the Internet.
+    lab.clients[0].ip_batch(&format!("addr add 64.0.0.2/2 dev {UPLINK}\n"));
     want(&ann, "routes", "all");
     let mut client = Client::connect(&lab, 1, &ann);
     ping_until(client.namespace(), CAMPUS_V4.into(), 10 * SECOND);
@@ -115,7 +115,7 @@ fn an_implausible_local_network_is_tunnelled() {
     }
     assert_eq!(way(client.namespace(), ROUTER), UPLINK);
     let said = client.process().output();
-    assert!(said.contains("0.0.0.0/1") && said.contains("could be there to capture traffic"), "{said}");
+    assert!(said.contains("64.0.0.0/2") && said.contains("could be there to capture traffic"), "{said}");
 }
 
 #[test]

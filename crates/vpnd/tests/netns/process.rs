@@ -164,8 +164,14 @@ impl Process {
 
     /// Ends it as a power cut would.
     pub(crate) fn kill(&mut self) {
+        let children = if self.ended().is_none() { self.children() } else { Vec::new() };
         self.signal(Signal::KILL);
         self.wait(Duration::from_secs(5));
+        // They end a moment after their parent, and have its sockets until then.
+        let has_ended = |pid: &u32| fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count) == 0;
+        eventually("its processes have ended", Duration::from_secs(5), || {
+            children.iter().all(has_ended).then_some(())
+        });
     }
 
     /// Fails with its output if it has ended.

@@ -52,17 +52,17 @@ fn read_all(mut stream: TcpStream) -> usize {
     }
 }
 
-/// CPU time that these processes have taken.
-fn cpu(processes: &[u32]) -> Duration {
-    let ticks = |pid: &u32| {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+/// CPU time that these processes have taken; `None` for one that has ended.
+fn cpu(processes: &[u32]) -> Vec<Option<Duration>> {
+    let time = |pid: &u32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let fields: Vec<u64> =
             stat.rsplit(") ").next().unwrap().split(' ').filter_map(|field| field.parse().ok()).collect();
         // Without the state, which is no number: `utime` and `stime`.
-        fields[10] + fields[11]
+        let ticks = fields[10] + fields[11];
+        Some(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))
     };
-    let ticks: u64 = processes.iter().map(ticks).sum();
-    Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
+    processes.iter().map(time).collect()
 }
 
 fn median(mut values: Vec<f64>) -> (f64, f64, f64) {
@@ -94,7 +94,8 @@ fn one_client_over_tcp_beside_one_over_udp() {
             let client = ways[which / 2].1;
             let before = cpu(&processes);
             let rate = rate(client.namespace(), &lab.campus, which % 2 == 0, seconds);
-            let spent = (cpu(&processes) - before).as_secs_f64();
+            let spent = cpu(&processes).into_iter().zip(before).filter_map(|(now, before)| Some(now? - before?));
+            let spent = spent.sum::<Duration>().as_secs_f64();
             results[which].push((rate / 1e9, spent / (rate * seconds as f64 / 1e9)));
         }
     }
