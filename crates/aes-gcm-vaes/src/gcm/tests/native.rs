@@ -150,7 +150,7 @@ native! {
     every_alignment_of_a_text: every_alignment;
     every_split_of_the_same_bytes: every_split;
     a_forged_packet_leaves_zeros: forgeries;
-    a_packet_longer_than_any_is_not_opened: too_long;
+    a_packet_longer_than_any_is_neither_sealed_nor_opened: too_long;
     an_expanded_key_can_be_erased: erased;
     random_packets_are_sealed_as_a_library_does: random_packets;
     operations_are_those_emulated: operations;

@@ -126,7 +126,7 @@ native! {
     every_alignment_of_a_text: every_alignment;
     every_split_of_the_same_bytes: every_split;
     a_forged_packet_leaves_zeros: forgeries;
-    a_packet_longer_than_any_is_not_opened: too_long;
+    a_packet_longer_than_any_is_neither_sealed_nor_opened: too_long;
     a_key_can_be_erased: erased;
     batches_of_all_kinds_are_the_same_blocks: batches;
     random_packets_are_sealed_as_a_library_does: random_packets;
