@@ -243,22 +243,29 @@ pub struct Unsupported {
 }
 
 /// Measures the admitted backends of one suite and takes the fastest, as [`Preference`] says.
-/// Blocks for about a millisecond per backend.
+/// Blocks for about a millisecond for each backend, and for some more for our own code, which is
+/// compared with a library first.
 ///
 /// # Errors
 /// [`Unsupported`] if `preference` fixes a backend that lacks the suite.
 pub fn choose(suite: Suite, preference: Preference) -> Result<Choice, Unsupported> {
     let start = Instant::now();
-    choose_by(suite, preference, || start.elapsed())
+    choose_by(suite, preference, measured, || start.elapsed())
+}
+
+/// A key to compare and to measure with, of bytes that are no secret.
+fn measured(suite: Suite, backend: Backend) -> Option<Cipher> {
+    Cipher::new(suite, backend, &[0x5A; MAX_KEY_LEN][..suite.key_len()])
 }
 
 fn choose_by(
     suite: Suite,
     preference: Preference,
+    make: impl Fn(Suite, Backend) -> Option<Cipher>,
     mut clock: impl FnMut() -> Duration,
 ) -> Result<Choice, Unsupported> {
     let mut candidates = Backend::ALL
-        .map(|backend| preference.admits(backend).then(|| Candidate::new(suite, backend)).flatten());
+        .map(|backend| preference.admits(backend).then(|| Candidate::new(suite, backend, &make)).flatten());
     let expected = |backend: Backend| preference.admits(backend) && backend.supports(suite);
     let distrusted = missing(&candidates, expected);
     measure(&mut candidates, &mut clock);
@@ -279,6 +286,11 @@ fn missing<T>(
 const PACKET_LEN: usize = 1_408;
 /// The additional data, as long as the header of a datagram.
 const AAD: [u8; 16] = [0x80; 16];
+/// Our own code is compared at every length to this one, in bytes: that takes batches of each kind,
+/// and more than two chunks of the widest vectors.
+const EVERY_LENGTH_TO: usize = 1_472;
+/// And at these, which take several batches.
+const LONGER: [usize; 3] = [2_048, 4_096, 8_999];
 /// Packets between two looks at the clock: enough that the clock's resolution does not matter.
 const BATCH: u64 = 16;
 /// Rounds are made until this much time has passed for each candidate, but at least `MIN_ROUNDS`
@@ -298,14 +310,10 @@ struct Candidate {
 impl Candidate {
     /// None if the backend lacks the suite, or is our own code and gives other bytes than a
     /// library.
-    fn new(suite: Suite, backend: Backend) -> Option<Self> {
-        let key = [0x5A; MAX_KEY_LEN];
-        let cipher = Cipher::new(suite, backend, &key[..suite.key_len()])?;
-        if backend.is_own() {
-            let library = Cipher::new(suite, Backend::AwsLc, &key[..suite.key_len()])?;
-            if !agree(&cipher, &library) {
-                return None;
-            }
+    fn new(suite: Suite, backend: Backend, make: impl Fn(Suite, Backend) -> Option<Cipher>) -> Option<Self> {
+        let cipher = make(suite, backend)?;
+        if backend.is_own() && !agree(&make(suite, backend)?.own_alone(), &make(suite, Backend::AwsLc)?) {
+            return None;
         }
         Some(Self { cipher, packet: vec![0; suite.sealed_len(PACKET_LEN)], best: Duration::MAX })
     }
@@ -322,30 +330,31 @@ impl Candidate {
     }
 }
 
-/// Whether both seal packets of all kinds of lengths to the same bytes, and the first opens them
-/// again and nothing else.
+/// Whether both seal packets of all kinds of lengths to the same bytes, also without additional
+/// data, as WireGuard's are, and the first opens them again and refuses a forgery of each.
 fn agree(own: &Cipher, library: &Cipher) -> bool {
-    // Each number of vectors in the tail, parts of all kinds, no chunk to some of them.
-    let lengths = (0..600).step_by(13).chain([1, 15, 16, 17, 63, 64, 65, 511, 512, 1_024, PACKET_LEN, 8_999]);
-    lengths.into_iter().all(|len| {
+    let lengths = (0..=EVERY_LENGTH_TO).chain(LONGER);
+    lengths.flat_map(|len| [(len, 0), (len, AAD.len())]).all(|(len, aad_len)| {
+        let aad = &AAD[..aad_len];
         let plaintext: Vec<u8> = (0..len + TAG_LEN).map(|i| i as u8 ^ 0xA5).collect();
         let nonce = [len as u8; crate::schedule::IV_LEN];
         let (mut by_own, mut by_library) = (plaintext.clone(), plaintext.clone());
-        own.seal(nonce, &AAD, &mut by_own, len).is_ok()
-            && library.seal(nonce, &AAD, &mut by_library, len).is_ok()
+        own.seal(nonce, aad, &mut by_own, len).is_ok()
+            && library.seal(nonce, aad, &mut by_library, len).is_ok()
             && by_own == by_library
-            && refuses(own, nonce, &by_own)
-            && own.open(nonce, &AAD, &mut by_own).is_ok_and(|opened| *opened == plaintext[..len])
+            && refuses(own, nonce, aad, &by_own)
+            && own.open(nonce, aad, &mut by_own).is_ok_and(|opened| *opened == plaintext[..len])
     })
 }
 
-/// Whether a packet is refused that is wrong in one bit, of the tag or anywhere.
-fn refuses(own: &Cipher, nonce: [u8; crate::schedule::IV_LEN], sealed: &[u8]) -> bool {
-    [sealed.len() - 1, sealed.len() - TAG_LEN, sealed.len() / 2, 0].into_iter().all(|place| {
-        let mut forged = sealed.to_vec();
-        forged[place] ^= 1 << (place % 8);
-        own.open(nonce, &AAD, &mut forged).is_err()
-    })
+/// Whether a packet is refused that is wrong in one bit, of the tag or anywhere: the length chooses
+/// which.
+fn refuses(own: &Cipher, nonce: [u8; crate::schedule::IV_LEN], aad: &[u8], sealed: &[u8]) -> bool {
+    let len = sealed.len();
+    let places = [len - 1, len - TAG_LEN, len / 2, 0];
+    let mut forged = sealed.to_vec();
+    forged[places[len % places.len()]] ^= 1 << (len / places.len() % 8);
+    own.open(nonce, aad, &mut forged).is_err()
 }
 
 /// The candidates take turns. Other work on the machine, or on the other thread of the same core,
@@ -423,20 +432,52 @@ mod tests {
         for (suite, own) in Suite::STANDARD.into_iter().flat_map(|suite| Backend::ALL.map(|b| (suite, b))) {
             let cipher = |backend| Cipher::new(suite, backend, &[3; MAX_KEY_LEN][..suite.key_len()]);
             if let Some(own) = cipher(own) {
-                assert!(agree(&own, &cipher(Backend::AwsLc).unwrap()), "{suite}");
+                let library = cipher(Backend::AwsLc).unwrap();
+                assert!(agree(&own, &library), "{suite}");
+                assert!(agree(&own.own_alone(), &library), "{suite}: without ring");
             }
         }
     }
 
+    /// Whether `own`, in place of our own code, is measured beside AWS-LC with a key of ones.
+    fn is_trusted(suite: Suite, own: impl Fn() -> Option<Cipher>) -> bool {
+        let make = |suite: Suite, backend: Backend| {
+            if backend.is_own() { own() } else { Cipher::new(suite, backend, &[1; 32]) }
+        };
+        Candidate::new(suite, Backend::Ifma, make).is_some()
+    }
+
     #[test]
     fn our_own_code_is_no_candidate_if_its_bytes_are_others() {
-        let cipher = |backend, byte| Cipher::new(Suite::Aes256Gcm, backend, &[byte; 32]).unwrap();
-        assert!(agree(&cipher(Backend::RustCrypto, 1), &cipher(Backend::AwsLc, 1)));
-        assert!(!agree(&cipher(Backend::RustCrypto, 1), &cipher(Backend::AwsLc, 2)));
-        // The suite without protection opens everything.
-        let null = Cipher::new(Suite::Null, Backend::Ring, &[]).unwrap();
-        assert!(refuses(&cipher(Backend::Ring, 1), [1; 12], &[7; 40]));
-        assert!(!refuses(&null, [1; 12], &[7; 40]));
+        let suite = Suite::ChaCha20Poly1305;
+        let cipher = |byte| Cipher::new(suite, Backend::RustCrypto, &[byte; 32]);
+        assert!(is_trusted(suite, || cipher(1)));
+        assert!(!is_trusted(suite, || cipher(2)), "another key");
+        let gullible = || Some(Cipher::Gullible(Box::new(cipher(1)?)));
+        assert!(!is_trusted(suite, gullible), "everything is opened");
+    }
+
+    #[test]
+    fn our_own_code_is_compared_at_short_lengths_not_ring() {
+        let suite = Suite::ChaCha20Poly1305;
+        let cipher = |byte| Cipher::new(suite, Backend::Ifma, &[byte; 32]);
+        let mixed = || match (cipher(1)?, cipher(2)?) {
+            (Cipher::Ifma { own, .. }, Cipher::Ifma { short, .. }) => Some(Cipher::Ifma { own, short }),
+            _ => None,
+        };
+        assert_eq!(is_trusted(suite, mixed), Backend::Ifma.supports(suite));
+    }
+
+    #[test]
+    fn our_own_code_with_other_bytes_is_named_and_not_taken() {
+        let make = |suite: Suite, backend: Backend| {
+            Cipher::new(suite, backend, &[u8::from(backend.is_own()); MAX_KEY_LEN][..suite.key_len()])
+        };
+        for suite in Suite::STANDARD {
+            let choice = choose_by(suite, Preference::Auto, make, || Duration::ZERO).unwrap();
+            let own = Backend::ALL.into_iter().filter(|b| b.is_own() && b.supports(suite));
+            assert!(choice.distrusted().eq(own) && !choice.backend.is_own(), "{suite}");
+        }
     }
 
     #[test]
@@ -529,7 +570,8 @@ mod tests {
             looks += 1;
             Duration::from_secs(5)
         };
-        let choice = choose_by(Suite::Aes128Gcm, Preference::Fixed(Backend::Ring), stopped).unwrap();
+        let choice =
+            choose_by(Suite::Aes128Gcm, Preference::Fixed(Backend::Ring), measured, stopped).unwrap();
         assert!(choice.speed() > 0);
         assert_eq!(looks, 1 + 2 * MAX_ROUNDS);
     }
@@ -543,7 +585,7 @@ mod tests {
             now += Duration::from_secs(1);
             now
         };
-        let choice = choose_by(Suite::Aes128Gcm, Preference::Fixed(Backend::Ring), slow).unwrap();
+        let choice = choose_by(Suite::Aes128Gcm, Preference::Fixed(Backend::Ring), measured, slow).unwrap();
         assert_eq!(looks, 1 + 2 * MIN_ROUNDS);
         assert_eq!(choice.speed(), 1, "2 x 16 packets in a second are less than 1 MB/s, and never 0");
     }
@@ -559,7 +601,7 @@ mod tests {
                 if (80..160).contains(&looks) { Duration::from_micros(60) } else { Duration::from_micros(6) };
             now
         };
-        let choice = choose_by(Suite::Aes128Gcm, Preference::Library, disturbed).unwrap();
+        let choice = choose_by(Suite::Aes128Gcm, Preference::Library, measured, disturbed).unwrap();
         let undisturbed = speed_of(Duration::from_micros(6));
         assert_eq!(choice.candidates().count(), 3);
         assert!(choice.candidates().all(|(_, speed)| speed == undisturbed), "{choice}");

@@ -42,9 +42,14 @@ pub(crate) enum Cipher {
         own: chacha20_poly1305_ifma::Key,
         short: Erased<ring_aead::LessSafeKey>,
     },
+    /// Our own key alone, by [`Cipher::own_alone`].
+    IfmaAlone(chacha20_poly1305_ifma::Key),
     Null,
     AuthOnly(Box<Mac>),
     CbcHmac(Box<CbcHmac>),
+    /// A faulty one: it seals as the other does, and opens whatever is as long as a tag.
+    #[cfg(test)]
+    Gullible(Box<Self>),
 }
 
 impl Cipher {
@@ -105,6 +110,14 @@ impl Cipher {
         })
     }
 
+    /// Our own code at every length, without the library that seals and opens its short packets.
+    pub(crate) fn own_alone(self) -> Self {
+        match self {
+            Self::Ifma { own, .. } => Self::IfmaAlone(own),
+            other => other,
+        }
+    }
+
     /// Seals `buf[..plaintext_len]` in place and returns the sealed length.
     #[inline]
     pub(crate) fn seal(
@@ -131,7 +144,7 @@ impl Cipher {
             Self::Ifma { short, .. } if plaintext_len <= SHORT => {
                 seal_by_ring(short, nonce, aad, buf, plaintext_len)
             }
-            Self::Ifma { own, .. } => with_tag(buf, plaintext_len, |text, tag| {
+            Self::Ifma { own, .. } | Self::IfmaAlone(own) => with_tag(buf, plaintext_len, |text, tag| {
                 *tag = own.seal(nonce, aad, text);
                 Ok(())
             }),
@@ -142,6 +155,8 @@ impl Cipher {
                 Ok(())
             }),
             Self::CbcHmac(cipher) => cipher.seal(nonce, aad, buf, plaintext_len),
+            #[cfg(test)]
+            Self::Gullible(cipher) => cipher.seal(nonce, aad, buf, plaintext_len),
         }
     }
 
@@ -168,7 +183,7 @@ impl Cipher {
                 Ok(text)
             }
             Self::Ifma { short, .. } if buf.len() <= SHORT + TAG_LEN => open_by_ring(short, nonce, aad, buf),
-            Self::Ifma { own, .. } => {
+            Self::Ifma { own, .. } | Self::IfmaAlone(own) => {
                 let (text, tag) = buf.split_last_chunk_mut().ok_or(OpenError)?;
                 own.open(nonce, aad, text, tag).map_err(|_| OpenError)?;
                 Ok(text)
@@ -180,6 +195,13 @@ impl Cipher {
                 Ok(text)
             }
             Self::CbcHmac(cipher) => cipher.open(nonce, aad, buf),
+            // Sealed once more, a ciphertext is the plaintext again.
+            #[cfg(test)]
+            Self::Gullible(cipher) => {
+                let len = buf.len().checked_sub(TAG_LEN).ok_or(OpenError)?;
+                cipher.seal(nonce, aad, buf, len).map_err(|_| OpenError)?;
+                Ok(&mut buf[..len])
+            }
         }
     }
 }
