@@ -31,12 +31,13 @@ pub(crate) struct Avx2(());
 
 impl Avx2 {
     pub(crate) fn detect() -> Option<Self> {
-        let all = is_x86_feature_detected!("aes")
-            && is_x86_feature_detected!("pclmulqdq")
-            && is_x86_feature_detected!("avx2")
-            && is_x86_feature_detected!("vaes")
-            && is_x86_feature_detected!("vpclmulqdq");
-        all.then_some(Self(()))
+        Self::needs(|_, is_detected| is_detected).then_some(Self(()))
+    }
+
+    /// Whether `has` accepts each feature that the code needs, given its name and whether this
+    /// processor has it.
+    pub(crate) fn needs(has: impl Fn(&str, bool) -> bool) -> bool {
+        all_features!(has, "aes", "pclmulqdq", "avx2", "vaes", "vpclmulqdq")
     }
 }
 

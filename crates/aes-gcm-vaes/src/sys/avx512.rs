@@ -41,14 +41,13 @@ pub(crate) struct Avx512(());
 
 impl Avx512 {
     pub(crate) fn detect() -> Option<Self> {
-        let all = is_x86_feature_detected!("aes")
-            && is_x86_feature_detected!("pclmulqdq")
-            && is_x86_feature_detected!("avx512f")
-            && is_x86_feature_detected!("avx512bw")
-            && is_x86_feature_detected!("avx512vl")
-            && is_x86_feature_detected!("vaes")
-            && is_x86_feature_detected!("vpclmulqdq");
-        all.then_some(Self(()))
+        Self::needs(|_, is_detected| is_detected).then_some(Self(()))
+    }
+
+    /// Whether `has` accepts each feature that the code needs, given its name and whether this
+    /// processor has it.
+    pub(crate) fn needs(has: impl Fn(&str, bool) -> bool) -> bool {
+        all_features!(has, "aes", "pclmulqdq", "avx512f", "avx512bw", "avx512vl", "vaes", "vpclmulqdq")
     }
 }
 

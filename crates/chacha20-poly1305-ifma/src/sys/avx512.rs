@@ -29,11 +29,13 @@ impl Avx512 {
     /// The standard library's detection asks the processor which registers the kernel saves, too
     /// (XCR0, by XGETBV).
     pub(crate) fn detect() -> Option<Self> {
-        let all = is_x86_feature_detected!("avx512f")
-            && is_x86_feature_detected!("avx512bw")
-            && is_x86_feature_detected!("avx512vl")
-            && is_x86_feature_detected!("avx512ifma");
-        all.then_some(Self(()))
+        Self::needs(|_, is_detected| is_detected).then_some(Self(()))
+    }
+
+    /// Whether `has` accepts each feature that the code needs, given its name and whether this
+    /// processor has it.
+    pub(crate) fn needs(has: impl Fn(&str, bool) -> bool) -> bool {
+        all_features!(has, "avx512f", "avx512bw", "avx512vl", "avx512ifma")
     }
 }
 

@@ -43,6 +43,17 @@ pub(super) fn run<M: Machine>(what: &str, detected: Option<M>, flags: &[&str], c
     }
 }
 
+#[test]
+fn a_processor_that_lacks_one_feature_is_refused() {
+    for missing in FLAGS_256 {
+        assert!(!Avx2::needs(|feature, _| feature != missing), "{missing}");
+    }
+    for missing in FLAGS_512 {
+        assert!(!Avx512::needs(|feature, _| feature != missing), "{missing}");
+    }
+    assert!(Avx2::needs(|_, _| true) && Avx512::needs(|_, _| true));
+}
+
 /// Every length of a packet, with the suite that has more rounds.
 fn every_length_there_is(machine: impl Machine) {
     let text = text(MAX_TEXT_LEN);

@@ -39,6 +39,14 @@ pub(super) fn run(what: &str, check: impl FnOnce(Avx512)) {
     }
 }
 
+#[test]
+fn a_processor_that_lacks_one_feature_is_refused() {
+    for missing in FLAGS {
+        assert!(!Avx512::needs(|feature, _| feature != missing), "{missing}");
+    }
+    assert!(Avx512::needs(|_, _| true));
+}
+
 /// Every length of a packet.
 fn every_length_there_is(machine: impl Machine) {
     let text = text(MAX_TEXT_LEN + 64);
