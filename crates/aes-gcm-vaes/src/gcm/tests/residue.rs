@@ -1,5 +1,5 @@
-//! Nothing secret stays on the stack: looked for, by reading this process's own memory, where a
-//! call has been.
+//! Nothing secret stays on the stack, or of a dropped key: looked for, by reading this process's
+//! own memory, where a call or the key has been.
 //!
 //! Safe code can't read vector registers, so that they are cleared is seen in `sys` only.
 
@@ -109,4 +109,21 @@ fn nothing_stays_on_the_stack_native_512() {
         nothing_stays(machine);
         nothing_stays_of_a_key(machine);
     }
+}
+
+#[test]
+fn nothing_stays_of_a_dropped_key() {
+    // A vector that is cleared keeps its memory.
+    let mut keys = vec![*Gcm::<_, ROUNDS_256>::new(Emulated::<2>, &KEY)];
+    let secrets: Vec<Block> = keys[0].round_keys.iter().chain(&keys[0].powers[..TOP]).copied().collect();
+    let memory = File::open("/proc/self/mem").unwrap();
+    let mut bytes = vec![0; size_of_val(&*keys)];
+    let begin = black_box(&mut keys).as_ptr().addr() as u64;
+    let mut left = || {
+        memory.read_exact_at(&mut bytes, begin).unwrap();
+        secrets.iter().filter(|secret| bytes.windows(16).any(|window| window == *secret)).count()
+    };
+    assert_eq!(left(), secrets.len());
+    black_box(&mut keys).clear();
+    assert_eq!(left(), 0);
 }

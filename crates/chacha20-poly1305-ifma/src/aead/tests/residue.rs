@@ -1,5 +1,5 @@
-//! Nothing secret stays on the stack: looked for, by reading this process's own memory, where a
-//! call has been.
+//! Nothing secret stays on the stack, or of a dropped key: looked for, by reading this process's
+//! own memory, where a call or the key has been.
 //!
 //! Safe code can't read vector registers, so that they are cleared is seen in `sys` only.
 
@@ -91,4 +91,21 @@ fn nothing_stays_on_the_stack() {
         });
         assert_eq!(left, [""; 0], "refused open {len}");
     }
+}
+
+#[test]
+fn nothing_stays_of_a_dropped_key() {
+    // A vector that is cleared keeps its memory.
+    let mut keys = vec![*Key::new(Emulated, &KEY)];
+    assert_eq!(size_of_val(&*keys), KEY_LEN);
+    let memory = File::open("/proc/self/mem").unwrap();
+    let begin = black_box(&mut keys).as_ptr().addr() as u64;
+    let bytes = || {
+        let mut bytes = [0; KEY_LEN];
+        memory.read_exact_at(&mut bytes, begin).unwrap();
+        bytes
+    };
+    assert_eq!(bytes(), KEY);
+    black_box(&mut keys).clear();
+    assert_eq!(bytes(), [0; KEY_LEN]);
 }
