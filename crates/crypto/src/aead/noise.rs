@@ -4,8 +4,8 @@
 //! nonce (12 bytes) = 0x00000000 || counter as u64, little-endian
 //! ```
 //!
-//! Noise and WireGuard set their own limits, so this key has none: the caller counts, and keeps
-//! them.
+//! Noise and WireGuard set their own limits, so this key has none but a packet's length: the caller
+//! counts, and keeps them.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use super::{Cipher, OpenError, SealError};
 use crate::backend::Backend;
 use crate::schedule::IV_LEN;
 use crate::secret::Secret;
-use crate::suite::Suite;
+use crate::suite::{MAX_PLAINTEXT_LEN, Suite};
 
 /// A key of one direction, or of one message of a handshake.
 pub struct NoiseKey(Cipher);
@@ -29,8 +29,8 @@ impl NoiseKey {
     /// sealed length. **`counter` must never have been given to this key before.**
     ///
     /// # Errors
-    /// If the buffer has no room for the tag; `buf` is as it was, and the counter counts as not
-    /// used.
+    /// If the buffer has no room for the tag, or the plaintext is longer than
+    /// [`MAX_PLAINTEXT_LEN`]; `buf` is as it was, and the counter counts as not used.
     #[inline]
     pub fn seal_in_place(
         &self,
@@ -39,6 +39,9 @@ impl NoiseKey {
         buf: &mut [u8],
         plaintext_len: usize,
     ) -> Result<usize, SealError> {
+        if plaintext_len > MAX_PLAINTEXT_LEN {
+            return Err(SealError::TooLong);
+        }
         self.0.seal(nonce(counter), aad, buf, plaintext_len)
     }
 

@@ -217,6 +217,19 @@ fn the_longest_packet_is_sealed_and_a_longer_one_refused() {
 }
 
 #[test]
+fn a_noise_key_too_seals_the_longest_packet_and_none_longer() {
+    let key = |backend| noise::NoiseKey::new(backend, &Secret::new([7; 32]));
+    for (backend, key) in Backend::ALL.into_iter().filter_map(|backend| Some((backend, key(backend)?))) {
+        let mut buf = vec![7; MAX_PLAINTEXT_LEN + 1 + TAG_LEN];
+        let refused = key.seal_in_place(0, AAD, &mut buf, MAX_PLAINTEXT_LEN + 1);
+        assert_eq!(refused, Err(SealError::TooLong), "{backend}");
+        let len = key.seal_in_place(0, AAD, &mut buf, MAX_PLAINTEXT_LEN).unwrap();
+        let opened = key.open_in_place(0, AAD, &mut buf[..len]).unwrap();
+        assert!(opened.len() == MAX_PLAINTEXT_LEN && opened.iter().all(|&byte| byte == 7), "{backend}");
+    }
+}
+
+#[test]
 fn a_failed_open_leaves_no_plaintext_behind() {
     let plaintext: [u8; 1_000] = std::array::from_fn(|i| i as u8);
     let encrypting = implementations().filter(|(suite, _)| !matches!(suite, Suite::Null | Suite::AuthOnly));
