@@ -2,8 +2,8 @@
 //!
 //! Numbered as a packet meets it:
 //!
-//! 1. The first eight or sixteen blocks of key stream. Block 0 is the key of Poly1305, so a short
-//!    packet takes one pass of the cipher in all.
+//! 1. The first eight, sixteen or twenty-four blocks of key stream. Block 0 is the key of Poly1305,
+//!    so a short packet takes one pass of the cipher in all.
 //! 2. Sealing: the text is encrypted, batch by batch; then the tag of it is computed.
 //! 3. Opening: the tag is computed and compared first. Nothing is decrypted of a packet that is not
 //!    authentic.
@@ -31,8 +31,8 @@ use crate::poly1305::MacKey;
 use crate::{KEY_LEN, MAX_TEXT_LEN, NONCE_LEN, NotAuthentic, TAG_LEN};
 
 // No block counter of a packet wraps, so none comes twice: the key of Poly1305, one for each block
-// of text, and a batch that is counted ahead.
-const _: () = assert!((1 + MAX_TEXT_LEN.div_ceil(BLOCK_LEN) + 16) as u64 <= 1 << 32);
+// of text, and those of the last batch, of twenty-four at most, that the text does not need.
+const _: () = assert!((1 + MAX_TEXT_LEN.div_ceil(BLOCK_LEN) + 24) as u64 <= 1 << 32);
 /// A key, and the proof that the machine's code can run.
 pub(crate) struct Key<M> {
     key: [u8; KEY_LEN],

@@ -1,6 +1,6 @@
-//! ChaCha20 (RFC 8439, sections 2.1 to 2.4): sixteen or eight blocks side by side, so that all of
-//! the cipher is additions, exclusive or and rotations of whole vectors. Only at the end do the
-//! words of a block come together.
+//! ChaCha20 (RFC 8439, sections 2.1 to 2.4): eight, sixteen or twenty-four blocks side by side, so
+//! that all of the cipher is additions, exclusive or and rotations of whole vectors. Only at the
+//! end do the words of a block come together.
 //!
 //! INVARIANT: no branch and no address depends on key or key stream.
 

@@ -1,5 +1,5 @@
-//! ChaCha20-Poly1305 (RFC 8439) for packets, on x86 processors with AVX-512 and IFMA: sixteen
-//! blocks of ChaCha20 side by side, and eight numbers of Poly1305 in limbs of 44 bits.
+//! ChaCha20-Poly1305 (RFC 8439) for packets, on x86 processors with AVX-512 and IFMA: up to
+//! twenty-four blocks of ChaCha20 side by side, and eight numbers of Poly1305 in limbs of 44 bits.
 //!
 //! ```
 //! use chacha20_poly1305_ifma::Key;

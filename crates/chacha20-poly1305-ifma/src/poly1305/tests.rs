@@ -6,9 +6,10 @@
 //! times its upper ones, as the instructions are defined. So [`Sum::add`] is linear in the block's
 //! limbs and in the factor's, seen as numbers modulo 2^130 - 5; **two such maps that agree on all
 //! pairs of bits agree on all inputs**, and [`limbs_of_bits`] tries all pairs of bits that limbs
-//! can have, in each place. [`Sum::carried`] and [`reduced`] are tried at the ends of their bounds;
-//! that they keep the number modulo 2^130 - 5 follows from the lines themselves: what is masked
-//! away is added a limb higher, and five times at the bottom.
+//! can have. Each is tried in one place, and some in all: that the places of a vector are alike is
+//! how the instructions are defined. [`Sum::carried`] and [`reduced`] are tried at the ends of
+//! their bounds; that they keep the number modulo 2^130 - 5 follows from the lines themselves: what
+//! is masked away is added a limb higher, and five times at the bottom.
 
 use super::*;
 use crate::emulated::Emulated;
@@ -140,7 +141,7 @@ pub(crate) fn limbs_of_bits<M: Machine>(machine: M) {
     for (i, a) in bits.iter().enumerate() {
         for b in bits.iter().filter(carried) {
             let wanted = one(a).times(one(b));
-            // All places for some, one place for each.
+            // All places for each eleventh, one place for the others.
             let tried = if i % 11 == 0 { 0..8 } else { i % 8..i % 8 + 1 };
             for place in tried {
                 let product = at(machine, place, *a).times(&Factor::new(at(machine, place, *b)));
@@ -219,8 +220,8 @@ pub(crate) fn powers_of_keys<M: Machine>(machine: M) {
     }
 }
 
-/// Through the function that carries traffic: each bit of a block with each bit of r, in each place
-/// of messages of one group, of two, three and four; and all bits at once.
+/// Through the function that carries traffic: each bit of each block with a bit of r, in messages
+/// of one group to five; and all bits at once.
 pub(crate) fn every_place<M: Machine>(machine: M) {
     some_places(machine, 1);
 }
