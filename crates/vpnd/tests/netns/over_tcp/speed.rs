@@ -94,7 +94,8 @@ fn one_client_over_tcp_beside_one_over_udp() {
             let client = ways[which / 2].1;
             let before = cpu(&processes);
             let rate = rate(client.namespace(), &lab.campus, which % 2 == 0, seconds);
-            let spent = cpu(&processes).into_iter().zip(before).filter_map(|(now, before)| Some(now? - before?));
+            let spent =
+                cpu(&processes).into_iter().zip(before).filter_map(|(now, before)| Some(now? - before?));
             let spent = spent.sum::<Duration>().as_secs_f64();
             results[which].push((rate / 1e9, spent / (rate * seconds as f64 / 1e9)));
         }
