@@ -8,7 +8,7 @@ use vpnd_config::profile::KillSwitchMode;
 use vpnd_proto::control::KILL_SWITCH_PERSISTENT;
 use vpnd_sys::text::format_chain;
 
-use super::{End, KillSwitch, Wanted};
+use super::{End, KillSwitch, Wanted, WouldCutOff};
 use crate::parent::console::Console;
 use vpnd_ipc::spawn::ChildError;
 use vpnd_journal::JournalDirectory;
@@ -25,6 +25,9 @@ pub(in super::super) struct OwnKillSwitch {
     console: Console,
     /// Whether the person knows that this machine forbids what the gateway requires.
     is_refusal_known: bool,
+    /// The reason why the requirement waits for a person: it would have cut off a session. Met as
+    /// soon as that ends, it would lock out the person who worked there.
+    undecided: Option<String>,
 }
 
 impl OwnKillSwitch {
@@ -36,7 +39,8 @@ impl OwnKillSwitch {
         console: &Console,
     ) -> Self {
         let (gateway, console) = (gateway.to_owned(), console.clone());
-        Self { held: None, wanted, journals, gateway, console, is_refusal_known: false }
+        let (is_refusal_known, undecided) = (false, None);
+        Self { held: None, wanted, journals, gateway, console, is_refusal_known, undecided }
     }
 
     /// Keeps the one that was switched on at the start.
@@ -51,7 +55,8 @@ impl OwnKillSwitch {
     /// Switches on the kill switch that the gateway requires, before the tunnel carries anything.
     ///
     /// # Errors
-    /// [`ChildError::Refused`] if that can't be: the client must not work without it.
+    /// [`ChildError::Refused`] if that can't be: the client must not work without it. Also each
+    /// time after it would have cut off a session.
     pub(in super::super) async fn meet_requirement(
         &mut self,
         required: Option<u8>,
@@ -59,6 +64,9 @@ impl OwnKillSwitch {
         let Some(required) = required.filter(|required| *required != 0) else { return Ok(()) };
         if self.is_on() {
             return Ok(());
+        }
+        if let Some(reason) = &self.undecided {
+            return Err(ChildError::Refused(reason.clone()));
         }
         if self.wanted.mode == Some(KillSwitchMode::Off) {
             if !std::mem::replace(&mut self.is_refusal_known, true) {
@@ -82,10 +90,14 @@ impl OwnKillSwitch {
                 self.held = kill_switch;
                 Ok(())
             }
-            Err(error) => Err(ChildError::Refused(format!(
-                "the gateway requires a kill switch, and this machine can't have it: {}",
-                format_chain(&error)
-            ))),
+            Err(error) => {
+                let reason = format!(
+                    "the gateway requires a kill switch, and this machine can't have it: {}",
+                    format_chain(&error)
+                );
+                self.undecided = error.is::<WouldCutOff>().then(|| reason.clone());
+                Err(ChildError::Refused(reason))
+            }
         }
     }
 
@@ -101,5 +113,41 @@ impl OwnKillSwitch {
         if let Some(kill_switch) = self.held {
             kill_switch.end(end, &self.console).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::parent::console::tests::console;
+    use crate::parent::kill_switch::wanted::tests::wanted;
+    use vpnd_sys::nft::KillSwitchRules;
+    use vpnd_sys::testing::{in_namespace_async, run};
+
+    #[test]
+    fn a_requirement_that_would_have_cut_off_a_session_is_not_met_once_that_has_ended() {
+        in_namespace_async(async || {
+            run("ip", &["address", "add", "192.0.2.1/32", "dev", "lo"]);
+            let listener = TcpListener::bind("192.0.2.1:7022").unwrap();
+            let session = TcpStream::connect("192.0.2.1:7022").unwrap();
+            let place = tempfile::tempdir().unwrap();
+            let journals = JournalDirectory::create(place.path()).unwrap();
+            let (console, _reader, _writer) = console();
+            let mut wanted = wanted(None, 0, false);
+            wanted.sessions = vec![session.local_addr().unwrap()];
+            let mut own = OwnKillSwitch::new(wanted, journals, "vpn.example", &console);
+            let first = own.meet_requirement(Some(KILL_SWITCH_PERSISTENT)).await;
+            assert!(
+                matches!(&first, Err(ChildError::Refused(reason)) if reason.contains("by which you")),
+                "{first:?}"
+            );
+            drop((session, listener));
+            let second = own.meet_requirement(Some(KILL_SWITCH_PERSISTENT)).await;
+            assert!(matches!(second, Err(ChildError::Refused(_))), "{second:?}");
+            assert!(!own.is_on() && KillSwitchRules::in_force().await.unwrap().is_none());
+            own.meet_requirement(None).await.unwrap();
+        });
     }
 }

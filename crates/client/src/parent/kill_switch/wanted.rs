@@ -26,7 +26,7 @@ pub(in super::super) struct Wanted {
     /// Whether the person has named these ports.
     is_meant: bool,
     passes_local: bool,
-    sessions: Vec<SocketAddr>,
+    pub(super) sessions: Vec<SocketAddr>,
 }
 
 impl Wanted {
@@ -95,10 +95,10 @@ impl Wanted {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn wanted(mode: Option<KillSwitchMode>, user: u32, is_machines: bool) -> Wanted {
+    pub(in super::super) fn wanted(mode: Option<KillSwitchMode>, user: u32, is_machines: bool) -> Wanted {
         Wanted {
             mode,
             tunnel: "vpn0".to_owned(),
