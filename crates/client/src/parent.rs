@@ -172,6 +172,8 @@ struct RunningClient {
     stop: Stop,
     kill_switch: OwnKillSwitch,
     prompts: Prompts,
+    /// The gateway's settings that were refused last, which the worker requests again.
+    refused: Option<Network>,
     /// Given up last, with the tunnel's layer: by then nothing of this tunnel is left.
     display: StateDisplay,
 }
@@ -244,6 +246,7 @@ impl RunningClient {
             stop,
             kill_switch,
             prompts: Prompts::new(console.clone()),
+            refused: None,
             display: StateDisplay::new(profile, interface, console.clone(), layer),
         })
     }
@@ -274,8 +277,12 @@ impl RunningClient {
                 name = self.stop.asked_for() => return Ok(name),
                 request = self.worker.requested() => {
                     let (number, request) = request?;
-                    pace.sign();
+                    let is_retry = self.is_retry(&request);
                     self.handle_request(number, request).await?;
+                    // Settings that are refused once more change nothing.
+                    if !is_retry || self.refused.is_none() {
+                        pace.sign();
+                    }
                 }
                 event = self.network.event() => match event {
                     NetworkEvent::LookedUp(number, reply) => {
@@ -407,6 +414,12 @@ impl RunningClient {
         self.worker.send_with(&reply, &descriptors).await
     }
 
+    /// Whether it requests settings that were refused just now.
+    fn is_retry(&self, request: &ParentRequest) -> bool {
+        let ParentRequest::Configure(Configure(network)) = request else { return false };
+        self.refused.as_ref() == Some(network)
+    }
+
     /// Puts the gateway's settings in force, and before them the kill switch that it requires. The
     /// reply is the reason if that can't be.
     ///
@@ -414,11 +427,15 @@ impl RunningClient {
     /// [`ChildError::Refused`] if this machine can't have the kill switch, unless the end of the
     /// client would open a tunnel for everything.
     async fn configure(&mut self, network: &Network) -> Result<Result<(), String>, ChildError> {
-        match self.kill_switch.meet_requirement(network.kill_switch).await {
-            Err(ChildError::Refused(reason)) if self.network.is_full() => Ok(Err(reason)),
-            Err(error) => Err(error),
-            Ok(()) => Ok(self.network.apply(network).await),
-        }
+        let outcome = match self.kill_switch.meet_requirement(network.kill_switch).await {
+            Err(ChildError::Refused(reason)) if self.network.is_full() => Err(reason),
+            met => {
+                met?;
+                self.network.apply(network).await
+            }
+        };
+        self.refused = outcome.is_err().then(|| network.clone());
+        Ok(outcome)
     }
 
     /// Has the machine use the tunnel's DNS servers, as while the tunnel leads somewhere, or its

@@ -25,6 +25,7 @@ use super::permission::HostNetworks;
 use super::stop::{INTERRUPT, Stop, TERMINATE};
 use ending::end_at;
 pub(super) use ending::{clean_up, reopen};
+use inbound::Inbound;
 pub(super) use inbound::WouldCutOff;
 pub(super) use keeper::keep;
 pub(super) use own::OwnKillSwitch;
@@ -121,7 +122,7 @@ impl KillSwitch {
         let holder = place.holder().context(
             "it can't be read whether another client keeps a kill switch; 'vpnd cleanup' removes the damaged file",
         )?;
-        let record = match (asked, found) {
+        let (record, cut_off, is_new) = match (asked, found) {
             (None | Some(KillSwitchMode::Off), Found::Nothing) => return Ok(None),
             (None | Some(KillSwitchMode::Off), _) if holder.is_some() => {
                 tracing::warn!(
@@ -144,16 +145,13 @@ impl KillSwitch {
                 let record = place.taken_over(KillSwitchRecord { rules, ..record });
                 tracing::info!(target: NEWS, "this client goes on with the {record}");
                 console.say(&format!("this client goes on with the {record}"));
-                record
+                (record, Vec::new(), false)
             }
             (Some(mode), found) => {
                 let record = wanted.record(&place, mode);
                 let before = if let Found::Record(before) = &found { Some(before) } else { None };
-                wanted.check_cut_off(&record, before)?;
-                if found == Found::Nothing {
-                    announce(&record, is_by_browser, &place, console);
-                }
-                record
+                let cut_off = wanted.check_cut_off(&record, before)?;
+                (record, cut_off, found == Found::Nothing)
             }
         };
         let Some(hold) = place.hold()? else {
@@ -161,10 +159,23 @@ impl KillSwitch {
                 "another client of this machine keeps a kill switch: end that one first, or say --kill-switch=off"
             )
         };
-        Self::put_in_force(hold, record, user).await.map(Some)
+        let say = |place: &KillSwitchPlace, record: &KillSwitchRecord| {
+            warn_of_cut_off(&cut_off);
+            if is_new {
+                announce(record, is_by_browser, place, console);
+            }
+        };
+        Self::put_in_force(hold, record, user, say).await.map(Some)
     }
 
-    async fn put_in_force(hold: KillSwitchHold, record: KillSwitchRecord, user: u32) -> anyhow::Result<Self> {
+    /// Puts it in force. `say` is called when only the kernel can still refuse it, and before
+    /// connections are cut off, over which a person may read it.
+    async fn put_in_force(
+        hold: KillSwitchHold,
+        record: KillSwitchRecord,
+        user: u32,
+        say: impl FnOnce(&KillSwitchPlace, &KillSwitchRecord),
+    ) -> anyhow::Result<Self> {
         let place = hold.place();
         let mut rules = record.rules.clone();
         rules.local = local_networks(&record, 0).await;
@@ -173,6 +184,7 @@ impl KillSwitch {
         {
             let _turn = place.turn()?;
             place.write(&record).context("the kill switch is not on")?;
+            say(place, &record);
             if let Err(error) = rules.apply().await {
                 return Err(error).context("the kill switch is not on; 'vpnd cleanup' forgets it");
             }
@@ -219,6 +231,15 @@ impl KillSwitch {
                 tracing::error!(error = %format_chain(&error), "the kill switch; 'vpnd cleanup' tries again");
             }
         }
+    }
+}
+
+fn warn_of_cut_off(connections: &[Inbound]) {
+    for Inbound { peer, port, .. } in connections.iter().take(8) {
+        tracing::warn!(
+            "the kill switch cuts off {peer}, which is connected to TCP port {port} of this machine; --kill-switch-inbound {port} \
+             would let it pass"
+        );
     }
 }
 

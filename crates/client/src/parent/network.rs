@@ -152,18 +152,18 @@ impl NetworkSetup {
         self.link.index
     }
 
-    /// Replaces the settings in force by those of `network`, as far as the profile permits them.
+    /// Replaces the settings in force by those of `offer`, as far as the profile permits them.
     /// New settings are added before old ones are removed, so that no packet finds neither.
     ///
     /// # Errors
     /// If the profile forbids it, or a change was refused; the changes before it stay in force
     /// until the next call or [`NetworkSetup::undo`].
-    pub(super) async fn apply(&mut self, network: &Network) -> Result<(), NetworkError> {
+    pub(super) async fn apply(&mut self, offer: &Network) -> Result<(), NetworkError> {
         let name_servers = self.dns.own_servers();
         let machine =
             HostNetworks::read(&self.link.netlink, &self.link.interface, self.link.index, name_servers)
                 .await?;
-        let network = &permission::permitted(network, &self.options, &machine)?;
+        let network = &permission::permitted(offer, &self.options, &machine)?;
         let addresses: Vec<IpAddr> = host_addresses(network).iter().map(IpNet::addr).collect();
         let mut old_and_new = self.firewall.addresses();
         old_and_new
@@ -173,19 +173,23 @@ impl NetworkSetup {
         self.guard(old_and_new).await?;
         self.set_mtu(self.mtu).await?;
         let obsolete = self.routes.make(&mut self.link, network, &routing).await?;
-        log_refused(&routing);
-        let before = self.in_force.as_ref().map(|before| &before.routing.destinations);
-        if before != Some(&routing.destinations) {
-            other_tunnels::report(&self.link.netlink, self.link.index, &routing.destinations).await;
-        }
         // Name servers are set only while there is a route to them.
         let link = (self.link.interface.as_str(), self.link.index);
         self.dns.set(dns_settings(link, &self.options, network, &routing), routing.is_full);
         self.settle_dns().await?;
         self.routes.take_back(&mut self.link, obsolete).await?;
+        let before = self.in_force.as_ref().map(|before| &before.routing.destinations);
+        let has_new = before != Some(&routing.destinations);
         let (permitted, usable) = (network.clone(), network.clone());
-        self.in_force = Some(InForce { permitted, usable, routing });
-        self.guard(addresses).await
+        self.in_force = Some(InForce { permitted, usable, routing: routing.clone() });
+        self.guard(addresses).await?;
+        permission::log_left_out(offer, network, &self.options, &machine);
+        log_refused(&routing);
+        log_name_servers(&self.options, network, &routing);
+        if has_new {
+            other_tunnels::report(&self.link.netlink, self.link.index, &routing.destinations).await;
+        }
+        Ok(())
     }
 
     /// Returns whether the tunnel's interface exists, as far as that can be found out.
@@ -359,12 +363,6 @@ fn dns_settings(
 ) -> Option<DnsSettings> {
     let servers = name_servers(options, network);
     if !options.dns || servers.is_empty() {
-        if routing.is_full {
-            tracing::warn!(
-                "the tunnel is for everything but names: the machine goes on asking its own name servers, in clear if they are in \
-                 a local network that stays outside the tunnel"
-            );
-        }
         return None;
     }
     Some(DnsSettings {
@@ -396,18 +394,26 @@ fn log_refused(routing: &Routing) {
     }
 }
 
+/// Says in the log which name servers are not used, and if there are none for a full tunnel.
+fn log_name_servers(options: &TunnelOptions, network: &Network, routing: &Routing) {
+    let servers = name_servers(options, network);
+    for server in network.dns.iter().map(|server| server.0).filter(|server| !servers.contains(server)) {
+        tracing::warn!(%server, "not used: the tunnel has no address of the protocol version of this name server");
+    }
+    if routing.is_full && (!options.dns || servers.is_empty()) {
+        tracing::warn!(
+            "the tunnel is for everything but names: the machine goes on asking its own name servers, in clear if they are in \
+             a local network that stays outside the tunnel"
+        );
+    }
+}
+
 /// The gateway's name servers that are reached through the tunnel. One of a protocol version that
 /// the tunnel does not carry would be asked in clear.
 fn name_servers(options: &TunnelOptions, network: &Network) -> Vec<IpAddr> {
     let mut servers: Vec<IpAddr> = network.dns.iter().map(|server| server.0).collect();
     if options.set_routes {
-        servers.retain(|server| {
-            let reached = has_address_for(network, *server);
-            if !reached {
-                tracing::warn!(%server, "not used: the tunnel has no address of the protocol version of this name server");
-            }
-            reached
-        });
+        servers.retain(|server| has_address_for(network, *server));
     }
     servers
 }

@@ -147,9 +147,6 @@ pub(super) fn permitted(
     options: &TunnelOptions,
     machine: &HostNetworks,
 ) -> Result<Network, Forbidden> {
-    if machine.without_ipv6 && network.ipv6.is_some() {
-        tracing::warn!("IPv6 is switched off on this machine: the tunnel carries IPv4 only");
-    }
     let mut network = machine.usable(network);
     if let (Routes::Only(networks), true) = (&options.routes, options.set_routes) {
         // An address of an IP version without routes is of no use.
@@ -173,6 +170,22 @@ pub(super) fn permitted(
     Ok(network)
 }
 
+/// Says in the log what of `network` the machine can't have or the profile forbids, if `permitted`
+/// is in force: settings that are refused are tried again and again.
+pub(super) fn log_left_out(
+    network: &Network,
+    permitted: &Network,
+    options: &TunnelOptions,
+    machine: &HostNetworks,
+) {
+    if machine.without_ipv6 && network.ipv6.is_some() {
+        tracing::warn!("IPv6 is switched off on this machine: the tunnel carries IPv4 only");
+    }
+    for AsText(server) in network.dns.iter().filter(|server| options.dns && !permitted.dns.contains(server)) {
+        tracing::warn!(%server, "not used: 'routes' of the profile does not contain this name server of the gateway");
+    }
+}
+
 /// Whether the client may have this address.
 fn check_own(address: IpAddr, options: &TunnelOptions, machine: &HostNetworks) -> Result<(), Forbidden> {
     if !is_host(address) {
@@ -191,15 +204,10 @@ fn check_own(address: IpAddr, options: &TunnelOptions, machine: &HostNetworks) -
 
 /// Leaves the name servers that queries may go to, and without any no search domains.
 fn permit_dns(network: &mut Network, options: &TunnelOptions) {
-    let (permitted, others): (Vec<_>, Vec<_>) =
-        network.dns.iter().copied().partition(|AsText(server)| {
-            options.dns && is_host(*server) && contains(&options.routes, *server)
-        });
-    if options.dns {
-        for AsText(server) in others {
-            tracing::warn!(%server, "not used: 'routes' of the profile does not contain this name server of the gateway");
-        }
-    }
+    let is_permitted = |AsText(server): &AsText<IpAddr>| {
+        options.dns && is_host(*server) && contains(&options.routes, *server)
+    };
+    let permitted: Vec<_> = network.dns.iter().copied().filter(is_permitted).collect();
     if permitted.is_empty() {
         network.search = List::default();
     }
@@ -237,6 +245,7 @@ fn is_private(address: IpAddr) -> bool {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use vpnd_sys::logging::testing::logged_as_json;
     use vpnd_sys::testing::{in_namespace_async, run};
 
     const PRIVATE: &str = "10.86.0.9";
@@ -395,6 +404,20 @@ pub(super) mod tests {
         for captured in ["192.168.1.1", "127.0.0.1", "224.0.0.1"] {
             assert!(!kept(captured, &options(Routes::Pushed)), "{captured}");
         }
+    }
+
+    #[test]
+    fn what_is_left_out_is_logged_only_once_the_rest_is_in_force() {
+        let machine = HostNetworks { without_ipv6: true, ..machine() };
+        let servers = ["10.200.0.53", "8.8.8.8"].map(|server| AsText(server.parse().unwrap()));
+        let network = Network { dns: List::new(servers.into()).unwrap(), ..own(PRIVATE, PRIVATE_V6) };
+        let (options, mut given) = (only(&["10.200.0.0/24"]), Network::default());
+        let attempts = logged_as_json(|| given = permitted(&network, &options, &machine).unwrap());
+        assert_eq!(attempts, Vec::<serde_json::Value>::new());
+        let lines = logged_as_json(|| log_left_out(&network, &given, &options, &machine));
+        let messages: Vec<_> = lines.iter().map(|line| line["message"].as_str().unwrap()).collect();
+        assert!(messages.len() == 2 && messages[0].contains("IPv4 only"), "{lines:?}");
+        assert_eq!(lines[1]["server"], "8.8.8.8");
     }
 
     #[test]

@@ -21,11 +21,15 @@ pub(super) struct TunnelSettings {
     parent: Arc<ParentClient>,
     /// Whether settings were ever in force.
     was_set_up: bool,
-    /// The size of packets that was refused last.
-    refused_mtu: Option<u16>,
-    /// The network that was refused last.
-    refused_network: Option<Network>,
+    mtu: Refused<u16>,
+    network: Refused<Network>,
     retry_at: Option<Time>,
+}
+
+/// What is requested again.
+struct Refused<T> {
+    /// What was refused last.
+    settings: Option<T>,
     /// The refusal that was logged last, so that it is not logged at each attempt.
     logged: Option<String>,
 }
@@ -36,10 +40,9 @@ impl TunnelSettings {
         Self {
             parent,
             was_set_up: false,
-            refused_mtu: None,
-            refused_network: None,
+            mtu: Refused::nothing(),
+            network: Refused::nothing(),
             retry_at: None,
-            logged: None,
         }
     }
 
@@ -49,11 +52,11 @@ impl TunnelSettings {
     /// If the parent is gone, or refuses the first ones.
     pub(super) async fn configure(&mut self, network: Network) -> Result<(), ParentError> {
         let outcome = self.parent.configure(&network).await;
-        if !self.is_in_force(outcome)? {
-            self.refused_network = Some(network);
+        if let Some(reason) = self.refusal(outcome)? {
+            self.network.note(network, reason);
             return Ok(());
         }
-        (self.was_set_up, self.refused_network, self.logged) = (true, None, None);
+        (self.was_set_up, self.network) = (true, Refused::nothing());
         tracing::info!(
             target: NEWS,
             ipv4 = network.ipv4.map(tracing::field::display),
@@ -70,7 +73,10 @@ impl TunnelSettings {
     /// Those of [`TunnelSettings::configure`].
     pub(super) async fn set_mtu(&mut self, mtu: u16) -> Result<(), ParentError> {
         let outcome = self.parent.set_mtu(mtu).await;
-        self.refused_mtu = (!self.is_in_force(outcome)?).then_some(mtu);
+        match self.refusal(outcome)? {
+            Some(reason) => self.mtu.note(mtu, reason),
+            None => self.mtu = Refused::nothing(),
+        }
         Ok(())
     }
 
@@ -83,10 +89,10 @@ impl TunnelSettings {
             return Ok(());
         }
         self.retry_at = None;
-        if let Some(mtu) = self.refused_mtu.take() {
+        if let Some(mtu) = self.mtu.settings.take() {
             self.set_mtu(mtu).await?;
         }
-        if let Some(network) = self.refused_network.take() {
+        if let Some(network) = self.network.settings.take() {
             self.configure(network).await?;
         }
         Ok(())
@@ -97,22 +103,32 @@ impl TunnelSettings {
         self.retry_at
     }
 
-    /// Whether the parent has done it. Logs a refusal.
-    fn is_in_force(&mut self, outcome: Result<(), ParentError>) -> Result<bool, ParentError> {
+    /// The reason if the parent has refused it, which is then due again.
+    fn refusal(&mut self, outcome: Result<(), ParentError>) -> Result<Option<String>, ParentError> {
         match outcome {
             Err(ParentError::Refused(reason)) if self.was_set_up => {
                 self.retry_at = Some(now() + RETRY_INTERVAL);
-                if self.logged.as_ref() != Some(&reason) {
-                    tracing::warn!(
-                        "new settings of the tunnel are not in force, and the former ones stay; they are tried again every {} s: \
-                         {reason}",
-                        RETRY_INTERVAL.as_secs()
-                    );
-                    self.logged = Some(reason);
-                }
-                Ok(false)
+                Ok(Some(reason))
             }
-            outcome => outcome.map(|()| true),
+            outcome => outcome.map(|()| None),
+        }
+    }
+}
+
+impl<T> Refused<T> {
+    const fn nothing() -> Self {
+        Self { settings: None, logged: None }
+    }
+
+    /// Notes a refusal, and logs it if it is another one than before.
+    fn note(&mut self, settings: T, reason: String) {
+        self.settings = Some(settings);
+        if self.logged.as_ref() != Some(&reason) {
+            tracing::warn!(
+                "new settings of the tunnel are not in force, and the former ones stay; they are tried again every {} s: {reason}",
+                RETRY_INTERVAL.as_secs()
+            );
+            self.logged = Some(reason);
         }
     }
 }
@@ -123,6 +139,7 @@ mod tests {
     use crate::messages::{Configure, FromWorker, ParentRequest, SetMtu, ToWorker};
     use vpnd_ipc::channel::{self, Channel};
     use vpnd_ipc::messages::MAX_FRAME;
+    use vpnd_sys::logging::testing::logged_as_json;
 
     /// Replies to the next request as the parent does.
     async fn reply(parent: &Channel, outcome: Result<(), &str>) {
@@ -137,6 +154,23 @@ mod tests {
             other => panic!("{other:?}"),
         };
         parent.send(&reply, &[]).await.unwrap();
+    }
+
+    #[test]
+    fn a_refusal_is_logged_once_whatever_else_is_refused() {
+        let (mut mtu, mut network) = (Refused::nothing(), Refused::nothing());
+        let lines = logged_as_json(|| {
+            for _ in 0..3 {
+                mtu.note(1_300, "no memory".to_owned());
+                network.note(Network::default(), "no room".to_owned());
+            }
+            network.note(Network::default(), "in use".to_owned());
+        });
+        let ends = |(line, reason): (&serde_json::Value, &str)| {
+            line["message"].as_str().is_some_and(|message| message.ends_with(reason))
+        };
+        let reasons = ["no memory", "no room", "in use"];
+        assert!(lines.len() == 3 && lines.iter().zip(reasons).all(ends), "{lines:?}");
     }
 
     #[tokio::test]

@@ -271,9 +271,12 @@ fn a_required_kill_switch_that_cannot_be_written_down_opens_no_full_tunnel() {
     must(gateway.ask(&["reload"]));
     stays_closed(&lab, &mut client, "requires a kill switch, and this machine can't have it");
     assert!(rules(&lab).is_none());
+    let times = |client: &Process| client.output().matches("closes this machine's network").count();
+    assert_eq!(times(&client), 0, "it does not: {}", client.output());
 
     fs::remove_file(&filler).unwrap();
     eventually("the kill switch is on once there is room", 30 * SECOND, || rules(&lab));
+    assert_eq!(times(&client), 1, "{}", client.output());
     speak(&lab.clients[0]);
     assert_eq!(in_clear(&lab), 0, "nor with the kill switch");
     opens_at_its_end(&lab, &mut client);

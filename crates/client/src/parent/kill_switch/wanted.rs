@@ -65,7 +65,7 @@ impl Wanted {
         KillSwitchRecord { required_by: self.required_by.clone(), ..record }
     }
 
-    /// Says which connections it cuts off.
+    /// The connections that it cuts off.
     ///
     /// # Errors
     /// [`WouldCutOff`], unless that is meant.
@@ -73,7 +73,7 @@ impl Wanted {
         &self,
         record: &KillSwitchRecord,
         before: Option<&KillSwitchRecord>,
-    ) -> Result<(), WouldCutOff> {
+    ) -> Result<Vec<Inbound>, WouldCutOff> {
         let open = inbound::established();
         // The kernel still lists connections that the kill switch of before has cut off.
         let dead: Vec<&Inbound> = before.into_iter().flat_map(|before| cut_off(&open, before)).collect();
@@ -84,13 +84,7 @@ impl Wanted {
         {
             return Err(WouldCutOff(own.clone()));
         }
-        for Inbound { peer, port, .. } in cut.iter().take(8) {
-            tracing::warn!(
-                "the kill switch cuts off {peer}, which is connected to TCP port {port} of this machine; --kill-switch-inbound {port} \
-                 would let it pass"
-            );
-        }
-        Ok(())
+        Ok(cut.into_iter().cloned().collect())
     }
 }
 
