@@ -378,6 +378,7 @@ impl RunningClient {
                     // The worker is about to be stopped, and needs no reply.
                     return Ok(());
                 }
+                self.display.note_settings(outcome.as_ref().err().map(String::as_str));
                 self.connected(&outcome);
                 ToWorker::reply::<Configure>(number, outcome)
             }
@@ -424,14 +425,15 @@ impl RunningClient {
     /// reply is the reason if that can't be.
     ///
     /// # Errors
-    /// [`ChildError::Refused`] if this machine can't have the kill switch, unless the end of the
-    /// client would open a tunnel for everything.
+    /// [`ChildError::Refused`] if this machine can't have the kill switch, [`ChildError::Failed`]
+    /// if it can't have the settings; unless the end of the client would open a tunnel for
+    /// everything.
     async fn configure(&mut self, network: &Network) -> Result<Result<(), String>, ChildError> {
         let outcome = match self.kill_switch.meet_requirement(network.kill_switch).await {
             Err(ChildError::Refused(reason)) if self.network.is_full() => Err(reason),
             met => {
                 met?;
-                self.network.apply(network).await
+                self.network.apply(network).await?
             }
         };
         self.refused = outcome.is_err().then(|| network.clone());

@@ -375,6 +375,9 @@ pub struct TunnelDetails {
     pub rx_packets: u64,
     #[n(15)]
     pub tx_packets: u64,
+    /// A line about new settings of the gateway that are not in force, while they are not.
+    #[n(16)]
+    pub refusal: Option<String>,
 }
 
 /// The first message to a client.

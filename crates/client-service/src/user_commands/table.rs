@@ -109,7 +109,8 @@ fn facts(details: &TunnelDetails, before: Option<(Duration, &TunnelDetails)>) ->
         ("path", path.join(", ")),
         ("traffic", traffic),
     ];
-    lines.iter().map(|(name, value)| harmless(&format!("{name}: {value}"))).collect()
+    let lines = lines.iter().map(|(name, value)| harmless(&format!("{name}: {value}")));
+    details.refusal.as_deref().map(harmless).into_iter().chain(lines).collect()
 }
 
 fn joined(all: &[String]) -> String {
@@ -157,6 +158,7 @@ mod tests {
             tx_bytes: 89,
             rx_packets: 1_000,
             tx_packets: 2,
+            refusal: None,
         };
         let (profile, said) = ("work".to_owned(), "connected over UDP".to_owned());
         TunnelStatus {
@@ -190,6 +192,10 @@ mod tests {
         assert!(
             render(&[machines], None, 230).starts_with("work (this machine's own): connected over UDP to")
         );
+        let mut refused = now.clone();
+        refused.details.as_mut().unwrap().refusal = Some("not in force\x1b[2J".to_owned());
+        let text = render(&[refused], None, 230);
+        assert_eq!(text.lines().nth(1), Some("  not in force [2J"), "{text}");
         assert_eq!(connected(&now), "work: connected over UDP as 10.86.0.9, fd86::9 on vpn0");
     }
 
@@ -225,6 +231,7 @@ mod tests {
                 "gateway_address",
                 "interface",
                 "mtu",
+                "refusal",
                 "routes",
                 "rtt_us",
                 "rx_bytes",

@@ -179,11 +179,13 @@ impl Console {
         Ok(())
     }
 
-    /// Shows the state: that it is connecting, or connected over UDP or this port of TCP.
-    pub(super) fn note(&self, state: TunnelState, tcp_port: Option<u16>) {
+    /// Shows the state: that it is connecting, or connected over UDP or this port of TCP; or this
+    /// refusal in place of that.
+    pub(super) fn note(&self, state: TunnelState, tcp_port: Option<u16>, refusal: Option<&str>) {
         let Some(service) = &self.0 else { return };
         let mut last = lock(&service.said);
-        let said = words(last.as_ref().map(|(state, _)| *state), state, tcp_port);
+        let before = last.as_ref().map(|(state, _)| *state);
+        let said = refusal.map_or_else(|| words(before, state, tcp_port), str::to_owned);
         let now = Some((state, said.clone()));
         let is_new = match (&*last, state) {
             // The words depend on what was before.
@@ -329,17 +331,20 @@ pub(super) mod tests {
     #[tokio::test]
     async fn each_state_is_printed_once_in_words() {
         let (console, mut reader, _writer) = console();
-        for (state, tcp_port) in [
-            (TunnelState::Connecting, None),
-            (TunnelState::Connecting, None),
-            (TunnelState::Connected, Some(443)),
-            (TunnelState::Connected, Some(443)),
-            (TunnelState::Connected, None),
-            (TunnelState::Connecting, None),
-            (TunnelState::Connecting, None),
-            (TunnelState::Connected, None),
+        for (state, tcp_port, refusal) in [
+            (TunnelState::Connecting, None, None),
+            (TunnelState::Connecting, None, None),
+            (TunnelState::Connected, Some(443), None),
+            (TunnelState::Connected, Some(443), None),
+            (TunnelState::Connected, None, None),
+            (TunnelState::Connected, None, Some("refused")),
+            (TunnelState::Connected, None, Some("refused")),
+            (TunnelState::Connected, None, None),
+            (TunnelState::Connecting, None, None),
+            (TunnelState::Connecting, None, None),
+            (TunnelState::Connected, None, None),
         ] {
-            console.note(state, tcp_port);
+            console.note(state, tcp_port, refusal);
         }
         console.finish(&Ok(()), |_| false).await;
         let mut lines = Vec::new();
@@ -351,6 +356,8 @@ pub(super) mod tests {
             [
                 "connecting over UDP",
                 "this network passes only TCP 443: using that, slower",
+                "connected over UDP",
+                "refused",
                 "connected over UDP",
                 "the gateway does not answer any more: trying again",
                 "connected over UDP",

@@ -67,6 +67,13 @@ pub(super) enum NetworkError {
     NoTable,
 }
 
+impl NetworkError {
+    /// Whether the same settings are refused as long as nothing else changes on this machine.
+    pub(super) fn is_final(&self) -> bool {
+        matches!(self, Self::Forbidden(_) | Self::NoTable)
+    }
+}
+
 /// The user's settings for the tunnel.
 #[derive(Clone, Debug)]
 pub(super) struct TunnelOptions {

@@ -2,7 +2,8 @@
 //! terminal of a user without root.
 //!
 //! INVARIANT: all of these show the same state, and a login page of the network is named only while
-//! the gateway does not answer.
+//! the gateway does not answer. A client is shown as connected without more only if the gateway's
+//! newest settings are in force.
 
 use vpnd_config::profile::Profile;
 use vpnd_proto::control::AsText;
@@ -20,6 +21,8 @@ pub(super) struct StateDisplay {
     gateway: String,
     interface: String,
     transport: Transport,
+    /// The line about new settings that are not in force.
+    refusal: Option<String>,
     login_pages: LoginPages,
     console: Console,
     /// Its file has the state for `vpnd status`.
@@ -28,9 +31,15 @@ pub(super) struct StateDisplay {
 
 impl StateDisplay {
     pub(super) fn new(profile: &Profile, interface: String, console: Console, layer: OwnLayer) -> Self {
-        let transport = Transport::new(profile);
-        let login_pages = LoginPages::default();
-        Self { gateway: profile.server_name.clone(), interface, transport, login_pages, console, layer }
+        Self {
+            gateway: profile.server_name.clone(),
+            interface,
+            transport: Transport::new(profile),
+            refusal: None,
+            login_pages: LoginPages::default(),
+            console,
+            layer,
+        }
     }
 
     /// The person for whom the client runs.
@@ -40,12 +49,27 @@ impl StateDisplay {
 
     pub(super) fn note(&mut self, state: TunnelState) {
         let words = self.transport.note(state);
+        let refusal = self.refusal.as_deref().filter(|_| state == TunnelState::Connected);
+        let words = refusal.unwrap_or(words);
         service_manager::status(words);
         self.layer.note(&format!("{} to {}: {words}", self.interface, self.gateway));
-        self.console.note(state, self.transport.tcp_port());
+        self.console.note(state, self.transport.tcp_port(), refusal);
         // A login page can be opened in this state alone.
         if state == TunnelState::Connecting {
             self.look_for_login_page();
+        }
+    }
+
+    /// Shows why new settings of the gateway are not in force, while they are not.
+    pub(super) fn note_settings(&mut self, reason: Option<&str>) {
+        let refusal = reason.map(|reason| {
+            format!("the gateway's new settings are not in force, and the former ones stay: {reason}")
+        });
+        if self.refusal != refusal {
+            self.refusal = refusal;
+            if self.transport.is_connected() {
+                self.note(TunnelState::Connected);
+            }
         }
     }
 
@@ -82,6 +106,7 @@ impl StateDisplay {
             tx_bytes: carried.tx_bytes,
             rx_packets: carried.rx_packets,
             tx_packets: carried.tx_packets,
+            refusal: self.refusal.clone(),
             ..in_force
         }
     }

@@ -14,6 +14,7 @@ use super::network::{NetworkError, NetworkSetup};
 use super::stop::Stop;
 use super::tunnel_dns::DnsWatch;
 use crate::user_messages::TunnelDetails;
+use vpnd_ipc::spawn::ChildError;
 use vpnd_sys::log_limit::LogLimit;
 use vpnd_sys::logging::NEWS;
 use vpnd_sys::netlink::{Netlink, NetworkChange};
@@ -57,14 +58,23 @@ impl TunnelNetwork {
         }
     }
 
-    /// Puts what the gateway says in force; see [`NetworkSetup::apply`].
+    /// Puts what the gateway says in force; see [`NetworkSetup::apply`]. The inner result is for
+    /// the worker, which tries again.
     ///
     /// # Errors
-    /// The reason, for the worker, as in the methods below.
-    pub(super) async fn apply(&mut self, network: &Network) -> Result<(), String> {
-        explained(self.setup.apply(network).await)
+    /// [`ChildError::Failed`] if that would be of no use, unless the end of the client would open a
+    /// tunnel for everything.
+    pub(super) async fn apply(&mut self, network: &Network) -> Result<Result<(), String>, ChildError> {
+        let outcome = self.setup.apply(network).await;
+        let is_final = outcome.as_ref().is_err_and(NetworkError::is_final) && !self.is_full();
+        match explained(outcome) {
+            Err(reason) if is_final => Err(ChildError::Failed(reason)),
+            outcome => Ok(outcome),
+        }
     }
 
+    /// # Errors
+    /// The reason, for the worker, as in the methods below.
     pub(super) async fn use_tunnel_dns(&mut self, tunnel: bool) -> Result<(), String> {
         explained(self.setup.use_tunnel_dns(tunnel).await)
     }

@@ -2,7 +2,8 @@
 //!
 //! INVARIANT: once the tunnel was set up, no refusal of the parent ends the client: that would open
 //! a tunnel for everything. The parent keeps what is in force, and what it has refused is requested
-//! again until it is in force or the gateway has sent other settings.
+//! again until it is in force or the gateway has sent other settings. Another tunnel, whose new
+//! settings no attempt can put in force, is ended by the parent itself.
 
 use std::sync::Arc;
 use std::time::Duration;

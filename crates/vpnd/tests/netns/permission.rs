@@ -3,9 +3,9 @@
 
 use std::fs;
 
-use crate::client::{Client, TUN};
-use crate::gateway::{Gateway, INNER_V4, Login, edit_toml, strings};
-use crate::lab::{CAMPUS_V4, Lab, UPLINK};
+use crate::client::{self, Client, TUN};
+use crate::gateway::{Gateway, INNER_V4, Login, edit_toml, must, strings};
+use crate::lab::{CAMPUS_V4, Lab, UPLINK, eventually};
 use crate::process::{self, RESOLV_CONF};
 use crate::traffic::{ping, ping_until};
 
@@ -69,4 +69,47 @@ fn an_inner_address_that_is_used_elsewhere_is_refused() {
         assert!(output.contains(&address.to_string()) && output.contains("in use here"), "{output}");
     }
     assert!(!ping(&lab.clients[0], CAMPUS_V4.into(), 56, SECOND / 5), "no tunnel is left");
+}
+
+/// A tunnel for everything goes on, since its end would open it, and shows the reason.
+#[test]
+fn new_settings_that_no_attempt_puts_in_force_end_no_full_tunnel() {
+    let Some(lab) = Lab::new(1) else { return };
+    let machine = &lab.clients[0];
+    let (gateway, ann) = Gateway::for_ann(&lab);
+    // The inner address is one of the machine's own, too, by the time of other settings.
+    let take = |one: &Client<'_>, routes: &[&str]| {
+        let address = format!("{}/32", one.v4());
+        machine.ip(&["address", "add", &address, "dev", UPLINK]);
+        gateway.configure("push.routes", strings(routes));
+        must(gateway.ask(&["reload"]));
+        address
+    };
+    let mut one = Client::connect(&lab, 1, &ann);
+    ping_until(machine, CAMPUS_V4.into(), 5 * SECOND);
+    let address = take(&one, &["10.200.0.0/24"]);
+    let status = one.process().wait(15 * SECOND);
+    let output = one.process().output();
+    assert!(status.code() == Some(1) && output.contains("in use here"), "{status}: {output}");
+    machine.ip(&["address", "del", &address, "dev", UPLINK]);
+
+    permit(&ann, &["all"], false);
+    let mut one = Client::connect(&lab, 1, &ann);
+    let journals = client::journal(&lab, 1);
+    let shows = |text: &str| {
+        let mut files = fs::read_dir(&journals).unwrap().flatten();
+        files.any(|file| fs::read_to_string(file.path()).is_ok_and(|state| state.contains(text)))
+    };
+    assert!(shows(": connected"));
+    let address = take(&one, &["10.200.0.0/24", "fd20::/64"]);
+    eventually("it shows the reason", 10 * SECOND, || {
+        one.process().assert_running();
+        (shows("settings are not in force") && !shows(": connected")).then_some(())
+    });
+    assert!(ping(machine, CAMPUS_V4.into(), 56, 2 * SECOND), "the former settings stay");
+    machine.ip(&["address", "del", &address, "dev", UPLINK]);
+    eventually("the settings come once they can", 20 * SECOND, || {
+        one.process().assert_running();
+        shows(": connected").then_some(())
+    });
 }
