@@ -503,6 +503,45 @@ mod tests {
     }
 
     #[test]
+    fn a_route_that_was_withdrawn_on_a_full_disk_does_not_come_back() {
+        in_namespace_async(async || {
+            run("ip", &["tuntap", "add", "vp0", "mode", "tun"]);
+            let index = Netlink::open().unwrap().interface_index("vp0").await.unwrap().unwrap();
+            let place = tempfile::tempdir().unwrap();
+            let disk = place.path().to_str().unwrap();
+            run("mount", &["-t", "tmpfs", "-o", "size=512k,mode=0700", "tmpfs", disk]);
+            let journals = JournalDirectory::create(place.path()).unwrap();
+            let stop = Stop::fixed(None);
+            let options = TunnelOptions { dns: false, ..options(Routes::Pushed) };
+            let mut setup = NetworkSetup::new(&journals, "vp0", index, Layer::OLDEST, options, stop).unwrap();
+            let routes: Vec<_> =
+                (0..=255).map(|n| AsText(format!("198.51.100.{n}/32").parse().unwrap())).collect();
+            let many = Network { routes: List::new(routes).unwrap(), ..network() };
+            let none = Network { routes: List::default(), ..network() };
+            let count = || run("ip", &["route", "show", "table", "all"]).matches("198.51.100.").count();
+            setup.apply(&many).await.unwrap();
+            assert_eq!(count(), 256);
+
+            // There is room for some lines in the last block that the journal has.
+            let filler = place.path().join("filler");
+            let filled = std::fs::write(&filler, vec![0u8; 1 << 20]);
+            assert_eq!(filled.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
+            let outcome = setup.apply(&none).await;
+            assert!(matches!(outcome, Err(NetworkError::Journal(JournalError::Os { .. }))), "{outcome:?}");
+            let left = count();
+            assert!(left < 256);
+            setup.follow().await.unwrap();
+            assert_eq!((count(), setup.renewals()), (left, 0));
+
+            std::fs::remove_file(filler).unwrap();
+            setup.apply(&none).await.unwrap();
+            assert_eq!(count(), 0);
+            assert!(setup.undo().await);
+            run("umount", &["--lazy", disk]);
+        });
+    }
+
+    #[test]
     fn inner_addresses_have_host_prefixes() {
         assert_eq!(texts(&host_addresses(&network())), ["10.86.0.9/32"]);
     }

@@ -8,8 +8,8 @@ use super::routing::{Overlap, Routing, everything, own_address};
 use super::{NetworkError, TunnelLink, host_addresses, table};
 use crate::parent::plan::{self, Plan, Step};
 use crate::parent::stop::Stop;
-use vpnd_journal::ChangeId;
-use vpnd_sys::change::{Change, LAST_RESORT_METRIC, Layer};
+use vpnd_journal::{ChangeId, JournalError};
+use vpnd_sys::change::{Change, LAST_RESORT_METRIC, Layer, Undone};
 use vpnd_sys::netlink::{
     AddressSpec, Family, MAIN_TABLE, NO_TABLE, RouteSpec, RouteTarget, RuleMatch, RuleSpec,
 };
@@ -88,14 +88,21 @@ impl TunnelRoutes {
         Ok(obsolete)
     }
 
+    /// Takes changes back.
+    ///
+    /// # Errors
+    /// If one could not be taken back, or that not be written down; those after it stay.
     pub(super) async fn take_back(
         &mut self,
         link: &mut TunnelLink,
         obsolete: Vec<ChangeId>,
     ) -> Result<(), NetworkError> {
         for id in obsolete {
-            link.journal.undo(&link.netlink, id).await?;
-            self.active.retain(|(active, _)| *active != id);
+            let undone = link.journal.undo(&link.netlink, id).await;
+            if is_gone(&undone) {
+                self.active.retain(|(active, _)| *active != id);
+            }
+            undone?;
         }
         Ok(())
     }
@@ -159,17 +166,26 @@ impl TunnelRoutes {
     /// Takes them back.
     ///
     /// # Errors
-    /// If one could not be taken back; all others were.
+    /// If one could not be taken back, or that not be written down; all others were.
     pub(super) async fn end_lookups(&mut self, link: &mut TunnelLink) -> Result<(), NetworkError> {
         let mut outcome = Ok(());
         for (id, rule) in std::mem::take(&mut self.lookup_rules).into_iter().rev() {
-            if let Err(error) = link.journal.undo(&link.netlink, id).await {
+            let undone = link.journal.undo(&link.netlink, id).await;
+            if !is_gone(&undone) {
                 self.lookup_rules.insert(0, (id, rule));
+            }
+            if let Err(error) = undone {
                 outcome = Err(error.into());
             }
         }
         outcome
     }
+}
+
+/// Whether the change is not in force any more, though a full disk may keep that from being written
+/// down: it would be put back otherwise, as if another program had removed it.
+fn is_gone(undone: &Result<Undone, JournalError>) -> bool {
+    !matches!(undone, Err(JournalError::Change { .. }))
 }
 
 /// All changes that are wanted. Each comes after those without which it would take more than it is
