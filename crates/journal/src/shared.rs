@@ -93,9 +93,15 @@ impl Journal {
         let failed = |step| move |source| os_error(path, step, source);
         let directory = self.file.directory().try_clone().map_err(failed("opened"))?;
         let turn = Turn::wait(&directory).map_err(failed("locked"))?;
-        if change.is_in_force() && turn.names().map_err(failed("listed"))?.is_empty() {
-            return Ok(None);
-        }
+        let change = match change.is_in_force() {
+            true if turn.names().map_err(failed("listed"))?.is_empty() => return Ok(None),
+            // Other programs that have rules now may have found it in force.
+            true => change,
+            false => {
+                let made = change.clone().beside_others(netlink).await;
+                made.map_err(|source| JournalError::Change { change: change.to_string(), source })?
+            }
+        };
         let name = format!("{}{}", turn.prefix, self.file.stem());
         let file = directory.take(&name).map_err(failed("locked"))?;
         let file = file.ok_or_else(|| failed("locked")(io::ErrorKind::AlreadyExists.into()))?;

@@ -109,6 +109,19 @@ impl Change {
         Ok(())
     }
 
+    /// With what undoing it has to know of the machine as it is before.
+    ///
+    /// # Errors
+    /// [`ChangeError`]
+    pub async fn beside_others(mut self, netlink: &Netlink) -> Result<Self, ChangeError> {
+        if let Self::Sysctl(change) = &mut self
+            && change.is_valid_marks()
+        {
+            change.others_had_marks = netlink.others_use_marks().await?;
+        }
+        Ok(self)
+    }
+
     /// Makes the change in the place of another, where the kernel has room for one of the two; else
     /// as [`Change::apply`].
     pub async fn replace(&self, netlink: &Netlink) -> Result<(), ChangeError> {
@@ -136,7 +149,8 @@ impl Change {
             }),
             Self::Sysctl(change) => {
                 // Another VPN that has come meanwhile found it as it needs it (wg-quick does).
-                if change.is_valid_marks() && netlink.others_use_marks().await? {
+                let may_be_others = change.is_valid_marks() && !change.others_had_marks;
+                if may_be_others && netlink.others_use_marks().await? {
                     return Ok(Undone::WasGone);
                 }
                 Ok(if change.undo()? { Undone::Restored } else { Undone::NotOurs })

@@ -47,14 +47,21 @@ pub struct SysctlChange {
     pub before: String,
     /// Settings that the kernel changes along with this one, with the values that they had.
     pub dependent: Vec<Setting>,
+    /// Whether other programs had rules for marks, of [`valid_marks`]: they did without it.
+    #[serde(default)]
+    pub others_had_marks: bool,
 }
 
 impl SysctlChange {
+    fn new(key: &str, value: &str, before: &str) -> Self {
+        let set = Setting { key: key.to_owned(), value: value.to_owned() };
+        Self { set, before: before.to_owned(), dependent: Vec::new(), others_had_marks: false }
+    }
+
     /// Plans to set `key` to `value`; `None` if it has that value.
     pub fn plan(key: &str, value: &str) -> Result<Option<Self>, SysctlError> {
         let before = read(key)?;
-        let set = Setting { key: key.to_owned(), value: value.to_owned() };
-        Ok((before != value).then_some(Self { set, before, dependent: Vec::new() }))
+        Ok((before != value).then(|| Self::new(key, value, &before)))
     }
 
     /// Checks that it is one of the settings that vpnd changes, from and to the values that it
@@ -163,8 +170,7 @@ pub fn checks_sources_beside(tunnel: &str) -> Result<bool, SysctlError> {
 
 /// Looks for the way back with a packet's mark, from a kernel that does not.
 pub fn valid_marks() -> SysctlChange {
-    let set = Setting { key: VALID_MARKS.to_owned(), value: "1".to_owned() };
-    SysctlChange { set, before: "0".to_owned(), dependent: Vec::new() }
+    SysctlChange::new(VALID_MARKS, "1", "0")
 }
 
 /// Changes that switch forwarding on, and the interfaces that forwarded before.
@@ -200,9 +206,7 @@ pub fn is_forwarding(v4: bool) -> bool {
 /// Forwarding of IPv4 or IPv6 that vpnd is known to have switched on, though not what else that
 /// changed.
 pub fn forwarding_from_off(v4: bool) -> SysctlChange {
-    let key = if v4 { FORWARDING_V4 } else { FORWARDING_V6 };
-    let set = Setting { key: key.to_owned(), value: "1".to_owned() };
-    SysctlChange { set, before: "0".to_owned(), dependent: Vec::new() }
+    SysctlChange::new(if v4 { FORWARDING_V4 } else { FORWARDING_V6 }, "1", "0")
 }
 
 /// Whether an interface can have IPv6 addresses; for one that is still to be made, what new ones

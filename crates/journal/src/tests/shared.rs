@@ -76,6 +76,25 @@ fn a_shared_change_that_another_vpn_needs_by_now_is_that_ones() {
 }
 
 #[test]
+fn a_shared_change_that_another_vpn_did_without_is_undone() {
+    in_namespace_async(async || {
+        let journals = TestJournals::new();
+        run("ip", &["rule", "add", "fwmark", "0x80000/0xff0000", "lookup", "main", "priority", "5210"]);
+        let [first, second] = [journal(&journals).await, journal(&journals).await];
+        assert!(second.undo_all(&journals.netlink).await.is_complete());
+        assert_eq!(value(), "1");
+        assert!(first.undo_all(&journals.netlink).await.is_complete());
+        assert_eq!(value(), "0");
+        assert!(journals.names().is_empty(), "{:?}", journals.names());
+
+        // After a kill, too.
+        drop(journal(&journals).await);
+        journals.recover().await;
+        assert_eq!(value(), "0");
+    });
+}
+
+#[test]
 fn a_shared_change_of_another_program_stays() {
     in_namespace_async(async || {
         let journals = TestJournals::new();

@@ -14,6 +14,8 @@ use super::{Family, Netlink, NetlinkError, PROTOCOL};
 /// origins when it configures a link, and packets would leave in clear until they are back. The
 /// kernel itself makes no rule for marks or users, by which vpnd's are known.
 const ORIGIN: RouteProtocol = RouteProtocol::Kernel;
+/// Also that of earlier versions, which gave their rules the origin of their routes.
+const ORIGINS: [RouteProtocol; 2] = [ORIGIN, RouteProtocol::Other(PROTOCOL)];
 
 /// Which packets a rule is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -104,12 +106,12 @@ impl Netlink {
     /// # Errors
     /// [`NetlinkError`]; [`NetlinkError::is_not_there`] if there was none.
     pub async fn remove_rule(&self, spec: &RuleSpec) -> Result<(), NetlinkError> {
-        let removed = self.remove_rule_of(spec, ORIGIN).await;
+        let [now, earlier] = ORIGINS;
+        let removed = self.remove_rule_of(spec, now).await;
         if !removed.as_ref().is_err_and(NetlinkError::is_not_there) {
             return removed;
         }
-        // Earlier versions gave their rules the origin of their routes.
-        self.remove_rule_of(spec, RouteProtocol::Other(PROTOCOL)).await
+        self.remove_rule_of(spec, earlier).await
     }
 
     async fn remove_rule_of(&self, spec: &RuleSpec, origin: RouteProtocol) -> Result<(), NetlinkError> {
@@ -143,13 +145,13 @@ fn parse(message: &RuleMessage, family: Family) -> TableRule {
     TableRule { table, made_by_vpnd, ours }
 }
 
-/// Whether vpnd has made it.
+/// Whether vpnd has made it, or an earlier version of it.
 pub(super) fn is_own(message: &RuleMessage) -> bool {
     let is_for_some = |attribute: &RuleAttribute| {
         matches!(attribute, RuleAttribute::FwMark(_) | RuleAttribute::UidRange(_))
     };
-    let origin = RuleAttribute::Protocol(ORIGIN);
-    message.attributes.contains(&origin) && message.attributes.iter().any(is_for_some)
+    let has_origin = |origin| message.attributes.contains(&RuleAttribute::Protocol(origin));
+    ORIGINS.into_iter().any(has_origin) && message.attributes.iter().any(is_for_some)
 }
 
 fn message(spec: &RuleSpec, origin: RouteProtocol) -> RuleMessage {

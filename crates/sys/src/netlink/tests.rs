@@ -219,6 +219,8 @@ fn rules_keep_the_tunnel_out_of_itself() {
         // Of an earlier version.
         let rule = "rule add priority 901 not fwmark 0x51 table 7000 protocol 118";
         run("ip", &rule.split(' ').collect::<Vec<_>>());
+        assert!(!netlink.others_use_marks().await.unwrap());
+        assert!(netlink.rules().await.unwrap().iter().any(|rule| rule.ours.as_ref() == Some(&specs[1])));
         netlink.remove_rule(&specs[1]).await.unwrap();
         assert_eq!(run("ip", &["rule"]) + &run("ip", &["-6", "rule"]), before);
     });

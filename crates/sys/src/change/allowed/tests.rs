@@ -21,7 +21,8 @@ fn route(table: u32) -> RouteSpec {
 
 fn setting(key: &str, value: &str, before: &str) -> SysctlChange {
     let set = Setting { key: key.to_owned(), value: value.to_owned() };
-    SysctlChange { set, before: before.to_owned(), dependent: Vec::new() }
+    let before = before.to_owned();
+    SysctlChange { set, before, dependent: Vec::new(), others_had_marks: false }
 }
 
 const OURS: &str = "# Name servers of the vpnd tunnel vpn0\n\
