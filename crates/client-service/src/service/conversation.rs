@@ -197,7 +197,7 @@ impl Conversation {
         let begin = || {
             let mut tunnels = self.service.tunnels();
             // Before its user types a password.
-            tunnels.may_interrupt(uid, now())?;
+            tunnels.may_connect(uid, now())?;
             tunnels.begin(uid, &found.name, wall_s(), handle)
         };
         let id = begin().map_err(|denied: Denied| denied.to_string())?;

@@ -3,9 +3,9 @@
 //! Invariants: the process ends in order when its user, root or the service ends it, and when its
 //! user's command goes away before it is connected; one that does not end is killed, and what it
 //! leaves on the machine is undone. It changes the machine only in its turn, which a user's has
-//! after the questions that need no gateway, and which the machine's own tunnel waits for: so it
-//! has to connect in time. Questions are answered by the command that has started it, and not at
-//! all once that is gone.
+//! after the questions that need no gateway, and which the machine's own tunnel and other users
+//! wait for: so it has to connect in time. Questions are answered by the command that has started
+//! it, and not at all once that is gone.
 
 mod process;
 
@@ -21,7 +21,7 @@ use tokio::process::Command;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::tunnels::TunnelId;
+use super::tunnels::{LOGIN_LIMIT, TunnelId};
 use super::{Service, machine};
 use process::{Ending, Process};
 use vpnd_client::frames::{self, FrameError, MAX_FROM_SERVICE};
@@ -36,8 +36,6 @@ use vpnd_sys::text::harmless;
 
 /// Time for a client's report.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(3);
-/// Time for a user's client to connect that has the place of the machine's.
-const LOGIN_LIMIT: Duration = Duration::from_secs(180);
 /// Messages of a client, and for its user, that wait.
 const QUEUE: usize = 16;
 /// Names of the interfaces, before their numbers.
@@ -232,6 +230,7 @@ impl RunningClient {
         if let Some((since, _)) = self.keeps_machines_down {
             self.service.tunnels().rest_machines(since, now());
         }
+        self.service.tunnels().yield_turn(self.id, now());
         self.service.tunnels().end(self.id, &why, wall_s());
         self.ends.over.send_replace(true);
         match (self.is_machines, self.has_connected) {
@@ -310,9 +309,19 @@ impl RunningClient {
         }
     }
 
-    /// Lets the client change the machine, once the machine's own tunnel has given way to it.
+    /// Lets the client change the machine, once the machine's own tunnel and others' logins that
+    /// take too long have given way to it.
     async fn begin_turn(&mut self) -> Result<(), FrameError> {
-        let begun = self.service.tunnels().begin_turn(self.id, now());
+        let (begun, late) = {
+            let mut tunnels = self.service.tunnels();
+            let begun = tunnels.begin_turn(self.id, now());
+            let late: Vec<Handle> = tunnels.late_logins(self.id).filter(|_| begun.is_ok()).cloned().collect();
+            (begun, late)
+        };
+        late.iter().for_each(Handle::give_way);
+        for mut login in late {
+            login.over().await;
+        }
         if let Ok(since) = begun
             && !self.is_machines
         {

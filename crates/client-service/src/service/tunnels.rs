@@ -4,8 +4,10 @@
 //! in use, or bring another one up at the same time: the newest tunnel is the innermost, so it
 //! would carry what the others carry. The machine's own tunnel is root's, but each user sees it and
 //! takes its place, once it is that user's turn; it does not begin while a user has one. After
-//! users' logins that came to nothing it stays for as long as they have kept it down. Pure: times
-//! are arguments, and `H`, the handle that sends to a tunnel, is only kept here.
+//! users' logins that came to nothing it stays for as long as they have kept it down. A login keeps
+//! other users out only in its turn, for [`LOGIN_LIMIT`], and after one that came to nothing they
+//! come first for as long. Pure: times are arguments, and `H`, the handle that sends to a tunnel,
+//! is only kept here.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -22,8 +24,11 @@ const MAX_LINES: usize = 64;
 /// The longest line that is kept, characters.
 const MAX_LINE: usize = 512;
 
-/// The shortest time for which the machine's tunnel stays up after a login that came to nothing:
-/// many short ones would leave it no time to connect.
+/// Time for a user's login to connect in its turn, while the machine's tunnel or another user
+/// waits.
+pub(super) const LOGIN_LIMIT: Duration = Duration::from_secs(180);
+/// The shortest time for which the machine's tunnel stays up, or other users come first, after a
+/// login that came to nothing: many short ones would leave them no time to connect.
 const SHORTEST_REST: Duration = Duration::from_secs(10);
 
 /// Bytes of the lines in one reply, and how many a line takes besides its text: a command reads a
@@ -38,6 +43,12 @@ pub(super) enum Denied {
         "another user of this machine is connected: only they or an administrator can end that (`vpnd down` as root)"
     )]
     Another,
+    #[error("another user of this machine is logging in: try again in {0} s")]
+    LoggingIn(u64),
+    #[error(
+        "your login that came to nothing has kept another user waiting, who comes first now: try again in {0} s"
+    )]
+    Yielding(u64),
     #[error("'{0}' is being connected already: `vpnd down {0}` ends that")]
     UnderWay(String),
     #[error("{MAX_TUNNELS} tunnels are up already, which is the most: end one of them with `vpnd down`")]
@@ -70,6 +81,11 @@ struct Tunnel<H> {
     /// Since when its login, and those before that it has overlapped, keep the machine's tunnel
     /// down; `None` once it is connected.
     login_since: Option<Time>,
+    /// Since when its login, and those of the same user that it has overlapped, have their turn;
+    /// `None` before, and once it is connected.
+    turn_since: Option<Time>,
+    /// Whether its login has kept another user from connecting.
+    keeps_waiting: bool,
     state: TunnelState,
     since_s: u64,
     /// Each with its time.
@@ -88,18 +104,49 @@ pub(super) struct Tunnels<H> {
     pauses: usize,
     /// Until then it gives way to no user's.
     rests_until: Time,
+    /// Users whose logins came to nothing and have kept others waiting, and until when those come
+    /// first.
+    yielding: Vec<(u32, Time)>,
 }
 
 impl<H> Tunnels<H> {
     pub(super) const fn new() -> Self {
-        Self { next_id: 0, all: Vec::new(), is_held: false, pauses: 0, rests_until: Time::ZERO }
+        Self {
+            next_id: 0,
+            all: Vec::new(),
+            is_held: false,
+            pauses: 0,
+            rests_until: Time::ZERO,
+            yielding: Vec::new(),
+        }
     }
 
-    /// Takes a place for a tunnel of this user. What has ended of the same profile is forgotten.
-    /// The machine's tunnel stays until it is the user's turn ([`Self::begin_turn`]).
+    /// Whether other users' tunnels and the machine's let this user connect.
     ///
     /// # Errors
-    /// If the user may not, or there is no place.
+    /// If they don't for now; root they let at any time.
+    pub(super) fn may_connect(&mut self, uid: u32, now: Time) -> Result<(), Denied> {
+        self.may_interrupt(uid, now)?;
+        let is_yielding = |(user, until): &&(u32, Time)| *user == uid && now < *until;
+        if let Some((_, until)) = self.yielding.iter().find(is_yielding) {
+            return Err(Denied::Yielding((*until - now).as_secs() + 1));
+        }
+        let mut left = Duration::ZERO;
+        for tunnel in self.all.iter_mut().filter(|tunnel| tunnel.is_in_the_way_of(uid)) {
+            // Root's logins take the time that they take.
+            let since = tunnel.turn_since.filter(|_| tunnel.owner != 0).ok_or(Denied::Another)?;
+            tunnel.keeps_waiting = true;
+            left = left.max(LOGIN_LIMIT.saturating_sub(now - since));
+        }
+        if left.is_zero() { Ok(()) } else { Err(Denied::LoggingIn(left.as_secs() + 1)) }
+    }
+
+    /// Takes a place for a tunnel of this user, who may connect. What has ended of the same profile
+    /// is forgotten. The machine's tunnel and other users' logins stay until it is the user's turn
+    /// ([`Self::begin_turn`]).
+    ///
+    /// # Errors
+    /// If there is no place.
     pub(super) fn begin(
         &mut self,
         uid: u32,
@@ -107,16 +154,25 @@ impl<H> Tunnels<H> {
         now_s: u64,
         handle: H,
     ) -> Result<TunnelId, Denied> {
-        if uid != 0 && self.of_users().any(|tunnel| tunnel.owner != uid) {
-            return Err(Denied::Another);
-        }
-        if self.of_users().any(|tunnel| tunnel.profile == profile) {
+        self.check_place(uid, profile, None)?;
+        Ok(self.add(uid, false, profile, now_s, handle))
+    }
+
+    /// Whether there is a place for a tunnel, or for this one in its turn. Where a user may
+    /// connect, others' tunnels that have their turn are about to end; root's has its place beside
+    /// them.
+    fn check_place(&self, uid: u32, profile: &str, id: Option<TunnelId>) -> Result<(), Denied> {
+        let is_beside = |tunnel: &&Tunnel<H>| {
+            Some(tunnel.id) != id && (tunnel.owner == uid || uid == 0 && tunnel.has_turn)
+        };
+        let beside = || self.of_users().filter(is_beside);
+        if beside().any(|tunnel| tunnel.profile == profile) {
             return Err(Denied::UnderWay(profile.to_owned()));
         }
-        if self.of_users().count() >= MAX_TUNNELS {
+        if beside().count() >= MAX_TUNNELS {
             return Err(Denied::TooMany);
         }
-        Ok(self.add(uid, false, profile, now_s, handle))
+        Ok(())
     }
 
     /// Takes a place for the machine's tunnel, unless it has one, root has ended it, it stays down
@@ -142,6 +198,8 @@ impl<H> Tunnels<H> {
             number: None,
             has_turn: false,
             login_since: None,
+            turn_since: None,
+            keeps_waiting: false,
             state: TunnelState::Connecting,
             since_s: now_s,
             lines: VecDeque::new(),
@@ -154,25 +212,51 @@ impl<H> Tunnels<H> {
     ///
     /// # Errors
     /// If it stays for now; only to root it gives way at any time.
-    pub(super) fn may_interrupt(&self, uid: u32, now: Time) -> Result<(), Denied> {
+    fn may_interrupt(&self, uid: u32, now: Time) -> Result<(), Denied> {
         if now < self.rests_until && !self.is_held && uid != 0 {
             return Err(Denied::Resting((self.rests_until - now).as_secs() + 1));
         }
         Ok(())
     }
 
-    /// The tunnel's client is ready to change the machine. Before it does, the machine's tunnel has
-    /// to give way to a user's, and does not begin any more. Returns since when logins keep it
-    /// down.
+    /// The tunnel's client is ready to change the machine. Before it does, the machine's tunnel and
+    /// [late logins](Self::late_logins) have to give way to a user's, and the machine's does not
+    /// begin any more. Returns since when logins keep it down.
     ///
     /// # Errors
-    /// If the machine's tunnel stays for now.
+    /// If another's tunnel stays for now, or there is no place any more.
     pub(super) fn begin_turn(&mut self, id: TunnelId, now: Time) -> Result<Time, Denied> {
         let Some(place) = self.all.iter().position(|tunnel| tunnel.id == id) else { return Ok(now) };
-        self.may_interrupt(self.all[place].owner, now)?;
+        let owner = self.all[place].owner;
+        if !self.all[place].is_machines {
+            self.may_connect(owner, now)?;
+            self.check_place(owner, &self.all[place].profile, Some(id))?;
+        }
         let since = self.of_users().filter_map(|tunnel| tunnel.login_since).min().unwrap_or(now);
-        (self.all[place].has_turn, self.all[place].login_since) = (true, Some(since));
+        let owners = self.of_users().filter(|tunnel| tunnel.owner == owner);
+        let turn_since = owners.filter_map(|tunnel| tunnel.turn_since).min().unwrap_or(now);
+        let tunnel = &mut self.all[place];
+        tunnel.has_turn = true;
+        (tunnel.login_since, tunnel.turn_since) = (Some(since), Some(turn_since));
         Ok(since)
+    }
+
+    /// The logins of others that were not connected in time, and give way to this tunnel, whose
+    /// turn has begun.
+    pub(super) fn late_logins(&self, id: TunnelId) -> impl Iterator<Item = &H> {
+        let owner = self.all.iter().find(|tunnel| tunnel.id == id).map_or(0, |tunnel| tunnel.owner);
+        self.running().filter(move |tunnel| tunnel.is_in_the_way_of(owner)).filter_map(Tunnel::handle)
+    }
+
+    /// The tunnel is about to end. If its login came to nothing and has kept another user waiting,
+    /// others come first for as long.
+    pub(super) fn yield_turn(&mut self, id: TunnelId, now: Time) {
+        let Some(tunnel) = self.all.iter().find(|tunnel| tunnel.id == id) else { return };
+        let (owner, since) = (tunnel.owner, tunnel.turn_since.filter(|_| tunnel.keeps_waiting));
+        self.yielding.retain(|(_, until)| now < *until);
+        if let Some(since) = since {
+            self.yielding.push((owner, now + (now - since).max(SHORTEST_REST)));
+        }
     }
 
     /// A user's login came to nothing, which has kept the machine's tunnel down `since` then: it
@@ -235,7 +319,7 @@ impl<H> Tunnels<H> {
             (tunnel.state, tunnel.since_s) = (state, now_s);
         }
         if state == TunnelState::Connected {
-            tunnel.login_since = None;
+            (tunnel.login_since, tunnel.turn_since) = (None, None);
         }
         self.say(id, said, now_s);
     }
@@ -279,11 +363,14 @@ impl<H> Tunnels<H> {
                 .filter_map(Tunnel::handle)
                 .collect());
         };
-        match self.running().find(|tunnel| tunnel.profile == profile) {
+        // Others may be about to log in by profiles of the same name.
+        let named = || self.running().filter(move |tunnel| tunnel.profile == profile);
+        let own: Vec<&H> = named().filter(|tunnel| tunnel.is_of(uid)).filter_map(Tunnel::handle).collect();
+        match named().next() {
             None => Err(Denied::NotUp(profile.to_owned())),
-            Some(tunnel) if tunnel.is_machines && uid != 0 => Err(Denied::Machines(profile.to_owned())),
-            Some(tunnel) if !tunnel.is_of(uid) => Err(Denied::Another),
-            Some(tunnel) => Ok(tunnel.handle().into_iter().collect()),
+            Some(_) if !own.is_empty() => Ok(own),
+            Some(tunnel) if tunnel.is_machines => Err(Denied::Machines(profile.to_owned())),
+            Some(_) => Err(Denied::Another),
         }
     }
 
@@ -339,7 +426,8 @@ impl<H> Tunnels<H> {
 
     /// The user of this profile's running tunnel, as far as this user may know.
     pub(super) fn used_by(&self, uid: u32, profile: &str) -> Option<UsedBy> {
-        let tunnel = self.running().find(|tunnel| tunnel.profile == profile)?;
+        let named = || self.running().filter(move |tunnel| tunnel.profile == profile);
+        let tunnel = named().find(|tunnel| tunnel.owner == uid).or_else(|| named().next())?;
         Some(match tunnel.owner {
             _ if tunnel.is_machines => UsedBy::Machine,
             owner if owner == uid => UsedBy::You,
@@ -366,6 +454,12 @@ impl<H> Tunnel<H> {
         self.handle.as_ref()
     }
 
+    /// Whether it keeps this user from connecting, for now or for good.
+    fn is_in_the_way_of(&self, uid: u32) -> bool {
+        let has_turn = self.handle.is_some() && !self.is_machines && self.has_turn;
+        has_turn && uid != 0 && self.owner != uid
+    }
+
     /// Whether this user may end it and see all of it.
     fn is_of(&self, uid: u32) -> bool {
         uid == 0 || self.owner == uid
@@ -385,6 +479,18 @@ mod tests {
         let mut tunnels = Tunnels::new();
         let id = tunnels.begin(ANN, "work", 5, "ann's").unwrap();
         (tunnels, id)
+    }
+
+    /// It is this user's turn, if the user may connect.
+    fn turn(
+        tunnels: &mut Tunnels<&'static str>,
+        uid: u32,
+        profile: &str,
+        now: Time,
+    ) -> Result<TunnelId, Denied> {
+        tunnels.may_connect(uid, now)?;
+        let id = tunnels.begin(uid, profile, 5, "a user's")?;
+        tunnels.begin_turn(id, now).map(|_| id)
     }
 
     fn at(seconds: u64) -> Time {
@@ -414,11 +520,14 @@ mod tests {
     #[test]
     fn only_root_connects_beside_another_users_tunnel() {
         let (mut tunnels, id) = with_anns();
-        let mut begin = |uid, profile| tunnels.begin(uid, profile, 6, "new");
+        tunnels.begin_turn(id, at(0)).unwrap();
+        tunnels.note(id, TunnelState::Connected, "connected", 6);
+        let mut begin = |uid, profile| turn(&mut tunnels, uid, profile, at(9_000));
         assert_eq!(begin(BOB, "work"), Err(Denied::Another));
         assert_eq!(begin(BOB, "home"), Err(Denied::Another), "nor by another profile");
         assert_eq!(begin(ANN, "work"), Err(Denied::UnderWay("work".to_owned())));
         assert_eq!(begin(ANN, "home"), Ok(1));
+        assert_eq!(begin(ROOT, "home"), Err(Denied::UnderWay("home".to_owned())));
         assert_eq!(begin(ROOT, "lab"), Ok(2));
         assert_eq!(begin(ANN, "lab"), Err(Denied::Another), "root's is another user's");
         assert_eq!(begin(ROOT, "x"), Ok(3));
@@ -428,10 +537,68 @@ mod tests {
         for id in [id, 1, 2, 3] {
             tunnels.end(id, "over", 7);
         }
-        let bobs = tunnels.begin(BOB, "work", 8, "bob's").unwrap();
+        let bobs = turn(&mut tunnels, BOB, "work", at(9_000)).unwrap();
         assert_eq!(tunnels.take_number(bobs, |number| number < 2), Ok(2));
         assert_eq!(tunnels.take_number(bobs, |_| true), Err(Denied::TooMany));
         assert_eq!(tunnels.used_by(ANN, "work"), Some(UsedBy::AnotherUser));
+    }
+
+    #[test]
+    fn a_login_before_its_turn_keeps_no_other_user_out() {
+        let mut tunnels = Tunnels::new();
+        for profile in ["work", "home", "lab", "x"] {
+            tunnels.may_connect(BOB, at(0)).unwrap();
+            tunnels.begin(BOB, profile, 5, "bob's").unwrap();
+        }
+        let anns = turn(&mut tunnels, ANN, "work", at(1)).unwrap();
+        assert_eq!(tunnels.late_logins(anns).count(), 0);
+        assert_eq!(tunnels.begin_turn(0, at(2)), Err(Denied::LoggingIn(180)), "it is ann's turn");
+        tunnels.note(anns, TunnelState::Connected, "connected", 7);
+        assert_eq!(tunnels.begin_turn(0, at(9_000)), Err(Denied::Another));
+        assert_eq!(tunnels.used_by(ANN, "work"), Some(UsedBy::You));
+        assert_eq!(tunnels.to_end(ANN, Some("work")), Ok(vec![&"a user's"]));
+        assert_eq!(tunnels.to_end(BOB, Some("work")), Ok(vec![&"bob's"]));
+        assert_eq!(tunnels.to_end(ANN, Some("home")), Err(Denied::Another));
+        assert_eq!(tunnels.to_end(ROOT, Some("work")).unwrap().len(), 2);
+        // Root's waits, too, for a place that a user has taken meanwhile.
+        tunnels.end(anns, "over", 8);
+        let roots = tunnels.begin(ROOT, "work", 5, "root's").unwrap();
+        turn(&mut tunnels, ANN, "work", at(9_000)).unwrap();
+        assert_eq!(tunnels.begin_turn(roots, at(9_001)), Err(Denied::UnderWay("work".to_owned())));
+    }
+
+    #[test]
+    fn a_login_that_connects_too_late_gives_way_to_another_user() {
+        let mut tunnels = Tunnels::new();
+        let first = turn(&mut tunnels, BOB, "work", at(0)).unwrap();
+        let second = turn(&mut tunnels, BOB, "home", at(170)).unwrap();
+        assert_eq!(turn(&mut tunnels, ANN, "work", at(171)), Err(Denied::LoggingIn(10)));
+        let anns = turn(&mut tunnels, ANN, "work", at(180)).expect("those that overlap count as one");
+        assert_eq!(tunnels.late_logins(anns).count(), 2);
+        assert_eq!(turn(&mut tunnels, BOB, "lab", at(180)), Err(Denied::LoggingIn(181)), "nor a third");
+        for id in [first, second] {
+            tunnels.yield_turn(id, at(181));
+            tunnels.end(id, "gave way", 6);
+        }
+        assert_eq!(tunnels.late_logins(anns).count(), 0);
+        tunnels.end(anns, "over", 7);
+        assert_eq!(turn(&mut tunnels, BOB, "lab", at(200)), Err(Denied::Yielding(163)));
+        let anns = turn(&mut tunnels, ANN, "work", at(200)).expect("she comes first now");
+        tunnels.yield_turn(anns, at(361));
+        tunnels.end(anns, "over", 8);
+        assert_eq!(turn(&mut tunnels, BOB, "lab", at(362)).map(drop), Ok(()), "nobody waits for her end");
+    }
+
+    #[test]
+    fn roots_login_and_one_that_no_other_user_waits_for_have_time() {
+        let mut tunnels = Tunnels::new();
+        let roots = turn(&mut tunnels, ROOT, "work", at(0)).unwrap();
+        assert_eq!(turn(&mut tunnels, ANN, "home", at(9_000)), Err(Denied::Another));
+        tunnels.end(roots, "over", 6);
+        let anns = turn(&mut tunnels, ANN, "work", at(9_000)).unwrap();
+        tunnels.yield_turn(anns, at(9_900));
+        tunnels.end(anns, "over", 7);
+        assert_eq!(turn(&mut tunnels, ANN, "work", at(9_900)).map(drop), Ok(()));
     }
 
     #[test]
@@ -452,7 +619,6 @@ mod tests {
         assert!(tunnels.log(ANN, None).unwrap().is_empty());
 
         let anns = tunnels.begin(ANN, "work", 6, "ann's").unwrap();
-        assert_eq!(tunnels.begin(BOB, "work", 6, "bob's"), Err(Denied::Another));
         tunnels.end(machine, "failed", 7);
         let machine = begin(&mut tunnels).expect("ann has not answered yet");
         tunnels.begin_turn(anns, at(0)).unwrap();
@@ -503,7 +669,7 @@ mod tests {
             tunnels.rest_machines(at(100), now);
         }
         tunnels.rest_machines(at(181), at(182));
-        assert_eq!(tunnels.may_interrupt(ANN, at(261)), Err(Denied::Resting(2)), "no shorter one counts");
+        assert_eq!(tunnels.may_connect(ANN, at(261)), Err(Denied::Resting(2)), "no shorter one counts");
         let third = tunnels.begin(ANN, "work", 5, "ann's").unwrap();
         tunnels.begin_turn(third, at(300)).unwrap();
         tunnels.note(third, TunnelState::Connected, "connected", 7);

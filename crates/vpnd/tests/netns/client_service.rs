@@ -410,6 +410,23 @@ fn a_refused_login_says_why_and_leaves_nothing() {
 }
 
 #[test]
+fn a_user_who_answers_nothing_keeps_no_other_from_connecting() {
+    let Some(lab) = Lab::new(1) else { return };
+    let (gateway, login) = Gateway::for_ann(&lab);
+    let machine = Machine::new(&lab, &login);
+    let command = machine.at_terminal(BOB, &["up"]);
+    let (mut bobs, mut keyboard) = Process::start_at_terminal(&lab, "terminal", command);
+    eventually("the password is asked", SOON, || bobs.output().contains("Password of ann at ").then_some(()));
+    machine.up();
+    assert_eq!(gateway.sessions().len(), 1);
+    keyboard.write_all(b"ann's password\n").unwrap();
+    assert!(!bobs.wait(SOON).success(), "{}", bobs.output());
+    assert!(bobs.output().contains("another user of this machine is connected"), "{}", bobs.output());
+    must(machine.run(ANN, &["down"]));
+    machine.is_clean();
+}
+
+#[test]
 fn only_profiles_of_root_connect() {
     let Some(lab) = Lab::new(1) else { return };
     let (_gateway, login) = Gateway::for_ann(&lab);
