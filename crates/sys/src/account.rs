@@ -76,8 +76,9 @@ pub fn exists(uid: u32, name: &str) -> Result<bool, AccountError> {
     Ok(User::from_uid(Uid::from_raw(uid))?.is_some() || User::from_name(name)?.is_some())
 }
 
-/// Whether all users are kept on this machine, as nsswitch.conf(5) says. If not, one that is not
-/// found may be one whose directory is out of reach: some modules answer so.
+/// Whether all users are kept in files of this machine, as nsswitch.conf(5) says. If not, one that
+/// is not found may be one whose directory is out of reach: some modules answer so, and
+/// nss-systemd(8) while systemd-homed does not run.
 pub fn are_local() -> bool {
     match std::fs::read_to_string("/etc/nsswitch.conf") {
         Ok(text) => has_local_users_alone(&text),
@@ -87,7 +88,7 @@ pub fn are_local() -> bool {
 }
 
 fn has_local_users_alone(nsswitch: &str) -> bool {
-    const LOCAL: [&str; 6] = ["files", "compat", "db", "systemd", "altfiles", "extrausers"];
+    const LOCAL: [&str; 5] = ["files", "compat", "db", "altfiles", "extrausers"];
     let lines = nsswitch.lines().map(|line| line.split('#').next().unwrap_or_default());
     let sources = lines.filter_map(|line| line.trim().strip_prefix("passwd:"));
     // Brackets hold the actions after a source.
@@ -253,7 +254,8 @@ mod tests {
     fn users_who_are_kept_elsewhere_are_noticed() {
         for (text, are_local) in [
             ("", true),
-            ("passwd: files systemd\ngroup: files ldap\n", true),
+            ("passwd: files extrausers\ngroup: files ldap\n", true),
+            ("passwd: files systemd\n", false),
             ("  passwd:\tfiles [NOTFOUND=return] # sss\n", true),
             ("passwd: files sss\n", false),
             ("passwd:files ldap [UNAVAIL=return] systemd\n", false),

@@ -1,8 +1,8 @@
 //! Removes what is kept for users whose accounts the machine has no more: keys and profiles.
 //!
-//! INVARIANT: a lookup that fails removes nothing. Where accounts are kept elsewhere, too, "there
-//! is none" may mean that the directory is out of reach: such an account has to be missing for a
-//! month.
+//! INVARIANT: a lookup that fails removes nothing. Where accounts are kept elsewhere than in files,
+//! too, "there is none" may mean that the directory is out of reach: such an account has to be
+//! missing for a month.
 
 use std::fs::{self, File};
 use std::io;
