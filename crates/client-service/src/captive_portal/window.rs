@@ -91,8 +91,9 @@ impl Window {
         let resolv_conf = place.join("resolv.conf");
         write_name_servers(&resolv_conf)?;
         let home = make_home(place)?;
-        self.write_authority(request)?;
+        // A process that was left over could read the next person's words.
         browser::end_all(&self.user)?;
+        self.write_authority(request)?;
         self.passes = KillSwitchRules::open_for(self.user.uid(), time).await?;
         ensure!(
             self.passes || has_tunnel,

@@ -195,6 +195,16 @@ impl<'l> Machine<'l> {
         assert!(!output.status.success() && text.contains(words), "{text}");
     }
 
+    /// A process of the browser's user that is left over, and shows the words for the screen as
+    /// soon as it can read them.
+    fn spy(&self) -> Process {
+        let place = self.lab.path("portals/xauthority");
+        let script = "while [ -z \"$words\" ]; do read -r words <\"$0\"; done 2>/dev/null; echo \"$words\"";
+        let mut command = self.as_user(self.browser, "sh");
+        command.args(["-c", script]).arg(place);
+        Process::start(self.lab, "spy", command)
+    }
+
     /// Whether another user gets the page, by its address.
     fn reaches(&self, uid: u32) -> bool {
         let mut command = self.as_user(uid, "curl");
@@ -247,8 +257,10 @@ fn only_the_portal_browser_passes_a_kill_switch_for_a_while() {
     let _talk = Talk::start(&lab.clients[0]);
     in_clear(&lab);
 
+    let spy = machine.spy();
     let page = machine.open();
     let request = cafe.is_asked();
+    assert!(!spy.output().contains("words"), "the screen's, to a process of before: {}", spy.output());
     let wanted = format!("GET /?{BROWSER}-{BROWSER}-words:7-own-1 ");
     assert!(request.starts_with(&wanted), "who it is, its screen, its home, no capability: {request}");
     assert!(!machine.reaches(ANN) && !machine.reaches(0));
