@@ -2,10 +2,12 @@
 //! as a separate user, with its own name servers and home.
 //!
 //! INVARIANT: it has nothing of its caller's: no capability, no way to get one, no environment. It
-//! ends with the thread that has started it, and what it has written is gone then. That other name
-//! servers are asked is so in its own mounts alone.
+//! ends with the thread that has started it, and what it has written is gone then: it reaches no
+//! service that would start a process for its user or keep a job of it. That other name servers are
+//! asked is so in its own mounts alone.
 
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, OsStr};
+use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
@@ -13,14 +15,19 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::ptr;
 
+use rustix::fs::{Mode, OFlags};
 use rustix::process::Signal;
 
 use crate::account::UnixUser;
 
 /// Where the C library reads which name servers there are.
 const RESOLV_CONF: &CStr = c"/etc/resolv.conf";
-/// The ways to resolvers of this machine that the C library prefers to that file.
-const RESOLVERS: [&CStr; 2] = [c"/run/systemd/resolve/io.systemd.Resolve", c"/run/nscd/socket"];
+/// Directories in whose place the browser finds empty ones: services that start something for a
+/// user (logind, by D-Bus, a user manager that stays), jobs that run later, and resolvers of this
+/// machine that the C library prefers to that file. Whole directories, since a socket may be made
+/// again.
+const HIDDEN: [&CStr; 6] =
+    [c"/run/dbus", c"/run/systemd", c"/run/user", c"/run/nscd", c"/var/spool/cron", c"/var/spool/at"];
 /// Bytes that it may write.
 const HOME_SIZE: &str = "256m";
 
@@ -41,25 +48,20 @@ struct Mount {
 pub fn command(program: &Path, user: &UnixUser, resolv_conf: &Path, home: &Path) -> io::Result<Command> {
     let user = user.clone();
     let options = format!("mode=0700,uid={},gid={},size={HOME_SIZE}", user.uid(), user.gid());
-    let mut mounts = vec![
-        Mount {
-            source: c"browser".to_owned(),
-            target: terminated(home)?,
-            kind: c"tmpfs".to_owned(),
-            flags: libc::MS_NOSUID | libc::MS_NODEV,
-            options: CString::new(options)?,
-        },
-        Mount::over(terminated(resolv_conf)?, RESOLV_CONF),
-    ];
-    let is_there = |path: &&CStr| Path::new(std::ffi::OsStr::from_bytes(path.to_bytes())).exists();
-    let resolvers = RESOLVERS.into_iter().filter(is_there);
-    mounts.extend(resolvers.map(|socket| Mount::over(c"/dev/null".to_owned(), socket)));
+    let mut mounts = vec![Mount::empty(terminated(home)?, CString::new(options)?)];
+    let hidden = HIDDEN.into_iter().filter(|directory| path_of(directory).exists());
+    let empty = |directory: &CStr| Mount::empty(directory.to_owned(), c"mode=0755,size=64k".to_owned());
+    mounts.extend(hidden.map(empty));
+    let place = hidden_place()?;
+    let name_servers = Mount::over(terminated(resolv_conf)?, RESOLV_CONF);
     let home = terminated(home)?;
     let mut command = Command::new(program);
     command.env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let steps = move || {
         leave_mounts()?;
         mounts.iter().try_for_each(Mount::make)?;
+        make_place(&place)?;
+        name_servers.make()?;
         user.assume()?;
         rustix::thread::set_no_new_privs(true)?;
         // A change of user resets it.
@@ -105,7 +107,39 @@ fn leave_mounts() -> io::Result<()> {
     succeeded(unsafe { libc::mount(c"none".as_ptr(), c"/".as_ptr(), ptr::null(), flags, ptr::null()) })
 }
 
+/// The file to which the name servers' leads, if that is hidden, and before it the directories that
+/// are hidden with it.
+fn hidden_place() -> io::Result<Vec<CString>> {
+    // Without it the mount in its place says so.
+    let Ok(file) = fs::canonicalize(path_of(RESOLV_CONF)) else { return Ok(Vec::new()) };
+    let mut hidden = HIDDEN.into_iter().map(path_of);
+    let Some(root) = hidden.find(|root| file.starts_with(root)) else { return Ok(Vec::new()) };
+    let mut place: Vec<&Path> = file.ancestors().take_while(|path| *path != root).collect();
+    place.reverse();
+    place.into_iter().map(terminated).collect()
+}
+
+/// Makes that file again, for a mount in its place, with its directories.
+fn make_place(place: &[CString]) -> io::Result<()> {
+    let Some((file, directories)) = place.split_last() else { return Ok(()) };
+    for directory in directories {
+        let mode = Mode::from_raw_mode(0o755);
+        rustix::fs::mkdir(directory.as_c_str(), mode)?;
+        // The service's umask does not count: another user goes through.
+        rustix::fs::chmod(directory.as_c_str(), mode)?;
+    }
+    let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
+    rustix::fs::open(file.as_c_str(), flags, Mode::RUSR)?;
+    Ok(())
+}
+
 impl Mount {
+    /// An empty file system.
+    fn empty(target: CString, options: CString) -> Self {
+        let flags = libc::MS_NOSUID | libc::MS_NODEV;
+        Self { source: c"browser".to_owned(), target, kind: c"tmpfs".to_owned(), flags, options }
+    }
+
     /// Binds a file over another.
     fn over(source: CString, target: &CStr) -> Self {
         let (target, empty) = (target.to_owned(), CString::default());
@@ -129,6 +163,10 @@ impl Mount {
 
 fn succeeded(status: libc::c_int) -> io::Result<()> {
     if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn path_of(path: &CStr) -> &Path {
+    Path::new(OsStr::from_bytes(path.to_bytes()))
 }
 
 fn terminated(path: &Path) -> io::Result<CString> {

@@ -29,6 +29,14 @@ use vpnd_sys::process::boottime;
 
 /// Interval of looks whether it is still needed.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// Files, by the user's name behind them, by which the machine runs processes of a user who is not
+/// there, and how root removes them.
+const FOOTHOLDS: [(&str, &str); 4] = [
+    ("var/lib/systemd/linger", "loginctl disable-linger"),
+    ("var/spool/cron/crontabs", "crontab -r -u"),
+    ("var/spool/cron/tabs", "crontab -r -u"),
+    ("var/spool/cron", "crontab -r -u"),
+];
 /// Begins the state of a tunnel that is connected, behind its name.
 const CONNECTED: &str = ": connected";
 
@@ -88,6 +96,7 @@ impl Window {
         has_tunnel: bool,
     ) -> anyhow::Result<()> {
         let (program, arguments) = service.browser()?;
+        check_footholds(Path::new("/"), &service.args.user)?;
         let resolv_conf = place.join("resolv.conf");
         write_name_servers(&resolv_conf)?;
         let home = make_home(place)?;
@@ -205,6 +214,20 @@ fn way_out(family: Family, user: u32) -> Change {
     Change::Rule(RuleSpec { family, priority, matches, table: MAIN_TABLE })
 }
 
+/// # Errors
+/// If the machine in `root` runs processes of this user without a browser, in words for the user.
+fn check_footholds(root: &Path, user: &str) -> anyhow::Result<()> {
+    for (directory, remedy) in FOOTHOLDS {
+        let file = root.join(directory).join(user);
+        ensure!(
+            file.symlink_metadata().is_err(),
+            "{} lets processes of '{user}' outlast the browser: an administrator ends that (`{remedy} {user}`), and looks for the cause",
+            file.display()
+        );
+    }
+    Ok(())
+}
+
 /// Writes down the name servers of this network, which a resolver of this machine can't ask.
 fn write_name_servers(path: &Path) -> anyhow::Result<()> {
     let servers = servers_beyond(&DnsSystem::default());
@@ -236,5 +259,28 @@ fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         removed => removed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_window_opens_for_a_user_whose_processes_stay() {
+        let root = tempfile::tempdir().unwrap();
+        let check = || check_footholds(root.path(), "vpnd-browser").map_err(|error| error.to_string());
+        assert_eq!(check(), Ok(()));
+        for (directory, remedy) in FOOTHOLDS {
+            let directory = root.path().join(directory);
+            fs::create_dir_all(&directory).unwrap();
+            fs::write(directory.join("ann"), "").unwrap();
+            assert_eq!(check(), Ok(()), "another user's");
+            let file = directory.join("vpnd-browser");
+            fs::write(&file, "").unwrap();
+            let refusal = check().unwrap_err();
+            assert!(refusal.contains(remedy) && refusal.contains(file.to_str().unwrap()), "{refusal}");
+            fs::remove_file(file).unwrap();
+        }
     }
 }

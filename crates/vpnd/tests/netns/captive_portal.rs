@@ -35,14 +35,17 @@ const EVE: u32 = 61_572;
 /// Each test has another: all its processes are killed.
 const BROWSER: u32 = 61_573;
 const OTHER_BROWSER: u32 = 61_574;
+/// The only file of [`LOADS`]' list, with the name servers.
+const STUB: &str = "systemd/resolve/stub-resolv.conf";
 /// Where the network's name server and page are.
 const CAFE: &str = "198.18.1.77";
 
-/// A browser that loads the page again and again, and shows who it is.
+/// A browser that loads the page again and again, and shows who it is, and which files it finds
+/// where services of the machine listen.
 const LOADS: &str = r#"#!/bin/sh
 touch "$HOME/written" && home=own
 while :; do
-    curl -s -m 2 "$1?$(id -u)-$(id -G)-$(cat "$XAUTHORITY")$DISPLAY-$home-$(grep -c 'CapEff:.0000000000000000' /proc/self/status)"
+    curl -s -m 2 "$1?$(id -u)-$(id -G)-$(cat "$XAUTHORITY")$DISPLAY-$home-$(grep -c 'CapEff:.0000000000000000' /proc/self/status)-$(cd /run && echo $(find dbus systemd user -type f))"
     sleep 0.05
 done
 "#;
@@ -126,8 +129,14 @@ impl<'l> Machine<'l> {
         }
         append("group", format!("vpnd-users:x:{GROUP}:ann\n"));
         // The address of systemd-resolved, which does not run here.
-        fs::write(etc.join("resolv.conf"), "nameserver 127.0.0.53\n").unwrap();
         fs::create_dir_all(run.join("systemd/resolve")).unwrap();
+        fs::write(run.join("systemd/resolve/stub-resolv.conf"), "nameserver 127.0.0.53\n").unwrap();
+        fs::remove_file(etc.join("resolv.conf")).unwrap();
+        std::os::unix::fs::symlink("/run/systemd/resolve/stub-resolv.conf", etc.join("resolv.conf")).unwrap();
+        for name in ["dbus/system_bus_socket", "user/1/bus"] {
+            fs::create_dir_all(run.join(name).parent().unwrap()).unwrap();
+            fs::write(run.join(name), "").unwrap();
+        }
         fs::write(run.join("systemd/resolve/resolv.conf"), format!("nameserver {CAFE}\n")).unwrap();
         fs::write(lab.path("browser"), LOADS).unwrap();
         fs::set_permissions(lab.path("browser"), fs::Permissions::from_mode(0o755)).unwrap();
@@ -261,8 +270,11 @@ fn only_the_portal_browser_passes_a_kill_switch_for_a_while() {
     let page = machine.open();
     let request = cafe.is_asked();
     assert!(!spy.output().contains("words"), "the screen's, to a process of before: {}", spy.output());
-    let wanted = format!("GET /?{BROWSER}-{BROWSER}-words:7-own-1 ");
-    assert!(request.starts_with(&wanted), "who it is, its screen, its home, no capability: {request}");
+    let wanted = format!("GET /?{BROWSER}-{BROWSER}-words:7-own-1-{STUB} ");
+    assert!(
+        request.starts_with(&wanted),
+        "who it is, its screen, its home, no capability, no service of the machine: {request}"
+    );
     assert!(!machine.reaches(ANN) && !machine.reaches(0));
     machine.refused(ANN, "open already");
     machine.refused(EVE, "not in the group");
