@@ -88,9 +88,13 @@ pub struct ConnectArgs {
     /// The user that this process runs as [default: vpnd, or an unused number]
     #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
-    /// Started by the client service for the user of this number; its channel is on standard input
-    #[arg(long, hide = true, value_name = "UID", conflicts_with_all = ["credentials", "password_fd", "login", "browser"])]
-    pub for_service: Option<u32>,
+    /// Started by the client service, whose channel is on standard input and names profile, user
+    /// and directory of keys: every user of the machine sees arguments
+    #[arg(long, hide = true, conflicts_with_all = ["credentials", "password_fd", "login", "browser"])]
+    pub for_service: bool,
+    /// The user for whom the client runs: root, without the client service.
+    #[arg(skip)]
+    pub on_behalf_of: u32,
     /// Whether the person can open a browser on this machine.
     #[arg(skip)]
     pub has_screen: bool,
@@ -104,13 +108,6 @@ pub struct ConnectArgs {
     /// developers
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub verbose: u8,
-}
-
-impl ConnectArgs {
-    /// The user for whom the client runs: root, without the client service.
-    pub(crate) fn on_behalf_of(&self) -> u32 {
-        self.for_service.unwrap_or_default()
-    }
 }
 
 /// TCP ports of this machine that stay reachable.

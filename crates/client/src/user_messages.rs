@@ -14,6 +14,7 @@ mod request;
 
 use std::net::SocketAddr;
 
+use minicbor::bytes::ByteVec;
 use minicbor::{Decode, Encode};
 pub use request::{Down, FindGateway, Forget, List, Log, Request, Status};
 use serde::Serialize;
@@ -380,9 +381,21 @@ pub struct TunnelDetails {
     pub refusal: Option<String>,
 }
 
-/// The first message to a client.
+/// The first message to a client: what every user of the machine would see among its arguments.
 #[derive(Debug, Encode, Decode)]
-pub struct Begin(#[n(0)] pub Login);
+pub struct Begin {
+    #[n(0)]
+    pub login: Login,
+    /// For whom it runs.
+    #[n(1)]
+    pub uid: u32,
+    /// The path of the profile.
+    #[n(2)]
+    pub profile: ByteVec,
+    /// The path of the directory of keys.
+    #[n(3)]
+    pub state_dir: ByteVec,
+}
 
 /// Service → client.
 #[derive(Debug, Encode, Decode)]

@@ -11,12 +11,14 @@ mod process;
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::net::UnixStream as StdStream;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
+use minicbor::bytes::ByteVec;
 use tokio::process::Command;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until, timeout};
@@ -157,9 +159,12 @@ pub(super) fn start(
     attached: Option<Attached>,
 ) -> io::Result<()> {
     let (ours, theirs) = StdStream::pair()?;
-    let child = command(service, &plan, theirs).spawn()?;
+    let child = command(service, theirs).spawn()?;
     let (reader, writer) = frames::split_std(ours, MAX_FROM_SERVICE)?;
-    let Plan { id, uid, is_machines, login, .. } = plan;
+    let Plan { id, uid, is_machines, place, profile, login } = plan;
+    let bytes = |path: PathBuf| ByteVec::from(path.into_os_string().into_vec());
+    // A user's key is good for that user alone.
+    let begin = Begin { login, uid, profile: bytes(profile), state_dir: bytes(place) };
     let client = RunningClient {
         service: Arc::clone(service),
         id,
@@ -174,17 +179,15 @@ pub(super) fn start(
     };
     let mut clients = service.clients();
     while clients.try_join_next().is_some() {}
-    clients.spawn(client.run(login));
+    clients.spawn(client.run(begin));
     Ok(())
 }
 
-fn command(service: &Service, plan: &Plan, channel: StdStream) -> Command {
+fn command(service: &Service, channel: StdStream) -> Command {
     let args = &service.args;
     let mut command = Command::new(THIS_PROGRAM);
-    command.arg0("vpnd").arg("connect").arg(&plan.profile);
-    command.arg("--for-service").arg(plan.uid.to_string());
-    // A user's key is good for that user alone.
-    command.arg("--state-dir").arg(&plan.place);
+    // Its profile and user come by the channel.
+    command.arg0("vpnd").args(["connect", "-", "--for-service"]);
     let options = &args.options;
     command.arg("--journal-dir").arg(&options.journal_dir);
     if options.log_format == LogFormat::Json {
@@ -215,8 +218,8 @@ struct RunningClient {
 }
 
 impl RunningClient {
-    async fn run(mut self, login: Login) {
-        if let Err(error) = self.work(login).await {
+    async fn run(mut self, begin: Begin) {
+        if let Err(error) = self.work(begin).await {
             tracing::error!(%error, "a client is lost");
         }
         let status = self.process.ended().await;
@@ -244,8 +247,8 @@ impl RunningClient {
     }
 
     /// Passes messages on until the client ends.
-    async fn work(&mut self, login: Login) -> Result<(), FrameError> {
-        self.process.send(&Begin(login)).await?;
+    async fn work(&mut self, begin: Begin) -> Result<(), FrameError> {
+        self.process.send(&begin).await?;
         loop {
             let kill_at = self.process.kill_at();
             let due = self.keeps_machines_down.filter(|_| kill_at.is_none()).map(|(_, due)| due);

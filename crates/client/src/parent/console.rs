@@ -5,13 +5,17 @@
 //! closes; one question is open at a time; messages to the service are bounded.
 
 use std::collections::VecDeque;
+use std::ffi::OsString;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context as _;
+use minicbor::bytes::ByteVec;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -72,7 +76,7 @@ impl Console {
     /// # Errors
     /// If there should be a service and is none.
     pub(super) async fn open(args: &mut ConnectArgs) -> anyhow::Result<Self> {
-        if args.for_service.is_none() {
+        if !args.for_service {
             args.has_screen = browser::has_screen();
             args.sessions = session::peers().collect();
             return Ok(Self(None));
@@ -82,7 +86,11 @@ impl Console {
             .context("this command is for the client service: use `vpnd up`")?;
         // Programs that this one starts have nothing to do with it.
         rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
-        let Begin(login) = reader.next().await?.context("the client service is gone")?;
+        let begin = reader.next::<Begin>().await?.context("the client service is gone")?;
+        args.profile = path_of(begin.profile);
+        args.state_dir = path_of(begin.state_dir);
+        args.on_behalf_of = begin.uid;
+        let login = begin.login;
         args.login = login.name.map(|name| name.to_string());
         args.browser |= login.browser;
         args.has_screen = login.has_screen;
@@ -302,6 +310,10 @@ fn words(before: Option<TunnelState>, state: TunnelState, tcp_port: Option<u16>)
         (_, None) => "connected over UDP".to_owned(),
         (_, Some(port)) => format!("this network passes only TCP {port}: using that, slower"),
     }
+}
+
+fn path_of(bytes: ByteVec) -> PathBuf {
+    OsString::from_vec(bytes.into()).into()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -349,6 +349,25 @@ fn a_user_connects_without_root_and_others_cannot_interfere() {
 }
 
 #[test]
+fn a_clients_arguments_name_neither_its_user_nor_the_profile() {
+    let Some(lab) = Lab::new(1) else { return };
+    let (_gateway, login) = Gateway::for_ann(&lab);
+    let machine = Machine::new(&lab, &login);
+    machine.up();
+    let clients = machine.clients();
+    assert!(!clients.is_empty());
+    for client in clients {
+        let words = fs::read(format!("/proc/{client}/cmdline")).unwrap();
+        let words = String::from_utf8_lossy(&words);
+        let (uid, profile) = (ANN.uid.to_string(), machine.profile());
+        assert!(words.contains("--for-service"), "{words}");
+        assert!(!words.contains(&uid) && !words.contains(profile.to_str().unwrap()), "{words}");
+    }
+    must(machine.run(ANN, &["down"]));
+    machine.is_clean();
+}
+
+#[test]
 fn a_network_that_passes_only_tcp_is_reported_to_the_user() {
     let Some(lab) = Lab::new(1) else { return };
     let (_gateway, login) = over_tcp::installation(&lab);

@@ -35,7 +35,7 @@ impl Wanted {
         Self {
             mode: args.kill_switch.or(profile.kill_switch.mode),
             tunnel: args.tun.clone(),
-            user: args.on_behalf_of(),
+            user: args.on_behalf_of,
             is_machines: profile.machine,
             required_by: None,
             inbound: named.map_or(&profile.kill_switch.inbound, |ports| &ports.0).clone(),
