@@ -22,6 +22,7 @@ pub(super) struct Limits {
     questions: Allowance,
     renewals: Allowance,
     notes: Allowance,
+    listeners: Allowance,
     browsers: Allowance,
     reports: Allowance,
     notices: Allowance,
@@ -43,6 +44,7 @@ impl Limits {
             questions: Allowance::new(16, Duration::from_secs(5)),
             renewals: Allowance::new(16, Duration::from_secs(30)),
             notes: Allowance::new(64, Duration::from_millis(500)),
+            listeners: Allowance::new(64, Duration::from_millis(500)),
             browsers: Allowance::new(8, Duration::from_secs(30)),
             reports: Allowance::new(64, Duration::from_millis(250)),
             notices: Allowance::new(16, Duration::from_secs(5)),
@@ -66,7 +68,8 @@ impl Limits {
             ParentRequest::Addresses(_) => (&mut self.lookups, "lookups"),
             ParentRequest::Prove(_) => (&mut self.proofs, "signatures"),
             ParentRequest::Ask(_) => (&mut self.questions, "answers of the user"),
-            ParentRequest::Listen(_) | ParentRequest::Browse(_) => (&mut self.browsers, "browsers"),
+            ParentRequest::Listen(_) => (&mut self.listeners, "sockets for browsers"),
+            ParentRequest::Browse(_) => (&mut self.browsers, "browsers"),
             ParentRequest::Tell(_) => (&mut self.notices, "notices"),
             ParentRequest::Measured(_) => (&mut self.reports, "reports"),
             ParentRequest::Reopen(_) => (&mut self.openings, "other ports of its lanes"),
@@ -108,7 +111,7 @@ mod tests {
             (Prove([7; 32].into()).into(), 256 + 600),
             (Question::Code.into(), 16 + 12),
             (Renew(Renewal { addresses: List::default(), weights: None }).into(), 16 + 2),
-            (ListenForBrowser.into(), 8 + 2),
+            (ListenForBrowser.into(), 64 + 120),
             (Browse { url: Text::default(), way }.into(), 8 + 2),
             (Measured::default().into(), 64 + 240),
             (Tell(ChallengeText::default()).into(), 16 + 12),
@@ -130,5 +133,17 @@ mod tests {
             };
             assert!(limits.take(&other, end).is_ok());
         }
+    }
+
+    #[test]
+    fn attempts_on_a_bad_network_leave_the_browser_its_allowance() {
+        let mut limits = Limits::new();
+        let way = BrowserWay::Port { port: 40_000, lacks_code: false };
+        for second in 0..120 {
+            let at = Time::ZERO + Duration::from_secs(second);
+            assert!(limits.take(&ListenForBrowser.into(), at).is_ok(), "{second}");
+        }
+        let page = Browse { url: Text::default(), way };
+        assert!(limits.take(&page.into(), Time::ZERO + Duration::from_secs(120)).is_ok());
     }
 }
