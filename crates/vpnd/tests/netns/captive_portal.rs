@@ -45,7 +45,7 @@ const CAFE: &str = "198.18.1.77";
 const LOADS: &str = r#"#!/bin/sh
 touch "$HOME/written" && home=own
 while :; do
-    curl -s -m 2 "$1?$(id -u)-$(id -G)-$(cat "$XAUTHORITY")$DISPLAY-$home-$(grep -c 'CapEff:.0000000000000000' /proc/self/status)-$(cd /run && echo $(find dbus systemd user -type f))"
+    curl -s -m 2 "$1?$(id -u)-$(id -G)-$(tail -c 5 "$XAUTHORITY")$DISPLAY-$home-$(grep -c 'CapEff:.0000000000000000' /proc/self/status)-$(cd /run && echo $(find dbus systemd user -type f))"
     sleep 0.05
 done
 "#;
@@ -140,7 +140,7 @@ impl<'l> Machine<'l> {
         fs::write(run.join("systemd/resolve/resolv.conf"), format!("nameserver {CAFE}\n")).unwrap();
         fs::write(lab.path("browser"), LOADS).unwrap();
         fs::set_permissions(lab.path("browser"), fs::Permissions::from_mode(0o755)).unwrap();
-        fs::write(lab.path("xauthority"), "words").unwrap();
+        fs::write(lab.path("xauthority"), [screen("7", "words"), screen("8", "other")].concat()).unwrap();
         Self { lab, program, browser }
     }
 
@@ -242,6 +242,16 @@ impl<'l> Machine<'l> {
         let running = self.list(&["pgrep", "--runstates", "D,R,S,T", "-u", &self.browser.to_string()]);
         assert_eq!(running, "", "processes of the browser");
     }
+}
+
+/// An entry of `~/.Xauthority`: the secret of this screen.
+fn screen(number: &str, secret: &str) -> Vec<u8> {
+    let mut entry = vec![0xff; 2];
+    for field in ["", number, "MIT-MAGIC-COOKIE-1", secret] {
+        entry.extend(u16::try_from(field.len()).unwrap().to_be_bytes());
+        entry.extend(field.as_bytes());
+    }
+    entry
 }
 
 /// Counts what arrives of client 1 that is neither a client's own nor for the page and its name.
