@@ -3,12 +3,13 @@
 //!
 //! Invariants: the key is in a file that only its owner can read, or it is not used; two
 //! clients of one machine never use one key at the same time. It leaves this process only as
-//! signatures over bindings.
+//! signatures over bindings. Keys are few, however many names a user types.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use rand::TryRng as _;
 use rand::rngs::SysRng;
@@ -23,6 +24,10 @@ use vpnd_sys::secret_file::SECRET_MODE;
 
 /// Clients of one user and gateway on one machine at the same time, at most.
 const MAX_INSTANCES: usize = 64;
+/// Keys in one directory, besides those of running clients.
+const MAX_KEYS: usize = 256;
+/// Begins the names of their files.
+const PREFIX: &str = "device-";
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DeviceError {
@@ -69,7 +74,11 @@ impl Device {
         made.map_err(|source| DeviceError::Os { path: directory.to_owned(), source })?;
         let name = file_name([user, gateway]);
         for instance in 0..MAX_INSTANCES {
-            let path = directory.join(format!("device-{name}-{instance}"));
+            let path = directory.join(format!("{PREFIX}{name}-{instance}"));
+            if !path.exists() {
+                forget_oldest(directory)
+                    .map_err(|source| DeviceError::Os { path: directory.to_owned(), source })?;
+            }
             let Some(file) = lock(&path).map_err(|source| DeviceError::Os { path: path.clone(), source })?
             else {
                 continue;
@@ -95,6 +104,32 @@ impl Device {
             Err(source) => Err(DeviceError::Os { path, source }),
         }
     }
+}
+
+/// Removes keys that were used longest ago until there is a place for another one.
+fn forget_oldest(directory: &Path) -> io::Result<()> {
+    let mut kept = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        // Another client may have removed it.
+        let Ok(used) = entry.metadata().and_then(|metadata| metadata.modified()) else { continue };
+        if entry.file_name().to_string_lossy().starts_with(PREFIX) {
+            kept.push((used, entry.path()));
+        }
+    }
+    kept.sort();
+    let mut surplus = (kept.len() + 1).saturating_sub(MAX_KEYS);
+    for (_, path) in kept {
+        if surplus == 0 {
+            break;
+        }
+        // What is no file, or is held by a client, stays.
+        if let Ok(Some(_held)) = lock(&path) {
+            fs::remove_file(&path)?;
+            surplus -= 1;
+        }
+    }
+    Ok(())
 }
 
 /// The file, unless another client holds it. A link is not followed: what it names is no file of
@@ -128,6 +163,8 @@ fn read_or_make(file: &mut File) -> io::Result<DeviceKey> {
     let mut bytes = Zeroizing::new(Vec::with_capacity(2 * PKCS8_LEN));
     Read::by_ref(file).take(PKCS8_LEN as u64 + 1).read_to_end(&mut bytes)?;
     if let Some(key) = DeviceKey::from_pkcs8(&bytes) {
+        // The keys that were used longest ago are forgotten first.
+        file.set_modified(SystemTime::now())?;
         return Ok(key);
     }
     let seed = Secret::try_fill(|seed| SysRng.try_fill_bytes(seed)).map_err(io::Error::other)?;
@@ -141,8 +178,9 @@ fn read_or_make(file: &mut File) -> io::Result<DeviceKey> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs::{self, Permissions};
+    use std::fs::Permissions;
     use std::os::unix::fs::PermissionsExt;
+    use std::time::Duration;
 
     use super::*;
 
@@ -166,6 +204,32 @@ mod tests {
         let public = first.key().public();
         drop(first);
         assert_eq!(take("ann").key().public(), public, "the same key after a restart");
+    }
+
+    #[test]
+    fn keys_for_names_that_are_not_used_any_more_are_forgotten() {
+        let dir = tempfile::tempdir().unwrap();
+        let anns = take(dir.path(), "ann").unwrap();
+        let used = file(dir.path());
+        let set_used = |file: &File, seconds| {
+            file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)).unwrap();
+        };
+        set_used(&File::options().write(true).open(&used).unwrap(), 0);
+        let path = |number: usize| dir.path().join(format!("{PREFIX}{number}-0"));
+        for (number, seconds) in (1..2 * MAX_KEYS).zip(1..) {
+            set_used(&File::create(path(number)).unwrap(), seconds);
+        }
+        fs::write(dir.path().join("addresses"), "").unwrap();
+        let count = || fs::read_dir(dir.path()).unwrap().count();
+        drop(take(dir.path(), "bob").unwrap());
+        assert_eq!(count(), MAX_KEYS + 1);
+        assert!(dir.path().join("addresses").exists() && path(2 * MAX_KEYS - 1).exists());
+        assert!(used.exists() && !path(1).exists(), "the oldest that no client holds are gone");
+        drop(anns);
+        drop(take(dir.path(), "ann").unwrap());
+        drop(take(dir.path(), "eve").unwrap());
+        assert_eq!(count(), MAX_KEYS + 1);
+        assert!(used.exists(), "it was used since");
     }
 
     #[test]
