@@ -148,7 +148,8 @@ pub struct ShardSpec {
     pub number: usize,
     /// Core to run on, if it is to be pinned.
     pub core: Option<usize>,
-    /// Its priority over other work of the machine: the negative of its nice value.
+    /// Its priority over other work of the machine: the negative of its nice value. With 0 it has
+    /// no shorter time slice than other threads, either.
     pub priority: u8,
     /// Time for which it polls for the next packet before it sleeps, if that is likely to come in
     /// time; 0 is never.

@@ -23,9 +23,8 @@ use super::{
 use vpnd_sys::process;
 use vpnd_sys::tun::TunQueue;
 
-/// The scheduler's slice of a shard: the shortest that Linux gives, so that a shard without
-/// priority is the first of its kind to run when a packet wakes it up. It gets no more of the core
-/// by that, so there is nothing to configure.
+/// The scheduler's slice of a shard with priority: the shortest that Linux gives. So it is the
+/// first of its kind to run when a packet wakes it up, also where its nice value is refused.
 const SLICE: Duration = Duration::from_micros(100);
 
 /// Runs the shard on the calling thread until the control plane is gone.
@@ -39,35 +38,30 @@ pub(super) fn run_thread(runtime: Runtime, spec: ShardSpec, links: Links) -> io:
         tracing::warn!(shard = spec.number, core, %error, "can't pin the shard to its core");
     }
     // It goes the same way for all of them.
-    if spec.priority > 0
-        && let Err(error) = process::prefer_current_thread(spec.priority)
-        && spec.number == 0
+    take_priority(spec.priority, spec.number == 0);
+    runtime.block_on(run(spec, links))
+}
+
+/// Puts the calling thread before other work of the machine by its nice value and its slice. With
+/// priority 0, as a client's, it asks the scheduler for nothing. `logs` is whether to log refusals.
+fn take_priority(priority: u8, logs: bool) {
+    if priority == 0 {
+        return;
+    }
+    if let Err(error) = process::prefer_current_thread(priority)
+        && logs
     {
         tracing::warn!(
-            priority = spec.priority,
+            priority,
             %error,
             "can't put shards before other work; that needs CAP_SYS_NICE, or LimitNICE=-20 in the service's unit, which the host of a \
              container has to permit",
         );
     }
-    let shortened = process::shorten_current_slice(SLICE);
-    if let Err(error) = shortened
-        && spec.number == 0
+    if let Err(error) = process::shorten_current_slice(SLICE)
+        && logs
     {
-        log_usual_slice(&spec, &error);
-    }
-    runtime.block_on(run(spec, links))
-}
-
-/// The line about a kernel without slices of one's own. It matters to a gateway that nothing else
-/// puts before other work.
-fn log_usual_slice(spec: &ShardSpec, error: &io::Error) {
-    const MESSAGE: &str = "shards have the scheduler's usual time slice, since only Linux 6.12 and newer give shorter ones: next to other \
-                           work they run later, unless `priority` in [server] puts them before it";
-    if spec.role == Role::Gateway && spec.priority == 0 {
-        tracing::info!(%error, "{MESSAGE}");
-    } else {
-        tracing::debug!(%error, "{MESSAGE}");
+        tracing::debug!(%error, "shards have the usual time slice: only Linux 6.12 and newer give shorter ones");
     }
 }
 

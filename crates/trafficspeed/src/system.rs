@@ -466,15 +466,22 @@ mod tests {
 
     #[test]
     fn only_a_system_that_takes_priority_is_measured_without_it_too() {
-        let subjects = Subject::all(&[Kind::Vpnd, Kind::Openvpn, Kind::None], &[Cipher::Auto], 0);
+        let kinds = [Kind::Vpnd, Kind::Openvpn, Kind::Softether, Kind::None];
+        let subjects = Subject::all(&kinds, &[Cipher::Auto], 0);
         let doubled = Subject::with_priorities(&subjects, &[Priority::Own, Priority::Same]);
         let labels: Vec<_> = doubled.iter().map(|subject| subject.label()).collect();
-        assert_eq!(labels, ["vpnd", "vpnd, no priority", "OpenVPN", "plain routing"]);
+        assert_eq!(
+            labels,
+            ["vpnd", "vpnd, no priority", "OpenVPN", "SoftEther", "SoftEther, no priority", "plain routing"]
+        );
         let usual = Subject::usual_priorities;
         assert_eq!(usual(&[Kind::Vpnd, Kind::None]), [Priority::Own], "there is no other VPN");
-        assert_eq!(usual(&[Kind::Vpnd, Kind::Openvpn]), [Priority::Own, Priority::Same]);
+        assert_eq!(usual(&[Kind::Vpnd, Kind::VpndVaes]), [Priority::Own], "one program");
+        for other in [Kind::Openvpn, Kind::Softether] {
+            assert_eq!(usual(&[Kind::Vpnd, other]), [Priority::Own, Priority::Same]);
+        }
         let without = Subject::with_priorities(&subjects, &[Priority::Same]);
-        assert_eq!(without.iter().filter(|subject| subject.priority == Priority::Same).count(), 1);
+        assert_eq!(without.iter().filter(|subject| subject.priority == Priority::Same).count(), 2);
     }
 
     #[test]

@@ -150,3 +150,25 @@ fn directions_that_both_have_work_take_turns() {
         assert!(most(Direction::In) <= Some(calls_in) && most(Direction::Out) <= Some(calls_out), "{rows:?}");
     }
 }
+
+/// The calling thread's priority and slice in the kernel's words; nothing where it shows neither.
+fn scheduling() -> Vec<String> {
+    let shown = std::fs::read_to_string("/proc/thread-self/sched").unwrap_or_default();
+    let lines = shown.lines().filter(|line| line.starts_with("prio ") || line.starts_with("se.slice "));
+    lines.map(str::to_owned).collect()
+}
+
+#[test]
+fn a_shard_without_priority_is_scheduled_as_any_other_thread() {
+    let scheduled = std::thread::spawn(|| {
+        let before = scheduling();
+        take_priority(0, true);
+        let without = scheduling();
+        take_priority(7, true);
+        let with = scheduling();
+        assert_eq!(without, before);
+        let has_slices = process::shorten_current_slice(SLICE).is_ok();
+        assert!(with != before || !has_slices || before.is_empty(), "{with:?}");
+    });
+    scheduled.join().unwrap();
+}

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Kind, Subject};
+use crate::stats::distinct;
 
 /// The priority that a system may ask of the kernel's scheduler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
@@ -16,11 +17,12 @@ pub enum Priority {
 }
 
 impl Subject {
-    /// The priorities with which `kinds` are measured if none is named: with a VPN that takes
-    /// none both, so that no figure of a comparison owes something to the scheduler in silence;
+    /// The priorities with which `kinds` are measured if none is named: among VPNs of several makers
+    /// both, so that no figure of a comparison owes something to the scheduler in silence;
     /// otherwise what each takes by itself.
     pub fn usual_priorities(kinds: &[Kind]) -> &'static [Priority] {
-        let takes_none = |kind: &Kind| *kind != Kind::None && !kind.profile().has_priority;
-        if kinds.iter().any(takes_none) { &[Priority::Own, Priority::Same] } else { &[Priority::Own] }
+        let vpns = kinds.iter().filter(|kind| **kind != Kind::None);
+        let rivals = distinct(vpns.map(|kind| kind.family())).len() > 1;
+        if rivals { &[Priority::Own, Priority::Same] } else { &[Priority::Own] }
     }
 }

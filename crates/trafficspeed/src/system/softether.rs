@@ -8,6 +8,7 @@
 pub mod script;
 pub mod status;
 
+use std::ffi::OsStr;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -16,7 +17,9 @@ use super::buffers::set_queues;
 use super::daemon::Daemon;
 use super::folder::Folder;
 use super::program::{Program, Programs, Source};
-use super::{Cipher, ClientAddress, Profile, System, SystemError, SystemInfo, check_tun, pause};
+use super::{
+    Cipher, ClientAddress, Priority, Profile, Subject, System, SystemError, SystemInfo, check_tun, pause,
+};
 use crate::interrupt::Interrupt;
 use crate::lab::device::Device;
 use crate::lab::namespace::{Namespace, PrivateDirectory};
@@ -38,6 +41,11 @@ const ASK_EVERY: Duration = Duration::from_millis(500);
 const PLACES: [(&str, &str); 4] =
     [("lib", "/var/lib"), ("log", "/var/log"), ("tmp", "/tmp"), ("run", "/run")];
 
+/// Starts a program that can't put itself before others, as the server does with nice -20. Its own
+/// setting against that is in a file that it writes, at its start, with all others.
+const WITHOUT_PRIORITY: [&str; 5] =
+    ["prlimit", "--nice=0", "setpriv", "--bounding-set=-sys_nice", "--inh-caps=-sys_nice"];
+
 const SOURCE: Source =
     Source::Debian { packages: &["softether-vpnserver", "softether-vpnclient", "softether-vpncmd"] };
 
@@ -50,16 +58,15 @@ pub const PROFILE: Profile = Profile {
     label: "SoftEther",
     ciphers: &[Cipher::Aes256Gcm, Cipher::None],
     programs: &[&SERVER, &CLIENT, &COMMAND],
-    has_priority: false,
-    adapter: |programs, subject| Box::new(SoftEther::new(programs.clone(), subject.cipher, Transport::Tcp)),
+    has_priority: true,
+    adapter: |programs, subject| Box::new(SoftEther::new(programs.clone(), subject, Transport::Tcp)),
 };
 
 /// SoftEther with UDP acceleration, before it runs.
 pub const UDP_PROFILE: Profile = Profile {
     label: "SoftEther, UDP acceleration",
     ciphers: &[Cipher::None],
-    has_priority: false,
-    adapter: |programs, subject| Box::new(SoftEther::new(programs.clone(), subject.cipher, Transport::Udp)),
+    adapter: |programs, subject| Box::new(SoftEther::new(programs.clone(), subject, Transport::Udp)),
     ..PROFILE
 };
 
@@ -68,6 +75,7 @@ pub const UDP_PROFILE: Profile = Profile {
 pub struct SoftEther {
     programs: Programs,
     cipher: Cipher,
+    priority: Priority,
     transport: Transport,
     facts: SystemInfo,
     clients: Vec<Host>,
@@ -86,9 +94,9 @@ struct Host {
 }
 
 impl SoftEther {
-    fn new(programs: Programs, cipher: Cipher, transport: Transport) -> Self {
-        let facts = SystemInfo::default();
-        Self { programs, cipher, transport, facts, clients: Vec::new(), gateway: None }
+    fn new(programs: Programs, subject: Subject, transport: Transport) -> Self {
+        let (cipher, priority, facts) = (subject.cipher, subject.priority, SystemInfo::default());
+        Self { programs, cipher, priority, transport, facts, clients: Vec::new(), gateway: None }
     }
 
     fn start(
@@ -107,8 +115,12 @@ impl SoftEther {
         let unshare = tool("unshare", "util-linux")?;
         // The process that works is a grandchild, which no signal of ours reaches; a process
         // namespace ends with its first process, and that with the one that we start.
-        let own = ["--pid", "--fork", "--kill-child"].map(AsRef::as_ref);
-        let arguments = own.into_iter().chain([path.as_os_str(), "execsvc".as_ref()]);
+        let mut words = vec!["--pid", "--fork", "--kill-child"];
+        if self.priority == Priority::Same {
+            words.extend(WITHOUT_PRIORITY);
+        }
+        let own = words.into_iter().map(OsStr::new);
+        let arguments = own.chain([path.as_os_str(), "execsvc".as_ref()]);
         let daemon = Daemon::start_with(&private, &name, namespace, &unshare, arguments, &log)?;
         Ok(Host { daemon, namespace: namespace.clone(), folder, command, target })
     }

@@ -61,8 +61,30 @@ fn a_peer_that_fails_to_start_shows_its_log_and_others_continue() {
         let problem = first_problem(&report, system);
         assert!(problem.starts_with(what) && problem.ends_with("| no luck today"), "{problem}");
     }
-    let other = &report["runs"][4];
+    // SoftEther has two, with its own priority and without.
+    let other = &report["runs"][5];
     assert_eq!(other["pairs"].as_array().map(Vec::len), Some(1), "the other system goes on: {other:#}");
+}
+
+#[test]
+fn at_the_same_priority_softethers_server_can_not_raise_its_own() {
+    if !can_run() {
+        return;
+    }
+    let directory = programs();
+    let broken = program(directory.path(), "broken", "exit 3");
+    let server = program(directory.path(), "vpnserver", "nice -n -20 cut -d' ' -f19 /proc/self/stat; exit 3");
+    for (priority, raises) in [("own", true), ("same", false)] {
+        let report = report(&format!(
+            "--clients 2 --vpn softether --priority {priority} -P 2 -t 0.5 -O 0 --json --program vpnserver={} \
+             --program vpnclient={broken} --program vpncmd={broken}",
+            server.display(),
+            broken = broken.display()
+        ));
+        let problem = first_problem(&report, "SoftEther");
+        assert!(problem.starts_with("vpnserver (server) ended (exit status: 3)"), "{problem}");
+        assert_eq!(problem.ends_with("| -20"), raises, "{problem}");
+    }
 }
 
 /// Keeps OpenVPN's log, and negotiates AES-128-GCM in any case; its device leads nowhere.
