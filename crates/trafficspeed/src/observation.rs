@@ -363,7 +363,7 @@ impl Observations {
     /// Whether the ratio of two systems is a difference, judged by the control; `None` for too few
     /// rounds, a disturbed case, and lower bounds if what they bound may be on the
     /// other side.
-    fn judged(
+    pub fn judged(
         &self,
         (one, other): (&str, &str),
         case: &str,

@@ -544,6 +544,7 @@ pub(crate) mod samples {
                 round_trip: Some(DelaySummary {
                     p50_us: 2_000.0,
                     p99_us: 9_000.0,
+                    curve: vec![(0.5, 2_000.0), (0.99, 9_000.0)],
                     ..DelaySummary::default()
                 }),
                 lost_percent: Some(0.0),

@@ -79,11 +79,16 @@ pub struct DelaySummary {
 }
 
 impl DelaySummary {
-    /// The delay that the share `share` of all did not exceed; of the shares that the curve has,
-    /// the next one.
+    /// The delay that the share `share` of all did not exceed, interpolated between those of the
+    /// curve.
     pub fn at(&self, share: f64) -> f64 {
-        let next = self.curve.iter().find(|(known, _)| *known >= share);
-        next.map_or(self.max_us, |(_, delay)| *delay)
+        let next = self.curve.partition_point(|(known, _)| *known < share);
+        let Some(&(above, delay)) = self.curve.get(next) else { return self.max_us };
+        let Some(&(below, shorter)) = next.checked_sub(1).and_then(|at| self.curve.get(at)) else {
+            return delay;
+        };
+        let part = (share - below) / (above - below);
+        shorter * (1.0 - part) + delay * part
     }
 }
 
@@ -107,6 +112,7 @@ mod tests {
         close(summary.max_us, 10_000.0);
         close(summary.deviation_us, 2_886.8);
         close(summary.at(0.95), 9_500.0);
+        close(summary.at(0.56), 5_600.0);
         close(summary.at(2.0), 10_000.0);
         assert!(summary.curve.windows(2).all(|pair| pair[0].1 <= pair[1].1));
     }

@@ -24,7 +24,7 @@ use super::worker_pool::{QUIET, SharedState, Work, WorkerResult};
 use crate::clock;
 
 /// Time that a datagram's answer may take.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// Largest request or response.
 pub const MAX_BYTES: u32 = 60_000;
 const NUMBER_BYTES: usize = 8;

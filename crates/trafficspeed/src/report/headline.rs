@@ -114,7 +114,8 @@ fn of_one(campaign: &Campaign, table: &Observations, claim: &Claim, own: &str) -
         let best = measured.max_by(|a, b| merit(a.1).total_cmp(&merit(b.1)))?.0.as_str();
         let ratio = table.ratio((own, best), &case, claim.quantity)?;
         let same = table.control(&congestion, own, &case, claim.quantity);
-        (!table.is_disturbed(&case)).then(|| compared(claim, (own, best), &case, ratio, same))
+        let differs = table.judged((own, best), &case, claim.quantity, Some(ratio).zip(same));
+        (!table.is_disturbed(&case)).then(|| compared(claim, (own, best), &case, (ratio, differs), same))
     };
     campaign.cases().into_iter().filter_map(sentence).collect()
 }
@@ -123,7 +124,7 @@ fn compared(
     claim: &Claim,
     (own, other): (&str, &str),
     case: &str,
-    ratio: Spread,
+    (ratio, differs): (Spread, Option<bool>),
     same: Option<Spread>,
 ) -> String {
     let times = significant(ratio.median);
@@ -137,7 +138,7 @@ fn compared(
         return format!("{said} ({rounds}); how far a system differs from itself was not measured.");
     };
     let itself = format!("{} to {} times itself", significant(same.low), significant(same.high));
-    match ratio.differs_beyond(same) {
+    match differs {
         Some(true) => format!("{said} ({rounds}; a system against itself: {itself})."),
         _ => {
             format!("{said}: no difference beyond that of a system to itself is shown ({rounds}; {itself}).")

@@ -11,7 +11,7 @@ use crate::unit::{Unit, significant};
 /// Stands below tables of medians.
 pub const MEDIANS: &str = "\
 Medians of n rounds, the lowest and the highest in parentheses; counts are of all rounds together.
-≥: at least that, since the sender could not send more. !: of measurements that broke, where none is whole; they count in nothing.";
+≥: at least that, since the sender could not send more, or too many requests had no answer. !: of measurements that broke, where none is whole; they count in nothing.";
 
 /// Precedes a figure that the sender limited.
 pub const AT_LEAST: &str = "≥ ";

@@ -22,8 +22,8 @@ Fairness: Jain's index over all connections, 1 = all equal.
 Gateway CPU per Gbit, VPN CPU per Gbit: CPU seconds (user and system) of the gateway's and of all VPN processes per Gbit of goodput that \
 went through the tunnel. Gateway CPU, client CPU: of one CPU.
 Round trip: of requests that the first pair sends through the tunnel while the load runs, 64 bytes over UDP every 20 ms (--probe), from \
-when each was due to its answer; half of them were at most as long as p50 says, 99 % as p99. They take 0.03 Mbit/s each way and are in \
-no throughput.
+when each was due to its answer; half of all were answered within p50, 99 % within p99. They take 0.03 Mbit/s each way and are in no \
+throughput.
 CPU limit used: CPU time of the gateway's VPN processes, in percent of what --gateway-cpu gave them.
 Only runs count in which each client's tunnel device carried at least 95 % of its bytes, each way, by the kernel's own \
 counters.";

@@ -2,8 +2,10 @@
 //! cost.
 
 use super::{Campaign, Run, Taken};
+use crate::experiment::figures::Figures;
 use crate::experiment::quantities::of_cpu;
 use crate::lab::cpu_limit::CpuLimit;
+use crate::load::exchange::ANSWER_TIMEOUT;
 use crate::observation::{Comparison, Measured, Observations, Quantity};
 use crate::system::{Kind, Subject};
 
@@ -23,12 +25,27 @@ pub const ROUND_TRIP_50: Quantity = Quantity::time("round trip p50");
 pub const ROUND_TRIP_99: Quantity = Quantity::time("round trip p99");
 pub const UNANSWERED: Quantity = Quantity::new("unanswered", "%").decimals(2);
 
+/// The share of all requests of each of the two.
+const PERCENTILES: [(Quantity, f64); 2] = [(ROUND_TRIP_50, 0.5), (ROUND_TRIP_99, 0.99)];
+
 /// The quantities by which systems are compared.
 const COMPARED: [Quantity; 4] = [GOODPUT, GATEWAY_COST, ROUND_TRIP_50, ROUND_TRIP_99];
 
 /// The name of a number of clients.
 pub fn case(clients: u32) -> String {
     format!("{clients} clients")
+}
+
+/// The time in µs within which the share `share` of all requests was answered, and whether it is
+/// only a lower bound: a request without an answer took longer than any with one.
+fn round_trip(probe: &Figures, share: f64) -> Option<(f64, bool)> {
+    let answered = 1.0 - probe.lost_percent.unwrap_or_default() / 100.0;
+    let trips = probe.round_trip.as_ref();
+    if share <= answered {
+        return Some((trips?.at(share / answered), false));
+    }
+    let longest = trips.map_or(0.0, |trips| trips.max_us);
+    Some((longest.max(ANSWER_TIMEOUT.as_secs_f64() * 1e6), true))
 }
 
 impl Run {
@@ -125,6 +142,12 @@ impl Campaign {
                 is_disturbed: run.disturbance.is_some() || Taken::most(&run.cpu).is_disturbed(),
             };
             table.add(&measured, self.observed(run));
+            for (quantity, share) in PERCENTILES {
+                let found = run.probe.as_ref().and_then(|probe| round_trip(probe, share));
+                if problem.is_empty() && found.is_some_and(|(_, is_bound)| is_bound) {
+                    table.bound(&run.label, measured.case, quantity);
+                }
+            }
         }
         table
     }
@@ -136,10 +159,8 @@ impl Campaign {
         }
         let (gateway_cost, cost) = run.seconds_per_gbit().unzip();
         let share = run.subject.and_then(|subject| subject.gateway_cpu).or(self.environment.gateway_cpu);
-        let round_trip = run.probe.as_ref().and_then(|probe| probe.round_trip.as_ref());
-        let lost_percent = run.probe.as_ref().and_then(|probe| probe.lost_percent);
-        // A request without an answer takes longer than any with one.
-        let lost = lost_percent.unwrap_or_default();
+        let probe = run.probe.as_ref();
+        let of_all = |share: f64| Some(round_trip(probe?, share)?.0);
         let limit_used = share.and_then(|limit| run.limit_percent(limit));
         let mut all = vec![
             (GOODPUT, Some(run.goodput())),
@@ -150,9 +171,9 @@ impl Campaign {
             (VPN_COST, cost),
             (PER_GATEWAY_SECOND, run.gbit_per_gateway_second()),
             (LIMIT_USED, limit_used),
-            (ROUND_TRIP_50, round_trip.filter(|_| lost <= 50.0).map(|trip| trip.p50_us)),
-            (ROUND_TRIP_99, round_trip.filter(|_| lost <= 1.0).map(|trip| trip.p99_us)),
-            (UNANSWERED, lost_percent),
+            (ROUND_TRIP_50, of_all(0.5)),
+            (ROUND_TRIP_99, of_all(0.99)),
+            (UNANSWERED, probe.and_then(|probe| probe.lost_percent)),
         ];
         all.extend(of_cpu(run.cpu.as_ref()));
         all
@@ -162,10 +183,10 @@ impl Campaign {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::figures::Figures;
     use crate::experiment::outcome::samples;
-    use crate::load::delays::DelaySummary;
+    use crate::load::delays::Delays;
     use crate::observation::csv;
+    use crate::stats::Spread;
 
     #[test]
     fn every_run_has_its_rows_and_one_that_broke_says_why() {
@@ -212,19 +233,40 @@ mod tests {
     }
 
     #[test]
-    fn a_system_that_drops_requests_has_no_better_round_trips_for_it() {
+    fn a_request_without_an_answer_took_longer_than_any_with_one() {
+        // The answered requests took 1 to 88 ms.
+        let mut delays = Delays::default();
+        (1..=88).for_each(|ms| delays.record(ms * 1_000_000));
         let found = |lost_percent: f64| {
             let mut campaign = samples::campaign();
             let run = &mut campaign.runs[0];
-            let round_trip = Some(DelaySummary { p50_us: 1.0, p99_us: 2.0, ..DelaySummary::default() });
+            let round_trip = delays.summary().filter(|_| lost_percent < 100.0);
             run.probe = Some(Figures { lost_percent: Some(lost_percent), round_trip, ..Figures::default() });
             let (label, case) = (run.label.clone(), case(run.clients));
             let table = campaign.observations();
-            [ROUND_TRIP_50, ROUND_TRIP_99].map(|quantity| table.values(&label, &case, quantity).len())
+            PERCENTILES.map(|(quantity, _)| {
+                let ms = (table.values(&label, &case, quantity)[0] / 1e3).round();
+                (ms, table.is_bound(&label, &case, quantity))
+            })
         };
-        let all = found(0.0);
-        assert_eq!((all, found(1.0)), ([3, 3], [3, 3]));
-        assert_eq!((found(1.1), found(51.0)), ([3, 2], [2, 2]));
+        assert_eq!(found(0.0), [(44.0, false), (88.0, false)]);
+        assert_eq!(found(12.0), [(50.0, false), (1_000.0, true)], "12 of 100 were lost");
+        assert_eq!((found(51.0), found(100.0)), ([(1_000.0, true); 2], [(1_000.0, true); 2]));
+    }
+
+    #[test]
+    fn a_round_that_lost_most_requests_is_the_worst_and_not_absent() {
+        let mut campaign = samples::campaign();
+        let probe = campaign.runs[0].probe.as_mut().unwrap();
+        probe.lost_percent = Some(60.0);
+        let (label, case) = (campaign.runs[0].label.clone(), case(campaign.runs[0].clients));
+        let table = campaign.observations();
+        assert_eq!(table.values(&label, &case, ROUND_TRIP_50), [1e6, 2_000.0, 2_000.0]);
+        let first = campaign.labels().into_iter().find(|other| *other != label).unwrap();
+        let better = Some((Spread::of(&[0.1; 5]).unwrap(), Spread::of(&[1.0; 5]).unwrap()));
+        let judged = |pair| table.judged(pair, &case, ROUND_TRIP_50, better);
+        assert_eq!(judged((&label, &first)), None, "not shorter than another's");
+        assert_eq!(judged((&first, &label)), Some(true));
     }
 
     #[test]
