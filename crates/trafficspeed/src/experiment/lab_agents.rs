@@ -51,6 +51,9 @@ pub enum TestbedError {
     /// The measurement went past the VPN, in words.
     #[error("{0}")]
     Bypassed(String),
+    /// Bytes were lost, or an end reported a fault, in words.
+    #[error("{0}")]
+    Faulty(String),
     /// The VPN did not live as long as the measurement.
     #[error("process {0} of the VPN ended before the measurement did, which is therefore no result")]
     Ended(u32),

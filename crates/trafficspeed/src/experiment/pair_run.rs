@@ -375,13 +375,31 @@ impl EndReports {
         Some(format!("stalled: nothing from second {second} on, {} in the best second", rate(None, best)))
     }
 
-    /// Reasons that it is no result, in words: faults that the ends reported, and a stall.
+    /// Connections of bulk data that broke at neither end and yet lost bytes, in words.
+    fn incomplete(&self) -> Vec<String> {
+        let ends = self.ends[0].tasks.iter().zip(&self.ends[1].tasks);
+        let streams = ends.flat_map(|(near, far)| near.found.streams.iter().zip(&far.found.streams));
+        let directed = streams.map(|(near, far)| if near.sends { (near, far) } else { (far, near) });
+        let lost = directed.filter(|(sender, receiver)| {
+            let is_whole = sender.bytes == receiver.bytes && receiver.complete;
+            !is_whole && sender.fault.is_none() && receiver.fault.is_none()
+        });
+        lost.map(|(sender, receiver)| {
+            format!("stream {}: {} bytes sent, {} received", sender.index, sender.bytes, receiver.bytes)
+        })
+        .collect()
+    }
+
+    /// Reasons that it is no result, in words: faults that the ends reported, bytes that were lost,
+    /// and a stall.
     pub fn faults(&self) -> Vec<String> {
         let late = self.ends.iter().filter(|end| end.is_void()).map(|end| {
             format!("nothing was measured: an end was {:.0} ms late, its machine is too busy", end.late_ms)
         });
         let found = self.ends.iter().flat_map(|end| &end.tasks).flat_map(|task| &task.found.faults);
-        found.cloned().chain(late).chain(self.stall()).collect()
+        // An end that stops early does not wait for what is under way.
+        let incomplete = if self.stopped_early() { Vec::new() } else { self.incomplete() };
+        found.cloned().chain(incomplete).chain(late).chain(self.stall()).collect()
     }
 }
 
@@ -422,5 +440,34 @@ impl Marks {
             _ => u64::MAX,
         };
         clock::until(next).clamp(Duration::from_millis(1), TICK)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::coordinate::message::TaskEnd;
+    use crate::load::task::Findings;
+    use crate::load::tcp::StreamTotal;
+
+    #[test]
+    fn a_connection_that_lost_bytes_or_did_not_end_in_order_is_a_fault() {
+        let faults = |received: u64, complete: bool, fault: Option<&str>, stopped_early: bool| {
+            let end = |stream: StreamTotal| {
+                let faults = stream.fault.iter().cloned().collect();
+                let found = Findings { streams: vec![stream], faults, ..Findings::default() };
+                let tasks = vec![TaskEnd { found, ..TaskEnd::default() }];
+                Measurement { seconds: 1.0, stopped_early, tasks, ..Measurement::default() }
+            };
+            let fault = fault.map(str::to_owned);
+            let receiver = StreamTotal { index: 3, sends: false, bytes: received, complete, fault };
+            let sender = StreamTotal { index: 3, sends: true, bytes: 100, complete: true, fault: None };
+            EndReports { ends: [end(receiver), end(sender)], ..EndReports::default() }.faults()
+        };
+        assert_eq!(faults(100, true, None, false), [""; 0]);
+        assert_eq!(faults(99, true, None, false), ["stream 3: 100 bytes sent, 99 received"]);
+        assert_eq!(faults(100, false, None, false), ["stream 3: 100 bytes sent, 100 received"]);
+        assert_eq!(faults(99, false, Some("reset"), false), ["reset"], "said once");
+        assert_eq!(faults(99, false, None, true), [""; 0], "it did not wait for the rest");
     }
 }

@@ -18,9 +18,10 @@ use super::environment::Environment;
 use super::figures::figures;
 use super::generate::fresh;
 use super::lab_agents::TestbedError;
-use super::outcome::CpuUse;
+use super::outcome::{CpuUse, Taken};
 use super::pair_run::Times;
 use super::progress::Progress;
+use super::suite::faults;
 use super::testbed::{RemoteEnd, Testbed, Trial};
 use super::tunnel::{self, Payload};
 use super::turns::{order, pause};
@@ -89,18 +90,21 @@ pub enum Agreement {
     Differs,
     /// Further from 1 than permitted, and within this program's generator compared with itself.
     WithinControl,
-    /// Too few rounds, or an emulated machine, which says nothing.
+    /// Too few undisturbed rounds, or an emulated machine, which says nothing.
     NotJudged,
     NotMeasured,
 }
 
 impl Verification {
-    /// This program's own figure / that of generator `at`, of the rounds that have both.
+    /// This program's own figure / that of generator `at`, of the rounds that have both and that
+    /// others did not disturb.
     pub fn ratio(&self, at: usize) -> Option<Spread> {
         let (own, other) = (self.generators.first()?, self.generators.get(at)?);
         let rounds = |generated: &Generated| -> ByRound {
             let rates = (1..).zip(&generated.bits_per_second);
-            rates.filter_map(|(round, rate)| Some((round, (*rate)?))).collect()
+            let measured = rates.filter_map(|(round, rate)| Some((round, (*rate)?)));
+            let with_cpu = measured.enumerate().map(|(at, rate)| (rate, generated.cpu.get(at)));
+            with_cpu.filter(|(_, cpu)| !Taken::most(*cpu).is_disturbed()).map(|(rate, _)| rate).collect()
         };
         ratio(&rounds(own), &rounds(other))
     }
@@ -111,7 +115,10 @@ impl Verification {
     }
 
     pub fn agreement(&self, at: usize) -> Agreement {
-        let Some(ratio) = self.ratio(at) else { return Agreement::NotMeasured };
+        let Some(ratio) = self.ratio(at) else {
+            let is_measured = self.generators.get(at).is_some_and(|other| !other.cpu.is_empty());
+            return if is_measured { Agreement::NotJudged } else { Agreement::NotMeasured };
+        };
         let is_near = (ratio.median - 1.0).abs() <= LIMIT;
         match differs(Some(ratio), self.same()).filter(|_| !self.environment.is_emulated()) {
             None => Agreement::NotJudged,
@@ -237,6 +244,10 @@ fn own(plan: &VerifyPlan, testbed: &mut Testbed, interrupt: &Interrupt) -> Measu
     let times = Times { warmup: Duration::ZERO, duration, interval: Duration::from_secs(1) };
     let trial = Trial { tasks: vec![fresh(&task)], ip: plan.ip, times };
     let measured = testbed.measure(&trial, interrupt)?;
+    let faults = faults(&measured.reports);
+    if !faults.is_empty() {
+        return Err(TestbedError::Faulty(faults.join("; ")));
+    }
     Ok((figures(&trial.tasks[0], 0, &measured.reports).received_bits_per_second, measured.cpu))
 }
 
@@ -279,6 +290,7 @@ fn others(
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::observe::HostCpu;
     use crate::stats::five;
 
     /// Three rounds of this program, two others and itself again, in Gbit/s.
@@ -325,6 +337,22 @@ pub(crate) mod tests {
         emulated.environment.host.cpu = "QEMU TCG CPU version 2.5+".into();
         assert_eq!(emulated.agreement(1), Agreement::NotJudged);
         assert!(!emulated.agrees());
+    }
+
+    #[test]
+    fn rounds_that_others_disturbed_do_not_count() {
+        let mut found = sample([[2.0; 3], [2.0; 3], [1.0; 3], [2.0; 3]]);
+        let quiet = CpuUse { host: HostCpu { user: 4.0, ..HostCpu::default() }, ..CpuUse::default() };
+        let disturbed = CpuUse { foreign: 1.0, ..quiet };
+        // The second round has no figure, so its CPU time is missing, too.
+        let other = &mut found.generators[1];
+        (other.bits_per_second[1], other.bits_per_second[2]) = (None, Some(0.2e9));
+        other.cpu = vec![quiet, disturbed, quiet, quiet];
+        let ratio = found.ratio(1).unwrap();
+        assert_eq!((ratio.high, ratio.n), (1.0, 3));
+        assert_eq!(found.agreement(1), Agreement::NotJudged);
+        found.generators[1].cpu.fill(disturbed);
+        assert_eq!((found.ratio(1), found.agreement(1)), (None, Agreement::NotJudged));
     }
 
     #[test]

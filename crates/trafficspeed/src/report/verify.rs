@@ -136,6 +136,7 @@ mod tests {
             assert!(text.contains(expected), "{expected}: {text}");
         }
         found.generators[1].bits_per_second[1] = Some(1.98e9);
+        found.generators[1].cpu.clear();
         found.generators[2].bits_per_second.clear();
         found.generators[2].problem = Some("`nuttcp` is not installed".into());
         let text = table(&found);
