@@ -322,7 +322,10 @@ pub fn fresh(task: &Task) -> Task {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::experiment::outcome::Taken;
+    use crate::load::message::Messages;
     use crate::load::tcp::Job;
+    use crate::observe::HostCpu;
 
     fn plan(congestion: &[&str]) -> LoadPlan {
         let task = Task::Bulk(Job { write_bytes: 1_000, ..Job::default() });
@@ -346,6 +349,29 @@ mod tests {
             links: LinkSettings::default(),
             programs: Programs::default(),
         }
+    }
+
+    #[test]
+    fn a_search_is_disturbed_if_one_of_its_trials_was() {
+        let mut plan = plan(&["reno"]);
+        let task = Task::Messages(Messages { length: 1_000, ..Messages::default() });
+        (plan.tasks[0].task, plan.search) = (task, Some(0.1));
+        let mut attempts = 0;
+        let mut attempt = |_: Vec<Task>, _: Times, run: &mut LoadRun| {
+            attempts += 1;
+            let foreign = if attempts == 1 { 1.0 } else { 0.0 };
+            let host = HostCpu { user: 4.0, ..HostCpu::default() };
+            run.cpu = Some(CpuUse { foreign, host, ..CpuUse::default() });
+            let (lost_percent, received_per_second) = (Some(0.0), Some(1_000.0));
+            run.figures = vec![Figures { lost_percent, received_per_second, ..Figures::default() }];
+            Ok::<_, ()>(())
+        };
+        let mut run = LoadRun { repeat: 1, ..LoadRun::default() };
+        search::or_once(&plan, &mut run, &mut attempt, &Interrupt::default()).unwrap();
+        assert!(attempts > 1 && !Taken::most(&run.cpu).is_disturbed(), "the last one was quiet");
+        let mut campaign = plan.campaign(Environment::default(), 4);
+        campaign.runs.push(run);
+        assert_eq!(campaign.observations().disturbed(), (1, 1));
     }
 
     #[test]

@@ -21,7 +21,7 @@ use super::environment::Environment;
 use super::figures::{Figures, figures};
 use super::generate::{Search, SearchOutcome, fresh};
 use super::hog::{self, Hogs};
-use super::outcome::CpuUse;
+use super::outcome::{CpuUse, Taken};
 use super::pair_run::{EndReports, Times};
 use super::problems::said_once;
 use super::progress::Progress;
@@ -375,9 +375,11 @@ fn measure(
         hogs.await_load(interrupt);
     }
     let load_average = load_average().filter(|_| case.hogs > 0);
+    let mut taken = Taken::default();
     let mut measure = |task: Task, times: Times| {
         let trial = Trial { tasks: vec![task], ip: case.ip, times };
         let measured = testbed.measure(&trial, interrupt)?;
+        taken = taken.with(&measured.cpu);
         let figures = figures(&trial.tasks[0], 0, &measured.reports);
         Ok::<_, TestbedError>((figures.clone(), (measured, figures)))
     };
@@ -389,7 +391,7 @@ fn measure(
     }
     Ok(Found {
         figures,
-        search: found,
+        search: found.map(|found| SearchOutcome { taken, ..found }),
         cpu: measured.cpu,
         load_average,
         fault: (!faults.is_empty()).then(|| faults.join("; ")),

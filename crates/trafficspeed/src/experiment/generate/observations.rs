@@ -42,13 +42,14 @@ impl LoadCampaign {
             let congestion = run.congestion.to_string();
             table.name(&run.label, &congestion);
             let (system, problem) = (run.label.as_str(), run.problems().join("; "));
+            let trials = run.search.as_ref().map(|search| search.taken).unwrap_or_default();
             let key = Measured {
                 system,
                 congestion: &congestion,
                 case: "",
                 round: run.repeat,
                 problem: &problem,
-                is_disturbed: Taken::most(&run.cpu).is_disturbed(),
+                is_disturbed: Taken::most(&run.cpu).is_disturbed() || trials.is_disturbed(),
             };
             if run.figures.is_empty() {
                 table.add(&key, []);

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{LoadPlan, LoadRun, fresh};
 use crate::experiment::figures::Figures;
+use crate::experiment::outcome::Taken;
 use crate::experiment::pair_run::Times;
 use crate::interrupt::Interrupt;
 use crate::load::search::RateSearch;
@@ -58,6 +59,9 @@ pub struct SearchOutcome {
     pub steps_down: u32,
     /// The measurement lost too much at every rate.
     pub is_unsteady: bool,
+    /// The most that others took of the machine in any trial or measurement; lab only.
+    #[serde(default)]
+    pub taken: Taken,
     pub trials: Vec<SearchTrial>,
 }
 
@@ -92,8 +96,10 @@ pub fn or_once<E>(
     let tasks: Vec<Task> = all.collect();
     let Some(allowed_percent) = plan.search else { return attempt(tasks, plan.times, run) };
     let search = Search { allowed_percent, resolution: RESOLUTION, trial_seconds: None };
+    let mut taken = Taken::default();
     let mut trial = |task: Task, times: Times| -> Result<Figures, E> {
         attempt(vec![task], times, run)?;
+        taken = run.cpu.iter().fold(taken, Taken::with);
         Ok(run.figures.first().cloned().unwrap_or_default())
     };
     let mut found = search.run(&tasks[0], plan.times, &mut trial, interrupt)?;
@@ -104,7 +110,7 @@ pub fn or_once<E>(
         search.settle(&mut found, (&tasks[0], plan.times), &mut measure, interrupt)?;
     }
     run.faults.extend(found.problem());
-    run.search = Some(found);
+    run.search = Some(SearchOutcome { taken, ..found });
     Ok(())
 }
 

@@ -49,11 +49,17 @@ impl Taken {
     }
 
     pub fn most<'a>(uses: impl IntoIterator<Item = &'a CpuUse>) -> Self {
+        uses.into_iter().fold(Self::default(), Self::with)
+    }
+
+    /// The most of these measurements and of one more.
+    #[must_use]
+    pub fn with(self, used: &CpuUse) -> Self {
         let most = |a: Option<f64>, b: Option<f64>| a.into_iter().chain(b).reduce(f64::max);
-        uses.into_iter().fold(Self::default(), |taken, used| Self {
-            steal: most(taken.steal, used.steal_percent()),
-            others: most(taken.others, used.foreign_percent()),
-        })
+        Self {
+            steal: most(self.steal, used.steal_percent()),
+            others: most(self.others, used.foreign_percent()),
+        }
     }
 }
 

@@ -21,13 +21,14 @@ impl SuiteCampaign {
         let mut table = Observations::of_machine(self.environment.is_emulated());
         for row in &self.rows {
             let congestion = row.case.task.congestion().to_string();
+            let trials = row.search.as_ref().map(|search| search.taken).unwrap_or_default();
             let measured = Measured {
                 system: &row.label,
                 congestion: &congestion,
                 case: &case(&row.case.section, &row.case.name),
                 round: row.repeat,
                 problem: row.error.as_deref().unwrap_or_default(),
-                is_disturbed: Taken::most(&row.cpu).is_disturbed(),
+                is_disturbed: Taken::most(&row.cpu).is_disturbed() || trials.is_disturbed(),
             };
             table.add(&measured, observed(row));
             let bounds = row.case.quantities.iter().filter(|quantity| row.is_limited_by_sender(**quantity));
