@@ -66,9 +66,9 @@ pub fn sentences(verdicts: &[Verdict]) -> Vec<String> {
         let fastest = verdict.fastest.as_deref().unwrap_or("none");
         let right = match verdict.right {
             Some(true) if verdict.chosen.starts_with(fastest) => "right: the fastest",
-            Some(true) => "right: none is faster beyond the spread of the runs and of A/A",
+            Some(true) => "right: none is faster beyond A/A",
             Some(false) => "wrong",
-            None => "not judged: too few measurements, or a disturbed machine",
+            None => "not judged: too few measurements, no A/A, or a disturbed machine",
         };
         format!(
             "{machine} vpnd chose {} by itself ({}); fastest: {fastest} ({}); {right}.",

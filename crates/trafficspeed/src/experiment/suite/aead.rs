@@ -14,7 +14,7 @@ use super::{Case, Quantity, Row, Stage, SuiteCampaign, SuiteOptions, SuitePlan};
 use crate::load::task::Task;
 use crate::load::tcp::{Job, Shape, Way};
 use crate::observation::{ByRound, Observations, ratio};
-use crate::stats::{CLAIM_ROUNDS, Spread};
+use crate::stats::Spread;
 use crate::system::vpnd::Code;
 use crate::system::{AGAIN, Cipher, Kind, Subject};
 
@@ -100,8 +100,8 @@ pub struct Verdict {
     /// The fastest of the ciphers that protect.
     pub fastest: Option<String>,
     pub fastest_mbit: Option<Spread>,
-    /// The choice is the fastest, or the ranges of both overlap, or they differ no more than a
-    /// cipher from itself.
+    /// The choice is the fastest, or the fastest differs from it no more than a cipher from itself;
+    /// `None` where that is not known.
     pub right: Option<bool>,
 }
 
@@ -163,16 +163,11 @@ impl<'a> Runs<'a> {
 
     fn is_right(&self, own: &Measured<'_>, fastest: &Measured<'_>) -> Option<bool> {
         let is_fastest = own.cipher == fastest.cipher;
-        let is_within = || {
-            let differs = ratio(&fastest.by_round, &own.by_round)?.differs_beyond(self.control()?)?;
-            Some(!differs)
-        };
-        let is_right = is_fastest || !own.spread.is_apart_from(fastest.spread) || is_within() == Some(true);
-        // Few rounds prove nothing, nor does a difference of what the sender limited.
+        let differs = ratio(&fastest.by_round, &own.by_round)?.differs_beyond(self.control()?)?;
+        // A difference of what the sender limited proves nothing.
         let is_bound = [own.label, fastest.label].iter().any(|label| self.is_limited(label));
         let is_disturbed = self.cases().iter().any(|case| self.table.is_disturbed(case));
-        let is_enough = !is_disturbed && own.spread.n.min(fastest.spread.n) >= CLAIM_ROUNDS;
-        (is_enough && (is_fastest || !is_bound)).then_some(is_right)
+        (!is_disturbed && (is_fastest || !is_bound)).then_some(!differs)
     }
 
     /// The cipher that was measured twice in each round, relative to itself.
@@ -219,8 +214,8 @@ mod tests {
     }
 
     /// A campaign in which vpnd chose `chosen`; per cipher the throughput of each repetition, both
-    /// directions alike.
-    fn campaign(chosen: &str, figures: &[(Cipher, [f64; 2])]) -> SuiteCampaign {
+    /// directions alike, and AES-256-GCM again with `again` times its throughput.
+    fn campaign(chosen: &str, figures: &[(Cipher, [f64; 2])], again: Option<f64>) -> SuiteCampaign {
         let facts = SystemInfo { cipher: chosen.into(), ..SystemInfo::default() };
         let subject = |cipher| Subject::new(Kind::Vpnd, cipher);
         let choice = StageInfo { subject: Some(subject(Cipher::Auto)), facts, ..StageInfo::default() };
@@ -234,6 +229,13 @@ mod tests {
                     rows.push(Row { subject: Some(subject(*cipher)), figures: Some(figures), ..row });
                 }
             }
+        }
+        let first = rows.iter().filter(|row: &&Row| row.label == "aes-256-gcm" && again.is_some());
+        for mut row in first.cloned().collect::<Vec<Row>>() {
+            row.subject = row.subject.map(Subject::again);
+            row.label.push_str(AGAIN);
+            row.figures.as_mut().unwrap().received_bits_per_second *= again.unwrap_or_default();
+            rows.push(row);
         }
         SuiteCampaign {
             name: "aead".into(),
@@ -260,34 +262,34 @@ mod tests {
     }
 
     #[test]
-    fn a_choice_is_right_if_none_is_faster_beyond_the_spread() {
+    fn a_choice_is_right_if_none_is_faster_beyond_the_control() {
         let speeds = |gcm: [f64; 2], chacha: [f64; 2]| {
             [(Cipher::None, [9e3; 2]), (Cipher::Aes256Gcm, gcm), (Cipher::ChaCha20Poly1305, chacha)]
         };
-        let right = |chosen: &str, gcm, chacha| verdicts(&campaign(chosen, &speeds(gcm, chacha)))[0].clone();
+        let with = |chosen: &str, gcm, chacha, again| {
+            verdicts(&campaign(chosen, &speeds(gcm, chacha), again))[0].clone()
+        };
+        let right = |chosen: &str, gcm, chacha| with(chosen, gcm, chacha, Some(1.0));
         let best = right("aes-256-gcm (aws-lc)", [800.0, 820.0], [400.0, 420.0]);
         assert_eq!((best.right, best.chosen_mbit.unwrap().median), (Some(true), 810.0));
         let wrong = right("chacha20-poly1305 (ring)", [800.0, 820.0], [400.0, 420.0]);
         assert_eq!((wrong.right, wrong.fastest.as_deref()), (Some(false), Some("aes-256-gcm")));
-        let level = right("chacha20-poly1305 (ring)", [800.0, 820.0], [700.0, 805.0]);
-        assert_eq!(level.right, Some(true), "the ranges overlap");
-        let mut control = campaign("chacha20-poly1305 (ring)", &speeds([800.0, 820.0], [700.0, 720.0]));
-        assert_eq!(verdicts(&control)[0].right, Some(false));
-        let again: Vec<Row> = control.rows.iter().filter(|row| row.label == "aes-256-gcm").cloned().collect();
-        for mut row in again {
-            row.subject = row.subject.map(Subject::again);
-            row.label.push_str(AGAIN);
-            row.figures.as_mut().unwrap().received_bits_per_second *= 0.8;
-            control.rows.push(row);
+        let drifting = right("chacha20-poly1305 (ring)", [800.0, 400.0], [700.0, 350.0]);
+        assert_eq!(drifting.right, Some(false), "the ranges overlap, and it is slower in each round");
+        let within = with("chacha20-poly1305 (ring)", [800.0, 820.0], [700.0, 720.0], Some(0.8));
+        assert_eq!(within.right, Some(true), "a cipher differs as much from itself");
+        for chosen in ["aes-256-gcm (aws-lc)", "chacha20-poly1305 (ring)"] {
+            let without = with(chosen, [800.0, 820.0], [400.0, 420.0], None);
+            assert_eq!(without.right, None, "how far a cipher differs from itself is not known");
         }
-        assert_eq!(verdicts(&control)[0].right, Some(true), "a cipher differs as much from itself");
-        let mut among = campaign("chacha20-poly1305 (ring)", &speeds([800.0, 820.0], [400.0, 420.0]));
+        let slow = speeds([800.0, 820.0], [400.0, 420.0]);
+        let mut among = campaign("chacha20-poly1305 (ring)", &slow, Some(1.0));
         let other = Subject::new(Kind::WireguardGo, Cipher::Auto);
         among.stages.insert(0, StageInfo { subject: Some(other), ..StageInfo::default() });
         assert_eq!(verdicts(&among)[0].right, Some(false), "another's choice is none of vpnd's");
         let unknown = right("aes-128-gcm (ring)", [800.0, 820.0], [400.0, 420.0]);
         assert_eq!(unknown.right, None, "what was not measured cannot be judged");
-        let mut once = campaign("chacha20-poly1305 (ring)", &speeds([800.0, 820.0], [400.0, 420.0]));
+        let mut once = campaign("chacha20-poly1305 (ring)", &slow, Some(1.0));
         once.rows.retain(|row| row.repeat < 5);
         assert_eq!(verdicts(&once)[0].right, None, "four rounds");
     }
