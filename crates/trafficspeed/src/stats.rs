@@ -11,11 +11,11 @@ const FAR_SHARE: f64 = 0.25;
 /// Fewer values have no others to be far from.
 const FAR_LEAST: usize = 3;
 /// Rounds without which neither a difference nor its absence is claimed: of comparisons of equal
-/// systems three rounds would claim a difference in 5 %, five in [`FALSE_CLAIMS`] at most.
+/// systems three rounds would claim a difference in 12 %, five in [`FALSE_CLAIMS`] at most.
 pub const CLAIM_ROUNDS: usize = 5;
-/// The share of comparisons of equal systems in which a difference is claimed by chance, at most; a
-/// test of this module shows it.
-pub const FALSE_CLAIMS: f64 = 0.01;
+/// The share of comparisons of equal systems in which a difference is claimed by chance, at most,
+/// also where one is much noisier than the other; a test of this module shows it.
+pub const FALSE_CLAIMS: f64 = 0.02;
 
 /// A median with the lowest and the highest of as many values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -59,16 +59,17 @@ impl Spread {
     }
 
     /// For a ratio of two systems: whether it is a difference, which takes a median further from 1
-    /// than `same`, the ratios of a system to itself, ever were, and all values on the same side of
-    /// 1. `None` of fewer than [`CLAIM_ROUNDS`] of either.
+    /// than `same`, the ratios of a system to itself, ever were, and than the highest value is from
+    /// the lowest: the other system may be noisier than the one that was measured twice. All values
+    /// are then on the same side of 1. `None` of fewer than [`CLAIM_ROUNDS`] of either.
     pub fn differs_beyond(self, same: Self) -> Option<bool> {
         (self.n.min(same.n) >= CLAIM_ROUNDS).then(|| self.is_beyond(same))
     }
 
     /// The comparison for any number of rounds.
     fn is_beyond(self, same: Self) -> bool {
-        let most = same.widest_ratio();
-        (self.median > most && self.low > 1.0) || (self.median < 1.0 / most && self.high < 1.0)
+        let most = same.widest_ratio().max(self.high / self.low);
+        self.median > most || self.median < 1.0 / most
     }
 }
 
@@ -178,7 +179,8 @@ mod tests {
         assert!((same.widest_ratio() - 1.25).abs() < 1e-9);
         let differs = |values: &[f64]| ratio(values).differs_beyond(same);
         assert_eq!(differs(&[1.2, 1.3, 1.3, 1.3, 1.4]), Some(true));
-        assert_eq!(differs(&[0.6, 0.7, 0.7, 0.7, 0.9]), Some(true));
+        assert_eq!(differs(&[0.65, 0.7, 0.7, 0.7, 0.75]), Some(true));
+        assert_eq!(differs(&[0.6, 0.7, 0.7, 0.7, 0.9]), Some(false), "rounds differ as much");
         assert_eq!(differs(&[1.1, 1.2, 1.2, 1.2, 1.4]), Some(false), "its median is within");
         assert_eq!(differs(&[0.9, 1.4, 1.4, 1.4, 1.6]), Some(false), "one round went the other way");
         assert_eq!(same.differs_beyond(same), Some(false));
@@ -189,15 +191,16 @@ mod tests {
         assert_eq!(ratio(&[2.0, 4.0, 3.0]).text(|v| v.to_string()), "3 (2–4)");
     }
 
-    /// Two equal systems and the first one again, round by round: the share of comparisons in which
-    /// a difference is claimed, with `noise` as the factor by which a measurement is off.
-    fn false_claims(rounds: usize, mut noise: impl FnMut(&mut ChaCha8Rng) -> f64) -> f64 {
+    /// The first system, itself again, and another that is equal, round by round: the share of
+    /// comparisons in which a difference is claimed, with `noise` as the factor by which a
+    /// measurement of each of the three is off.
+    fn false_claims(rounds: usize, mut noise: impl FnMut(&mut ChaCha8Rng, usize) -> f64) -> f64 {
         const COMPARISONS: u32 = 20_000;
         let mut random = ChaCha8Rng::seed_from_u64(1);
         let claims = (0..COMPARISONS).filter(|_| {
             let mut ratios = [vec![], vec![]];
             for _ in 0..rounds {
-                let [first, again, other] = [(); 3].map(|()| noise(&mut random));
+                let [first, again, other] = [0, 1, 2].map(|at| noise(&mut random, at));
                 ratios[0].push(again / first);
                 ratios[1].push(other / first);
             }
@@ -208,22 +211,29 @@ mod tests {
     }
 
     #[test]
-    fn equal_systems_differ_in_less_than_one_percent_of_comparisons() {
+    fn equal_systems_hardly_ever_differ_however_much_noisier_one_is() {
         // A/A of this machine's campaigns lies between 0.87 and 1.30, most of it within 5 %: small
         // differences with a slow run now and then.
-        let quiet = |random: &mut ChaCha8Rng| random.random_range(0.97..1.03);
-        let usual = |random: &mut ChaCha8Rng| {
+        let quiet = |random: &mut ChaCha8Rng, _: usize| random.random_range(0.97..1.03);
+        let usual = |random: &mut ChaCha8Rng, _: usize| {
             let small = random.random_range(0.97..1.03);
             if random.random_bool(0.1) { small * random.random_range(0.75..1.0) } else { small }
         };
-        let wild = |random: &mut ChaCha8Rng| random.random_range(0.0_f64..1.0).powi(3) + 0.1;
-        let rates = [false_claims(5, quiet), false_claims(5, usual), false_claims(5, wild)];
+        let wild = |random: &mut ChaCha8Rng, _: usize| random.random_range(0.0_f64..1.0).powi(3) + 0.1;
+        // Only the other one is noisy, so that A/A says nothing of it.
+        let unequal = |random: &mut ChaCha8Rng, at: usize| match at {
+            2 => random.random_range(0.8..1.2),
+            _ => random.random_range(0.995..1.005),
+        };
+        let rates =
+            [false_claims(5, quiet), false_claims(5, usual), false_claims(5, wild), false_claims(5, unequal)];
         assert!(rates.iter().all(|rate| *rate > 0.0 && *rate < FALSE_CLAIMS), "{rates:?}");
-        let seven = false_claims(7, usual);
-        assert!(seven < rates[1], "{seven}");
+        assert!(rates[3] > 0.01, "why chance is said to claim as many: {rates:?}");
+        let seven = false_claims(7, unequal);
+        assert!(seven < rates[3] / 2.0, "{seven}");
         // Why fewer rounds claim nothing.
-        let fewer = [false_claims(2, usual), false_claims(3, usual)];
-        assert!(fewer[0] > 0.1 && fewer[1] > 0.03, "{fewer:?}");
+        let fewer = [false_claims(2, unequal), false_claims(3, unequal)];
+        assert!(fewer[0] > 0.2 && fewer[1] > 0.1, "{fewer:?}");
     }
 
     /// The test with noise that goes on from one measurement to the next (AR(1)): each differs by
@@ -235,7 +245,7 @@ mod tests {
         let mut at = turns.len();
         let mut logarithm = 0.0_f64;
         let mut next = [0.0; 3];
-        false_claims(5, move |random| {
+        false_claims(5, move |random, _| {
             if at >= 3 {
                 if is_shuffled {
                     turns.shuffle(random);
@@ -260,7 +270,7 @@ mod tests {
         let rates = [0.5, 0.9, 0.99].map(|persistence| false_claims_of_persistent_noise(persistence, true));
         assert!(rates.iter().all(|rate| *rate > 0.0 && *rate < FALSE_CLAIMS), "{rates:?}");
         let fixed = false_claims_of_persistent_noise(0.99, false);
-        assert!(fixed > 2.0 * rates[2], "why turns are shuffled: {fixed}");
+        assert!(fixed > rates[2], "why turns are shuffled: {fixed}");
     }
 
     #[test]

@@ -90,7 +90,7 @@ mod tests {
         assert_eq!(
             lines([&table(5, 0)], judged),
             [
-                "Comparisons: 40, of which 12 differ beyond A/A. If all systems were equal, chance would claim 0.400 on average \
+                "Comparisons: 40, of which 12 differ beyond A/A. If all systems were equal, chance would claim 0.800 on average \
                  at most."
             ]
         );

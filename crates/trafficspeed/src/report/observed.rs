@@ -20,7 +20,7 @@ pub const AT_LEAST: &str = "≥ ";
 pub const RATIOS: &str = "\
 Differences: ratios within one round; median, lowest and highest of the rounds. Each system is compared with the one in the \
 head, under the same congestion control. A/A: a system that is measured a second time in each round, against itself. A difference counts where the \
-median lies further from 1 than any ratio of A/A did, and all rounds went the same way; of fewer than five rounds nothing is claimed.";
+median lies further from 1 than any ratio of A/A did, and than the highest ratio from the lowest; of fewer than five rounds nothing is claimed.";
 
 /// One table of a report under its heading.
 pub struct Section {
