@@ -108,13 +108,29 @@ pub fn process_tree(roots: &[u32]) -> Vec<(u32, ProcessStat)> {
     tree
 }
 
-/// CPU seconds that processes outside the trees of `own` have used, kernel threads left out.
+/// CPU seconds that processes outside the trees of `own` have used, kernel threads left out. In a
+/// process namespace, which hides the processes of other containers, it is an upper bound: all that
+/// the machine has used without `own`.
 ///
 /// Time of children that have ended is with the parents that waited for them, so what a short-lived
 /// process used between two readings is not lost, and what a long-lived one used before is not
 /// counted when it ends.
 pub fn foreign_cpu_seconds(own: &[u32]) -> f64 {
+    let second = fs::read_to_string("/proc/2/comm").unwrap_or_default();
+    if !shows_all_processes(&second) {
+        return without_own(HostCpu::read(), tree_cpu_seconds(own));
+    }
     foreign(&process_ids().into_iter().filter_map(|pid| Some((pid, ProcessStat::read(pid)?))).collect(), own)
+}
+
+/// Whether a process of this name with number 2 shows that no process is hidden.
+fn shows_all_processes(second: &str) -> bool {
+    second.trim_end() == "kthreadd"
+}
+
+/// Interrupts are left out, in which the kernel forwards what is measured.
+fn without_own(host: HostCpu, own_seconds: f64) -> f64 {
+    host.user + host.system - own_seconds
 }
 
 fn foreign(stats: &HashMap<u32, ProcessStat>, own: &[u32]) -> f64 {
@@ -391,6 +407,14 @@ mod tests {
         stats.insert(30, stat(31, 8.0, 0.0));
         stats.insert(31, stat(30, 8.0, 0.0));
         assert!((foreign(&stats, &[10]) - 23.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn where_processes_are_hidden_all_that_is_not_own_is_foreign() {
+        assert!(shows_all_processes("kthreadd\n"));
+        assert!(!shows_all_processes("sh\n") && !shows_all_processes(""), "a container's, or none");
+        let host = HostCpu { user: 5.0, system: 3.0, interrupt: 2.0, steal: 1.0, idle: 90.0 };
+        assert!((without_own(host, 6.0) - 2.0).abs() < 1e-9);
     }
 
     #[test]
