@@ -28,6 +28,8 @@ use crate::lab::cpu_limit::CpuLimit;
 use crate::lab::emulator::impairment::Rate;
 use crate::lab::{Lab, LinkSettings};
 use crate::load::congestion::CongestionControl;
+use crate::observation::{in_rounds, ratio};
+use crate::stats::Spread;
 use crate::system::vpnd::{named_library, use_library};
 use crate::system::{Cipher, Kind, Programs, Subject};
 use costs::Cost;
@@ -134,8 +136,12 @@ pub struct Compared {
     /// The costs of the stages over what passed in this run.
     pub sum: Option<Sum>,
     pub real: Option<Real>,
-    /// CPU seconds of everything for a Gbit in the run without a cipher, as measured.
-    pub without_cipher: Option<f64>,
+    /// The share of all CPU time that is saved without a cipher, as measured within each round.
+    #[serde(default)]
+    pub saved: Option<Spread>,
+    /// Others took too much of the machine, with or without the cipher, to claim anything of that.
+    #[serde(default)]
+    pub is_disturbed: bool,
     /// Why there is no measurement.
     pub error: Option<String>,
     /// The cost of each stage that the rates which the user asked about need.
@@ -152,12 +158,6 @@ impl Compared {
     /// too low.
     pub fn off(&self) -> Option<f64> {
         Some(self.sum.as_ref()?.seconds_per_gbit() / self.real.as_ref()?.vpn_seconds_per_gbit() - 1.0)
-    }
-
-    /// The share of all CPU time that is saved without a cipher, as measured.
-    pub fn measured_saving(&self) -> Option<f64> {
-        let without = self.without_cipher.filter(|_| !self.is_reference())?;
-        Some(1.0 - without / self.real.as_ref()?.whole_seconds_per_gbit())
     }
 
     /// Answers for each of `rates`, starting from what was measured.
@@ -213,6 +213,7 @@ pub fn run(plan: &ModelPlan, progress: &Progress, interrupt: &Interrupt) -> anyh
             let reference = all.iter().find(|other| other.is_reference() && other.case == case);
             let mut compared = compare(&costs, (known, case), real, reference);
             compared.error = error.or(compared.error);
+            compared.is_disturbed |= environment.is_emulated();
             compared.answer(&plan.targets);
             all.push(compared);
         }
@@ -271,11 +272,18 @@ fn compare(
         backend: suite.backend.clone(),
         case,
         sum: real.as_ref().map(|real| Sum::make(costs, &suite.name, real.counts)),
-        without_cipher: known.map(Real::whole_seconds_per_gbit),
+        saved: known.zip(real.as_ref()).and_then(|(without, with)| saved(without, with)),
+        is_disturbed: known.into_iter().chain(&real).any(|real| real.taken.is_disturbed()),
         real,
         error,
         targets: Vec::new(),
     }
+}
+
+/// What a round without a cipher saves of the CPU time of the same round with one.
+fn saved(without: &Real, with: &Real) -> Option<Spread> {
+    let rest = ratio(&in_rounds(&without.whole_each), &in_rounds(&with.whole_each))?;
+    Some(Spread { median: 1.0 - rest.median, low: 1.0 - rest.high, high: 1.0 - rest.low, n: rest.n })
 }
 
 /// The measurement, unless another library than that of the stages carried it.
@@ -309,6 +317,26 @@ impl Model {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stats::five;
+
+    #[test]
+    fn a_saving_is_formed_within_rounds_and_disturbed_by_either_run() {
+        let mut model = made_up::model(&[0.05, 0.05]);
+        let suite = stages::Suite { name: "aes-256-gcm".into(), backend: "made up".into() };
+        let mut with = model.sums[1].real.clone().expect("it was measured");
+        with.whole_each = five([2.0, 4.0, 10.0]).into();
+        let without = model.sums[0].real.as_mut().expect("it was measured");
+        without.whole_each = five([1.0, 4.0, 9.0]).into();
+        let found = |model: &Model| {
+            compare(&model.costs, (&suite, model.sums[1].case), Some(with.clone()), model.sums.first())
+        };
+        let saved = found(&model).saved.expect("there are rounds");
+        // That of the medians, which are of different rounds, would be nothing.
+        assert!((saved.median - 0.1).abs() < 1e-9 && saved.low.abs() < 1e-9, "{saved:?}");
+        assert!((saved.high - 0.5).abs() < 1e-9 && saved.n == 5 && !found(&model).is_disturbed, "{saved:?}");
+        model.sums[0].real.as_mut().expect("it was measured").taken.others = Some(30.0);
+        assert!(found(&model).is_disturbed);
+    }
 
     #[test]
     fn a_run_with_another_library_than_the_stages_is_not_compared() {

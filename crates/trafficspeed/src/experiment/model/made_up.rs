@@ -89,6 +89,7 @@ pub fn model(errors: &[f64; 2]) -> Model {
     for (suite, error) in raw.suites.iter().zip(errors) {
         let made = Sum::make(&costs, &suite.name, counts);
         let own = |end: End| made.end(end) / (1.0 + error);
+        let whole = own(End::Client) + own(End::Gateway) + beside.generators + beside.kernel;
         let real = Real {
             bits_per_second: 1.1e9,
             client_seconds_per_gbit: own(End::Client),
@@ -100,6 +101,7 @@ pub fn model(errors: &[f64; 2]) -> Model {
             each: vec![1e9, 1.1e9, 1.2e9, 1.1e9, 1.1e9],
             cpu_range: (0.0, 1.0),
             cpu_each: vec![0.1, 0.11, 0.5, 0.11, 0.11],
+            whole_each: vec![whole; 5],
             taken: Taken { steal: Some(1.5), others: Some(2.5) },
             facts: SystemInfo::default(),
         };

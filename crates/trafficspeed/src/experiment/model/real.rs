@@ -60,6 +60,9 @@ pub struct Real {
     pub each: Vec<f64>,
     /// The VPN's CPU seconds for a Gbit of each.
     pub cpu_each: Vec<f64>,
+    /// CPU seconds of everything that the load needs, for a Gbit of each.
+    #[serde(default)]
+    pub whole_each: Vec<f64>,
     /// Share of the machine that others took meanwhile.
     pub taken: Taken,
     /// The VPN's CPU seconds for a Gbit, the least and the most of all repetitions.
@@ -72,11 +75,6 @@ impl Real {
     /// CPU seconds of both VPN processes for a Gbit of payload.
     pub fn vpn_seconds_per_gbit(&self) -> f64 {
         self.client_seconds_per_gbit + self.gateway_seconds_per_gbit
-    }
-
-    /// CPU seconds of everything that the load needs.
-    pub fn whole_seconds_per_gbit(&self) -> f64 {
-        self.vpn_seconds_per_gbit() + self.beside.generators + self.beside.kernel
     }
 }
 
@@ -221,6 +219,7 @@ impl Real {
             median(&rounds.iter().map(value).collect::<Vec<_>>()).unwrap_or_default()
         };
         let vpn: Vec<f64> = rounds.iter().map(|round| round.client + round.gateway).collect();
+        let whole = rounds.iter().zip(&vpn).map(|(round, vpn)| vpn + round.generators + round.kernel);
         Self {
             bits_per_second: middle(|round| round.bits_per_second),
             client_seconds_per_gbit: middle(|round| round.client),
@@ -235,6 +234,7 @@ impl Real {
             counts: Counts::mean(&rounds.iter().map(|round| round.counts).collect::<Vec<_>>()),
             each: rounds.iter().map(|round| round.bits_per_second).collect(),
             cpu_range: range(&vpn).unwrap_or_default(),
+            whole_each: whole.collect(),
             cpu_each: vpn,
             taken: Taken::most(rounds.iter().map(|round| &round.cpu)),
             facts,

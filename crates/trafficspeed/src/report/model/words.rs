@@ -8,7 +8,7 @@ use crate::experiment::model::sum::{CIPHER, board_ns};
 use crate::experiment::model::{Compared, Model};
 use crate::observation::{in_rounds, ratio};
 use crate::report::noise::{TAKEN, far};
-use crate::stats::{Spread, range};
+use crate::stats::{CLAIM_ROUNDS, Spread, range};
 use crate::system::AGAIN;
 use crate::unit::{gbit, significant};
 
@@ -121,18 +121,26 @@ fn bottleneck(one: &Compared) -> Option<String> {
     let share = |share: f64| format!("{:.0} %", 100.0 * share);
     let named = format!("most is saved without {}: {} of all CPU time", first.stage, share(first.share));
     let (Some(cipher), Some(measured)) =
-        (savings.iter().find(|saving| saving.stage == CIPHER), one.measured_saving())
+        (savings.iter().find(|saving| saving.stage == CIPHER), one.saved)
     else {
         return Some(named);
     };
     let first_other = savings.iter().find(|saving| saving.stage != CIPHER)?;
     // The run without a cipher is the check of what is said here.
-    let agrees = (first.stage == CIPHER) == (measured > first_other.share);
+    let is_less = measured.high < first_other.share;
+    let is_more = measured.low > first_other.share;
+    let verdict = if one.is_disturbed || measured.n < CLAIM_ROUNDS {
+        " (not judged: few rounds, or a disturbed machine)"
+    } else if (first.stage == CIPHER && is_less) || (first.stage != CIPHER && is_more) {
+        ", which contradicts that"
+    } else {
+        ""
+    };
     let check = format!(
-        "without {CIPHER} {} by the stages, {} in the run without a cipher{}",
+        "without {CIPHER} {} by the stages, {} % in the run without a cipher{verdict}",
         share(cipher.share),
-        share(measured),
-        if agrees { "" } else { ", which contradicts that" }
+        // Adding zero makes a negative zero an ordinary one.
+        measured.scaled(0.01).text(|percent| format!("{:.0}", percent.round() + 0.0)),
     );
     Some(if first.stage == CIPHER {
         format!("{named}; next {}: {}; {check}", first_other.stage, share(first_other.share))
@@ -260,10 +268,16 @@ mod tests {
         let mut model = crate::experiment::model::made_up::model(&[0.0, 0.0]);
         let with_cipher = model.sums.last_mut().unwrap();
         let said = bottleneck(with_cipher).unwrap();
-        assert!(said.contains(CIPHER) && !said.contains("contradicts"), "{said}");
-        with_cipher.without_cipher = with_cipher.real.as_ref().map(|real| real.whole_seconds_per_gbit());
+        assert!(said.contains(CIPHER) && said.ends_with("in the run without a cipher"), "{said}");
+        let shares = [0.0, 0.0, 0.01, 0.0, 0.01];
+        with_cipher.saved = Spread::of(&shares);
         let said = bottleneck(with_cipher).unwrap();
-        assert!(said.contains("0 % in the run without a cipher, which contradicts that"), "{said}");
+        assert!(said.contains("0 (0–1) % in the run without a cipher, which contradicts that"), "{said}");
+        with_cipher.saved = Spread::of(&shares[1..]);
+        assert!(bottleneck(with_cipher).unwrap().contains("(not judged: few rounds"));
+        with_cipher.saved = Spread::of(&shares);
+        with_cipher.is_disturbed = true;
+        assert!(bottleneck(with_cipher).unwrap().contains("(not judged: few rounds"));
     }
 
     #[test]
