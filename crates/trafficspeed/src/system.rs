@@ -64,7 +64,7 @@ pub enum Kind {
     WireguardGo,
     /// Tailscale's fork of wireguard-go.
     WireguardGoTailscale,
-    /// Tailscale's fork of wireguard-go with GOMAXPROCS=1.
+    /// Tailscale's fork of wireguard-go with GOMAXPROCS=1 at the gateway.
     #[value(name = "wireguard-go-tailscale-procs1")]
     #[serde(rename = "wireguard-go-tailscale-procs1")]
     WireguardGoTailscaleProcs1,

@@ -15,7 +15,6 @@ pub mod kernel;
 pub mod server;
 pub mod uapi;
 
-use std::ffi::OsStr;
 use std::fs;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -175,9 +174,7 @@ impl Host {
         let name = format!("{} in {}", implementation.program.name, namespace.name());
         let socket = own.join(format!("{DEVICE}.sock"));
         let log = lab.directory().join("wireguard").join(format!("{}.log", namespace.name()));
-        let environment = implementation.environment.iter().map(OsStr::new);
-        let arguments = implementation.arguments.iter().chain([&DEVICE]).map(OsStr::new);
-        let words = environment.chain([program.as_os_str()]).chain(arguments);
+        let words = implementation.words(program, DEVICE, namespace == lab.gateway());
         let private = [PrivateDirectory { own, seen_as }];
         // It becomes the program: the process is the same.
         let daemon = Daemon::start_with(&private, &name, namespace, Path::new("/usr/bin/env"), words, &log)?;

@@ -1,6 +1,9 @@
 //! The user-space implementations of WireGuard that are measured: what each is called, where it
 //! comes from, how it is started. Everything else is the same for all.
 
+use std::ffi::OsStr;
+use std::path::Path;
+
 use super::{CIPHERS, WireGuard};
 use crate::system::Profile;
 use crate::system::program::{Program, Source};
@@ -11,10 +14,21 @@ pub struct Implementation {
     /// Arguments before the device's name that keep it in the foreground and its privileges its
     /// own.
     pub arguments: &'static [&'static str],
-    /// Variables of its environment, as NAME=VALUE.
-    pub environment: &'static [&'static str],
+    /// Variables of the gateway's environment, as NAME=VALUE: clients are as they come, so that rows
+    /// differ in the server alone.
+    pub gateway_environment: &'static [&'static str],
     /// A remark for readers of its figures.
     pub note: &'static str,
+}
+
+impl Implementation {
+    /// The words of `env` that start it on `device`, at the gateway or at a client.
+    pub fn words<'a>(&self, program: &'a Path, device: &'a str, is_gateway: bool) -> Vec<&'a OsStr> {
+        let environment: &[&str] = if is_gateway { self.gateway_environment } else { &[] };
+        let environment = environment.iter().map(OsStr::new);
+        let arguments = self.arguments.iter().map(OsStr::new);
+        environment.chain([program.as_os_str()]).chain(arguments).chain([OsStr::new(device)]).collect()
+    }
 }
 
 /// The original in Go; Debian's package is the fallback.
@@ -29,7 +43,7 @@ pub static WIREGUARD_GO: Implementation = Implementation {
         },
     },
     arguments: &["-f"],
-    environment: &[],
+    gateway_environment: &[],
     note: "",
 };
 
@@ -47,13 +61,13 @@ const WIREGUARD_GO_TAILSCALE_DEFAULT: Implementation = Implementation {
         },
     },
     arguments: &["-f"],
-    environment: &[],
+    gateway_environment: &[],
     note: "the fork by itself, without Tailscale's client",
 };
 
-/// Tailscale's fork with one processor for its Go code, whose workers hand less to each other then.
+/// Tailscale's fork with one processor for the gateway's Go code, whose workers hand less to each other then.
 pub static WIREGUARD_GO_TAILSCALE_PROCS1: Implementation =
-    Implementation { environment: &["GOMAXPROCS=1"], ..WIREGUARD_GO_TAILSCALE_DEFAULT };
+    Implementation { gateway_environment: &["GOMAXPROCS=1"], ..WIREGUARD_GO_TAILSCALE_DEFAULT };
 
 pub static BORINGTUN: Implementation = Implementation {
     program: Program {
@@ -64,7 +78,7 @@ pub static BORINGTUN: Implementation = Implementation {
     },
     // Giving up privileges would also give up ending with the process that started it.
     arguments: &["--foreground", "--disable-drop-privileges"],
-    environment: &[],
+    gateway_environment: &[],
     note: "4 threads, its default",
 };
 
@@ -76,7 +90,7 @@ pub static GOTATUN: Implementation = Implementation {
         source: Source::Cargo { package: "gotatun-cli", version: "0.10.2" },
     },
     arguments: &["--foreground", "--disable-drop-privileges", "--verbosity", "error"],
-    environment: &[],
+    gateway_environment: &[],
     note: "",
 };
 
@@ -98,7 +112,7 @@ pub const WIREGUARD_GO_TAILSCALE_PROFILE: Profile = Profile {
     adapter: |programs, _| Box::new(WireGuard::new(&WIREGUARD_GO_TAILSCALE, programs)),
 };
 
-/// Tailscale's fork with GOMAXPROCS=1, before it runs.
+/// Tailscale's fork with GOMAXPROCS=1 at the gateway, before it runs.
 pub const WIREGUARD_GO_TAILSCALE_PROCS1_PROFILE: Profile = Profile {
     label: "wireguard-go-tailscale, GOMAXPROCS=1",
     adapter: |programs, _| Box::new(WireGuard::new(&WIREGUARD_GO_TAILSCALE_PROCS1, programs)),
@@ -122,3 +136,17 @@ pub const GOTATUN_PROFILE: Profile = Profile {
     has_priority: false,
     adapter: |programs, _| Box::new(WireGuard::new(&GOTATUN, programs)),
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_variable_is_for_the_gateway_alone() {
+        let words = |is_gateway| {
+            WIREGUARD_GO_TAILSCALE_PROCS1.words(Path::new("/bin/wg"), "wg0", is_gateway).join(OsStr::new(" "))
+        };
+        assert_eq!(words(true), "GOMAXPROCS=1 /bin/wg -f wg0");
+        assert_eq!(words(false), "/bin/wg -f wg0");
+    }
+}
