@@ -37,9 +37,9 @@ pub struct WireGuardArgs {
     /// KiB that are on their way at most over all clients.
     #[arg(long, default_value_t = 2_048, value_parser = clap::value_parser!(u32).range(64..=1_048_576))]
     pub in_flight: u32,
-    /// The servers' scheduling priority: what each takes by itself, or that of any process.
-    #[arg(long, value_enum, default_value = "own")]
-    pub priority: Priority,
+    /// The servers' scheduling priority: what each takes by itself, and that of any process.
+    #[arg(long, value_delimiter = ',', value_enum, default_value = "own,same")]
+    pub priority: Vec<Priority>,
     /// Limit what the server's programs use of the CPU, in cores such as 0.5.
     #[arg(long, value_name = "CORES")]
     pub gateway_cpu: Option<CpuLimit>,
@@ -81,12 +81,10 @@ impl WireGuardArgs {
         if let Some(odd) = odd.filter(|_| directions.contains(&Direction::Pairs)) {
             return Err(format!("{odd} can't be split into pairs; give even numbers"));
         }
-        let subject = |kind: &Kind| {
-            let priority = if kind.profile().has_priority { self.priority } else { Priority::Own };
-            Subject { priority, ..Subject::new(*kind, Cipher::Auto) }
-        };
+        let servers: Vec<Subject> =
+            self.servers.iter().map(|kind| Subject::new(*kind, Cipher::Auto)).collect();
         Ok(WireGuardPlan {
-            servers: self.servers.iter().map(subject).collect(),
+            servers: Subject::with_priorities(&servers, &self.priority),
             clients: self.clients.clone(),
             directions,
             packet: self.packet,
@@ -118,9 +116,11 @@ mod tests {
 
     #[test]
     fn servers_take_turns_and_pairs_are_even() {
-        let usual = plan("vpnd-endurance wireguard").unwrap();
-        let labels: Vec<_> = usual.servers.iter().map(|subject| subject.label()).collect();
-        assert_eq!(labels, ["vpnd", "wireguard-go-tailscale"]);
+        let labels = |line: &str| -> Vec<String> {
+            plan(line).unwrap().servers.into_iter().map(Subject::label).collect()
+        };
+        let usual = labels("vpnd-endurance wireguard");
+        assert_eq!(usual, ["vpnd", "vpnd, no priority", "wireguard-go-tailscale"]);
         assert_eq!(plan("vpnd-endurance wireguard --clients 1,3").unwrap().clients, [1, 3]);
         for (line, why) in
             [("--clients 3 --direction up,pairs", "3 can't be split"), ("--direction down", "up or in pairs")]
@@ -128,8 +128,7 @@ mod tests {
             let refused = plan(&format!("vpnd-endurance wireguard {line}")).unwrap_err();
             assert!(refused.contains(why), "{refused}");
         }
-        let same = plan("vpnd-endurance wireguard --priority same").unwrap();
-        assert_eq!(same.servers[0].label(), "vpnd, no priority");
-        assert_eq!(same.servers[1].label(), "wireguard-go-tailscale");
+        let same = labels("vpnd-endurance wireguard --priority same");
+        assert_eq!(same, ["vpnd, no priority", "wireguard-go-tailscale"]);
     }
 }

@@ -21,7 +21,7 @@ fn two_servers_carry_every_packet_of_clients_without_devices() {
         return skip(&format!("{} is not built; run `./x setup`", other.display()));
     }
     let report = measured(&format!(
-        "wireguard --servers vpnd,wireguard-go --clients 2 --direction up,pairs --burst 8 --repeat 1 -t 1 -O 0.5 --json \
+        "wireguard --servers vpnd,wireguard-go --clients 2 --direction up,pairs --burst 8 --repeat 1 -t 1 -O 0.5 --json --priority own \
          --program vpnd={} --program wireguard-go={}",
         vpnd.display(),
         other.display()
