@@ -85,9 +85,8 @@ fn of_tables(tables: &[String]) -> Vec<Inbound> {
     let established = || all.iter().filter(|socket| socket.state == ESTABLISHED);
     // A socket that only listens may be bound to an address that is not this machine's.
     let own: HashSet<IpAddr> = established().map(|socket| socket.own.ip()).collect();
-    let listening = |port: u16| {
-        all.iter().filter(move |socket| socket.state == LISTENS && socket.own.port() == port)
-    };
+    let listening =
+        |port: u16| all.iter().filter(move |socket| socket.state == LISTENS && socket.own.port() == port);
     let open = established().filter(|socket| {
         // Those of this machine to itself pass a kill switch, by the loopback interface.
         let is_internal = socket.own.ip().is_loopback() || own.contains(&socket.peer.ip());
@@ -151,7 +150,9 @@ mod tests {
             format!("{address}:{:04X}", end.port())
         };
         let (own, peer) = (end(own), end(peer));
-        format!("   1: {own} {peer} {state} 00000000:00000000 00:00000000 00000000  {user}        0 12345 1\n")
+        format!(
+            "   1: {own} {peer} {state} 00000000:00000000 00:00000000 00000000  {user}        0 12345 1\n"
+        )
     }
 
     #[test]

@@ -120,8 +120,7 @@ fn bottleneck(one: &Compared) -> Option<String> {
     let first = savings.first()?;
     let share = |share: f64| format!("{:.0} %", 100.0 * share);
     let named = format!("most is saved without {}: {} of all CPU time", first.stage, share(first.share));
-    let (Some(cipher), Some(measured)) =
-        (savings.iter().find(|saving| saving.stage == CIPHER), one.saved)
+    let (Some(cipher), Some(measured)) = (savings.iter().find(|saving| saving.stage == CIPHER), one.saved)
     else {
         return Some(named);
     };
