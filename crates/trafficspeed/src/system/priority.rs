@@ -17,8 +17,8 @@ pub enum Priority {
 }
 
 impl Subject {
-    /// The priorities with which `kinds` are measured if none is named: among VPNs of several makers
-    /// both, so that no figure of a comparison owes something to the scheduler in silence;
+    /// The priorities with which `kinds` are measured if none is named: among VPNs of several
+    /// makers both, so that no figure of a comparison owes something to the scheduler in silence;
     /// otherwise what each takes by itself.
     pub fn usual_priorities(kinds: &[Kind]) -> &'static [Priority] {
         let vpns = kinds.iter().filter(|kind| **kind != Kind::None);

@@ -14,8 +14,8 @@ pub struct Implementation {
     /// Arguments before the device's name that keep it in the foreground and its privileges its
     /// own.
     pub arguments: &'static [&'static str],
-    /// Variables of the gateway's environment, as NAME=VALUE: clients are as they come, so that rows
-    /// differ in the server alone.
+    /// Variables of the gateway's environment, as NAME=VALUE: clients are as they come, so that
+    /// rows differ in the server alone.
     pub gateway_environment: &'static [&'static str],
     /// A remark for readers of its figures.
     pub note: &'static str,
@@ -65,7 +65,8 @@ const WIREGUARD_GO_TAILSCALE_DEFAULT: Implementation = Implementation {
     note: "the fork by itself, without Tailscale's client",
 };
 
-/// Tailscale's fork with one processor for the gateway's Go code, whose workers hand less to each other then.
+/// Tailscale's fork with one processor for the gateway's Go code, whose workers hand less to each
+/// other then.
 pub static WIREGUARD_GO_TAILSCALE_PROCS1: Implementation =
     Implementation { gateway_environment: &["GOMAXPROCS=1"], ..WIREGUARD_GO_TAILSCALE_DEFAULT };
 
