@@ -64,7 +64,7 @@ impl Format {
     }
 
     /// The transaction in which a database is brought up, if it has to be: no other process changes
-    /// it from then on, nor has anything been changed.
+    /// it afterwards, and nothing has been changed yet.
     pub(crate) fn begin<'c>(
         &self,
         connection: &'c mut Connection,

@@ -102,7 +102,7 @@ impl StoreError {
         matches!(self, Self::Database { trouble: Trouble::Uncertain, .. })
     }
 
-    /// The same failure, for another caller that has waited for the same work.
+    /// A copy of the failure, for another caller that has waited for the same work.
     #[must_use]
     pub fn repeated(&self) -> Self {
         match self {

@@ -110,7 +110,7 @@ fn leave_mounts() -> io::Result<()> {
 /// The file to which the name servers' leads, if that is hidden, and before it the directories that
 /// are hidden with it.
 fn hidden_place() -> io::Result<Vec<CString>> {
-    // Without it the mount in its place says so.
+    // Without it the mount in its place fails.
     let Ok(file) = fs::canonicalize(path_of(RESOLV_CONF)) else { return Ok(Vec::new()) };
     let mut hidden = HIDDEN.into_iter().map(path_of);
     let Some(root) = hidden.find(|root| file.starts_with(root)) else { return Ok(Vec::new()) };

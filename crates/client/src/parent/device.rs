@@ -123,7 +123,7 @@ fn forget_oldest(directory: &Path) -> io::Result<()> {
         if surplus == 0 {
             break;
         }
-        // What is no file, or is held by a client, stays.
+        // A directory stays, and so does a key that a client holds.
         if let Ok(Some(_held)) = lock(&path) {
             fs::remove_file(&path)?;
             surplus -= 1;

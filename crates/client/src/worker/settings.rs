@@ -27,9 +27,9 @@ pub(super) struct TunnelSettings {
     retry_at: Option<Time>,
 }
 
-/// What is requested again.
+/// Settings that are requested again.
 struct Refused<T> {
-    /// What was refused last.
+    /// The settings that were refused last.
     settings: Option<T>,
     /// The refusal that was logged last, so that it is not logged at each attempt.
     logged: Option<String>,

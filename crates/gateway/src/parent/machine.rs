@@ -363,8 +363,8 @@ pub(super) async fn tear_down(config: &ServerConfig) -> anyhow::Result<()> {
     report(&recovered)
 }
 
-/// The same for every gateway that has its journal there and does not run: no configuration has to
-/// name it, for that may be lost or damaged.
+/// Undoes the changes of each gateway that has its journal there and does not run: no configuration
+/// has to name it, for that may be lost or damaged.
 ///
 /// # Errors
 /// If not all could be taken back.

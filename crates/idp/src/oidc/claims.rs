@@ -140,7 +140,7 @@ pub(crate) fn complete(claims: &mut Claims, more: Claims, settings: &Oidc) -> Re
     if text(&more, "sub").is_none() || text(&more, "sub") != text(claims, "sub") {
         return Err(ClaimError::Missing("user information of its subject"));
     }
-    // What says that an address is verified concerns the address next to it (§5.1).
+    // That an address is verified concerns the address next to it (§5.1).
     if lacks_verification(claims, settings) {
         claims.remove(EMAIL);
         claims.remove(EMAIL_VERIFIED);

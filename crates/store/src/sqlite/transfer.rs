@@ -50,8 +50,8 @@ pub(super) fn copy(connections: &Connections, path: &Path) -> Result<File, Store
     Ok(file)
 }
 
-/// Writes a copy of the store at `path` to `target` beside it, in one step: `copy` writes it to the
-/// path that it is given.
+/// Writes a copy of the store at `path` to `target` in its directory, in one step: `copy` writes it
+/// to the path that it is given.
 pub(super) fn write_copy(
     path: &Path,
     target: &Path,

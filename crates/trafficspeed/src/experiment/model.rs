@@ -280,7 +280,7 @@ fn compare(
     }
 }
 
-/// What a round without a cipher saves of the CPU time of the same round with one.
+/// The part of a round's CPU time that the same round without a cipher saves.
 fn saved(without: &Real, with: &Real) -> Option<Spread> {
     let rest = ratio(&in_rounds(&without.whole_each), &in_rounds(&with.whole_each))?;
     Some(Spread { median: 1.0 - rest.median, low: 1.0 - rest.high, high: 1.0 - rest.low, n: rest.n })
@@ -331,7 +331,7 @@ mod tests {
             compare(&model.costs, (&suite, model.sums[1].case), Some(with.clone()), model.sums.first())
         };
         let saved = found(&model).saved.expect("there are rounds");
-        // That of the medians, which are of different rounds, would be nothing.
+        // A saving of the medians, which are of different rounds, would be nothing.
         assert!((saved.median - 0.1).abs() < 1e-9 && saved.low.abs() < 1e-9, "{saved:?}");
         assert!((saved.high - 0.5).abs() < 1e-9 && saved.n == 5 && !found(&model).is_disturbed, "{saved:?}");
         model.sums[0].real.as_mut().expect("it was measured").taken.others = Some(30.0);
