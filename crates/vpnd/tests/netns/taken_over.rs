@@ -22,6 +22,7 @@ use vpnd_ipc::gateway::{HostRoute, HostRouteChanges};
 use vpnd_proto::control::Network;
 
 use crate::client::{Client, TUN};
+use crate::full;
 use crate::gateway::{Gateway, edit_toml, strings};
 use crate::lab::{CAMPUS_V4, Lab, eventually};
 use crate::privileges::Seen;
@@ -394,7 +395,10 @@ fn all_requests_of_a_clients_worker_are_limited() {
     let Some(lab) = Lab::new(1) else { return };
     let rules = || lab.clients[0].ip(&["rule", "show"]);
     let before = rules();
-    let (_gateway, mut client) = Client::alone(&lab);
+    // A full tunnel, which no refusal ends.
+    let (_providers, _gateway, ann) = full::ordinary(&lab);
+    let mut client = Client::connect(&lab, 1, &ann);
+    ping_until(client.namespace(), CAMPUS_V4.into(), LIMIT);
     let mut worker = TakenOver::of_client(&mut client);
     for (kind, content, burst, interval) in KINDS {
         let began = Instant::now();
@@ -463,11 +467,6 @@ fn a_clients_worker_sets_nothing_that_the_profile_or_the_machine_forbids() {
     assert!(into_tunnel.iter().all(|line| line.starts_with("10.200.0.0/24")), "{into_tunnel:?}");
     assert!(!into_tunnel.is_empty());
 
-    for address in [[127, 0, 0, 9], [224, 0, 0, 9], [198, 18, 1, 1], [198, 51, 100, 7]] {
-        let network = Network { ipv4: Some(address.into()), ..Network::default() };
-        let refused = worker.ask(1, &configure(network));
-        assert!(refused.is_some_and(|why| why.contains("the gateway gives")), "{address:?}");
-    }
     for (size, within) in [(0, "1280"), (u16::MAX, "65400")] {
         let refused = worker.ask(2, &|body: &mut Body| {
             body.array(1).unwrap().u16(size).unwrap();
@@ -488,6 +487,15 @@ fn a_clients_worker_sets_nothing_that_the_profile_or_the_machine_forbids() {
     assert!(refused.is_some_and(|why| why.contains("another TCP port")), "TCP where the profile has it");
     client.process().signal(Signal::INT);
     assert!(client.process().wait(LIMIT).success());
+
+    for address in [[127, 0, 0, 9], [224, 0, 0, 9], [198, 18, 1, 1], [198, 51, 100, 7]] {
+        let mut client = Client::connect(&lab, 1, &ann);
+        let mut worker = TakenOver::of_client(&mut client);
+        let network = Network { ipv4: Some(address.into()), ..Network::default() };
+        worker.send(&ask(OWN_QUESTION, 1, &configure(network)));
+        worker.let_go();
+        ends(client.process(), "the gateway gives");
+    }
 }
 
 #[test]
