@@ -164,7 +164,10 @@ impl Process {
 
     /// Ends it as a power cut would.
     pub(crate) fn kill(&mut self) {
-        let children = if self.ended().is_none() { self.children() } else { Vec::new() };
+        if self.ended().is_some() {
+            return;
+        }
+        let children = self.children();
         self.signal(Signal::KILL);
         self.wait(Duration::from_secs(5));
         // They end a moment after their parent, and have its sockets until then.

@@ -90,15 +90,17 @@ impl OwnKillSwitch {
                 self.held = kill_switch;
                 Ok(())
             }
-            Err(error) => {
-                let reason = format!(
-                    "the gateway requires a kill switch, and this machine can't have it: {}",
-                    format_chain(&error)
-                );
-                self.undecided = error.is::<WouldCutOff>().then(|| reason.clone());
-                Err(ChildError::Refused(reason))
-            }
+            Err(error) => Err(self.refusal(&error)),
         }
+    }
+
+    fn refusal(&mut self, error: &anyhow::Error) -> ChildError {
+        let reason = format!(
+            "the gateway requires a kill switch, and this machine can't have it: {}",
+            format_chain(error)
+        );
+        self.undecided = error.is::<WouldCutOff>().then(|| reason.clone());
+        ChildError::Refused(reason)
     }
 
     /// Follows the machine to other local networks.
@@ -118,32 +120,25 @@ impl OwnKillSwitch {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{TcpListener, TcpStream};
-
     use super::*;
     use crate::parent::console::tests::console;
+    use crate::parent::kill_switch::inbound::Inbound;
     use crate::parent::kill_switch::wanted::tests::wanted;
     use vpnd_sys::nft::KillSwitchRules;
-    use vpnd_sys::testing::{in_namespace_async, run};
+    use vpnd_sys::testing::in_namespace_async;
 
     #[test]
     fn a_requirement_that_would_have_cut_off_a_session_is_not_met_once_that_has_ended() {
         in_namespace_async(async || {
-            run("ip", &["address", "add", "192.0.2.1/32", "dev", "lo"]);
-            let listener = TcpListener::bind("192.0.2.1:7022").unwrap();
-            let session = TcpStream::connect("192.0.2.1:7022").unwrap();
             let place = tempfile::tempdir().unwrap();
             let journals = JournalDirectory::create(place.path()).unwrap();
             let (console, _reader, _writer) = console();
-            let mut wanted = wanted(None, 0, false);
-            wanted.sessions = vec![session.local_addr().unwrap()];
-            let mut own = OwnKillSwitch::new(wanted, journals, "vpn.example", &console);
-            let first = own.meet_requirement(Some(KILL_SWITCH_PERSISTENT)).await;
-            assert!(
-                matches!(&first, Err(ChildError::Refused(reason)) if reason.contains("by which you")),
-                "{first:?}"
-            );
-            drop((session, listener));
+            let mut own = OwnKillSwitch::new(wanted(None, 0, false), journals, "vpn.example", &console);
+            let peer = "192.0.2.9".parse().unwrap();
+            let session = Inbound { peer, peer_port: 40_000, port: 22, is_roots: true };
+            let first = own.refusal(&WouldCutOff(session).into());
+            assert!(matches!(first, ChildError::Refused(_)), "{first:?}");
+            // The session has ended by now.
             let second = own.meet_requirement(Some(KILL_SWITCH_PERSISTENT)).await;
             assert!(matches!(second, Err(ChildError::Refused(_))), "{second:?}");
             assert!(!own.is_on() && KillSwitchRules::in_force().await.unwrap().is_none());
