@@ -236,9 +236,10 @@ impl Credentials {
         known: bool,
         now_s: u64,
     ) -> Result<Option<Cause>, StoreError> {
-        let is_too_many = |user: &User| lock(&self.codes[usize::from(known)]).take(user.id, now()).is_err();
-        let awaited =
-            awaited.and_then(|user| if is_too_many(user) { Err(Cause::TooManyCodes) } else { Ok(user) });
+        // Nobody's are counted likewise, or the time would tell that the password was right.
+        let counted = awaited.map_or(UserId::NOBODY, |user| user.id);
+        let is_too_many = lock(&self.codes[usize::from(known)]).take(counted, now()).is_err();
+        let awaited = awaited.and_then(|user| if is_too_many { Err(Cause::TooManyCodes) } else { Ok(user) });
         let secret = awaited.ok().and_then(|user| user.totp.as_ref()).unwrap_or(&self.no_secret);
         let step = totp::matching_step(secret, code, now_s);
         let (id, used) = match (awaited, step) {
