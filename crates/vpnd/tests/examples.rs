@@ -206,7 +206,7 @@ fn units_call_commands_that_exist() {
     assert_eq!(commands, 8);
 }
 
-/// What systemd does not try again is decided by the exit code of the main process alone.
+/// The exit code of the main process alone decides what systemd does not try again.
 #[test]
 fn units_with_an_exit_code_that_ends_them_start_with_their_main_process() {
     for unit in UNITS {

@@ -236,7 +236,7 @@ impl Credentials {
         known: bool,
         now_s: u64,
     ) -> Result<Option<Cause>, StoreError> {
-        // Nobody's are counted likewise, or the time would tell that the password was right.
+        // A code is counted without a right password, too, or the time would disclose that.
         let counted = awaited.map_or(UserId::NOBODY, |user| user.id);
         let is_too_many = lock(&self.codes[usize::from(known)]).take(counted, now()).is_err();
         let awaited = awaited.and_then(|user| if is_too_many { Err(Cause::TooManyCodes) } else { Ok(user) });

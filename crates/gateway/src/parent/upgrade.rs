@@ -119,7 +119,7 @@ impl Gateway {
         if let Some(setting) = self.settings.restart_only(&configuration.settings()) {
             bail!("{setting} has changed since the gateway started: that takes a restart");
         }
-        // The same settings mean another tunnel on a machine without IPv6.
+        // On a machine without IPv6 the same settings mean another tunnel.
         if config.tunnel != self.config.tunnel {
             bail!("IPv6 was switched on or off since the gateway started: that takes a restart");
         }

@@ -114,7 +114,7 @@ pub struct TransferredSession {
     #[n(7)]
     generation: Option<u64>,
     /// The keys of its stock WireGuard client, if it is one's and they are known. 8 had another
-    /// form: between a process that has that and one that has this, devices shake hands anew.
+    /// form: between a process that has that and one that has this, devices shake hands again.
     #[n(9)]
     device: Option<HandedDevice>,
 }

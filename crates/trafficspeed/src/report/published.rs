@@ -145,8 +145,9 @@ fn unprotected(campaign: &Campaign, cases: &[String], table: &Observations) -> V
     lines
 }
 
-/// Of those that encrypt and authenticate, where the systems are known, and had the same share of
-/// the CPU and the same priority. A system that takes no priority is beside both.
+/// The fastest and the slowest of the VPNs that encrypt and authenticate, where they are known,
+/// with the same share of the CPU and the same priority. A system that takes no priority has a
+/// place in both.
 fn extremes(campaign: &Campaign, vpns: &[String], cases: &[String], table: &Observations) -> Vec<String> {
     let all = vpns.iter().map(|label| (label.as_str(), campaign.subject(label)));
     let all: Vec<(&str, Option<Subject>)> =

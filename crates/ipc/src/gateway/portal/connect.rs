@@ -94,7 +94,7 @@ pub enum ConnectEnd {
     /// A yes for a device by its code, which the person has not compared.
     #[n(4)]
     NotCompared,
-    /// The user has answered many devices in a short time: this one gets an answer after so many
+    /// The user has answered many devices in a short time: this one gets an answer after this many
     /// seconds.
     #[n(5)]
     Wait(#[n(0)] u64),
