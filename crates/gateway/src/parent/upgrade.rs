@@ -75,7 +75,6 @@ impl Gateway {
         }
         let Next { config, launcher, auth, worker, kept, certificate_in_use } = next;
         let (auth, worker) = (auth.at_work(), worker.ready().await?);
-        self.certificate_in_use = certificate_in_use;
         let old = (self.worker.replace(worker), std::mem::replace(&mut self.auth, auth));
         let old_kept = std::mem::replace(&mut self.kept, kept);
         // Its visits are the old auth process's, which learns of nothing any more.
@@ -85,8 +84,9 @@ impl Gateway {
         if let Err(error) = self.machine.reconfigure(&config).await {
             tracing::error!(error = %vpnd_sys::text::format_chain(&error), "the firewall rules stay unchanged");
         }
-        (self.config, self.launcher) = (config, launcher);
+        (self.config, self.launcher, self.certificate_in_use) = (config, launcher, certificate_in_use);
         self.orders.look_now(&self.config);
+        self.kept.portal = self.kept.portal.take().map(|portal| portal.with_proofs(self.orders.proofs()));
         // If it is gone already, so is the requester.
         let _ = old.0.send(&ToWorker::Stop(None), &[]).await;
         old.0.end(CHILD_END_TIMEOUT).await;

@@ -288,7 +288,9 @@ fn an_order_survives_a_restart_of_the_portal_process() {
     must(gateway.ask(&["reload"]));
     let second = answered_by(Some(first));
     kill_process(second, Signal::KILL).unwrap();
-    answered_by(Some(second));
+    let third = answered_by(Some(second));
+    must(gateway.upgrade());
+    answered_by(Some(third));
     let taken = proxy.ask(&withheld);
     assert!(taken.starts_with(b"HTTP/1.1 200 "), "{}", String::from_utf8_lossy(&taken));
     let (failed, _) = outcome_in(&gateway, OUTCOME, "");
