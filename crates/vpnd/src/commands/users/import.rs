@@ -32,8 +32,8 @@ use vpnd_sys::process;
 const MAX_ROWS: usize = 200_000;
 /// Bytes of the largest file.
 const MAX_BYTES: u64 = 64 << 20;
-/// Mistakes that are printed; the rest is counted.
-const SHOWN_MISTAKES: usize = 50;
+/// Mistakes that are printed, and users without an access profile; the rest is counted.
+const MAX_SHOWN: usize = 50;
 /// Interval of the lines about the progress of hashing.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
 /// Bytes of the shortest secret of one-time codes (RFC 4226 section 4).
@@ -44,6 +44,8 @@ struct Planned {
     import: UserImport,
     /// A password that is to be hashed.
     password: Option<Password>,
+    /// Whether the user is added or gets other groups, and no access profile is for them.
+    lacks_profile: bool,
 }
 
 pub(super) fn import(
@@ -58,14 +60,17 @@ pub(super) fn import(
     let table::Table { rows, mut mistakes } = table::read(&text);
     let mut planned = plan(&config, &rows, &existing, args.update, &mut mistakes);
     if !mistakes.is_empty() {
-        let rest = mistakes.len().saturating_sub(SHOWN_MISTAKES);
-        mistakes.truncate(SHOWN_MISTAKES);
+        let rest = mistakes.len().saturating_sub(MAX_SHOWN);
+        mistakes.truncate(MAX_SHOWN);
         return Err(UserError::Rows { file: args.file.display().to_string(), mistakes, rest });
     }
     let updated = planned.iter().filter(|planned| planned.import.exists).count();
     let added = planned.len() - updated;
+    let without_profile: Vec<String> =
+        planned.iter().filter(|one| one.lacks_profile).map(|one| one.import.name.clone()).collect();
     if args.dry_run {
-        return Ok(writeln!(out, "nothing is wrong: {added} users would be added, {updated} updated")?);
+        writeln!(out, "nothing is wrong: {added} users would be added, {updated} updated")?;
+        return Ok(warn_without_profile(&without_profile, out)?);
     }
     hash_all(&mut planned)?;
     let imports: Vec<UserImport> = planned.into_iter().map(|planned| planned.import).collect();
@@ -73,7 +78,17 @@ pub(super) fn import(
     let mut entry = entry("users-imported", "", now_s);
     entry.detail = format!("{added} added, {updated} updated");
     store.audit(entry)?;
-    Ok(writeln!(out, "{added} users added, {updated} updated")?)
+    writeln!(out, "{added} users added, {updated} updated")?;
+    Ok(warn_without_profile(&without_profile, out)?)
+}
+
+/// Says what these users meet, whom no access profile is for.
+fn warn_without_profile(names: &[String], out: &mut dyn Write) -> std::io::Result<()> {
+    let (shown, rest) = names.split_at(names.len().min(MAX_SHOWN));
+    for name in shown {
+        modify::write_without_profile(name, out)?;
+    }
+    if rest.is_empty() { Ok(()) } else { writeln!(out, "and none is for {} more users", rest.len()) }
 }
 
 fn read(args: &UserImportArgs) -> Result<Zeroizing<String>, UserError> {
@@ -176,6 +191,7 @@ impl Mistakes<'_> {
         };
         let groups = change.groups.as_deref().or(user.map(|user| &*user.groups)).unwrap_or_default();
         let who = Who { user: &name, source: LOCAL, groups };
+        let lacks_profile = (user.is_none() || change.groups.is_some()) && config.profiles.of(who).is_none();
         let addresses =
             self.addresses(config, who).map(|addresses| AddressChange { device: None, addresses });
         let change = UserChange { addresses, ..change };
@@ -186,7 +202,7 @@ impl Mistakes<'_> {
         }
         let enabled = self.enabled();
         let import = UserImport { name, exists: user.is_some(), password: hash, change, enabled };
-        (self.list.len() == before).then_some(Planned { import, password })
+        (self.list.len() == before).then_some(Planned { import, password, lacks_profile })
     }
 
     fn password(&mut self, required: bool) -> (Option<PasswordHash>, Option<Password>) {

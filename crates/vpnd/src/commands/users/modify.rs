@@ -59,13 +59,14 @@ pub(super) fn warn_without_profile(
     who: Who<'_>,
     out: &mut dyn Write,
 ) -> std::io::Result<()> {
-    if config.profiles.of(who).is_some() {
-        return Ok(());
-    }
+    if config.profiles.of(who).is_some() { Ok(()) } else { write_without_profile(who.user, out) }
+}
+
+/// Writes what a user meets whom no access profile is for.
+pub(super) fn write_without_profile(name: &str, out: &mut dyn Write) -> std::io::Result<()> {
     writeln!(
         out,
-        "no access profile is for '{0}': logins are refused until 'vpnd user modify {0} --add-group GROUP' names a group of one",
-        who.user
+        "no access profile is for '{name}': logins are refused until 'vpnd user modify {name} --add-group GROUP' names a group of one"
     )
 }
 

@@ -313,6 +313,21 @@ fn a_user_whom_no_access_profile_is_for_is_reported() {
     assert!(is_reported("modify ann --remove-group staff --add-group lab"));
     bench.user("remove ann").unwrap();
     assert!(!is_reported("add ann --password-file @password --group staff"));
+    // An import reports those whom it adds or gives other groups.
+    let is_reported = |csv: &str, arguments: &str| {
+        fs::write(bench.path("u.csv"), csv).unwrap();
+        is_reported(&format!("import @u.csv {arguments}"))
+    };
+    assert!(is_reported("name,groups\nann,lab\n", "--update --dry-run"));
+    assert!(is_reported("name,groups\nann,lab\n", "--update"));
+    assert!(!is_reported("name,note\nann,thesis\n", "--update"));
+    assert!(!is_reported("name,groups\nann,staff\n", "--update"));
+    let rows: String = (0..60).map(|number| format!("u{number},{BCRYPT}\n")).collect();
+    fs::write(bench.path("u.csv"), format!("name,password_hash\n{rows}")).unwrap();
+    let out = bench.user("import @u.csv").unwrap();
+    assert!(out.starts_with("60 users added, 0 updated\nno access profile is for 'u0': "), "{out}");
+    assert!(out.ends_with("\nand none is for 10 more users\n"), "{out}");
+    assert_eq!(out.lines().count(), 52, "{out}");
 }
 
 fn revoke(bench: &Bench, arguments: &[&str]) -> Result<String, UserError> {
