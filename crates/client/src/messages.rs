@@ -214,7 +214,7 @@ vpnd_ipc::requests! {
     /// An operation that the worker has no privilege for.
     pub ParentRequest {
         Socket = 0, OpenSocket => ();
-        Configure = 1, Configure => ();
+        Configure = 1, Configure => Configured;
         Mtu = 2, SetMtu => ();
         Ask = 3, Question => Option<ChallengeAnswer>;
         Prove = 4, Prove => ByteArray<64>;
@@ -257,6 +257,17 @@ pub struct Reopen(#[n(0)] pub u16);
 #[derive(Debug, Encode, Decode)]
 #[cbor(transparent)]
 pub struct Configure(#[n(0)] pub Network);
+
+/// The reply to [`Configure`], unless the settings are refused for now.
+#[derive(Debug, Encode, Decode)]
+pub enum Configured {
+    #[n(0)]
+    InForce,
+    /// A person must decide, for this reason: the settings are refused until the client's next
+    /// start.
+    #[n(1)]
+    Undecided(#[n(0)] String),
+}
 
 /// The size of packets that the tunnel's device carries.
 #[derive(Debug, Encode, Decode)]

@@ -40,8 +40,8 @@ use vpnd_proto::control::{AsText, Network, SecretText};
 
 use crate::args::{ConnectArgs, KillSwitchArgs};
 use crate::messages::{
-    Browse, Configure, ListenForBrowser, LookUp, Measured, OpenSocket, OpenStream, OverTcp, ParentRequest,
-    Prove, Question, Renew, Reopen, SetMtu, Tell, ToWorker, UseTunnelDns, WorkerLaunch,
+    Browse, Configure, Configured, ListenForBrowser, LookUp, Measured, OpenSocket, OpenStream, OverTcp,
+    ParentRequest, Prove, Question, Renew, Reopen, SetMtu, Tell, ToWorker, UseTunnelDns, WorkerLaunch,
 };
 use crate::person::browser;
 use crate::person::credentials::CredentialsError;
@@ -380,7 +380,7 @@ impl RunningClient {
                 }
                 self.display.note_settings(outcome.as_ref().err().map(String::as_str));
                 self.connected(&outcome);
-                ToWorker::reply::<Configure>(number, outcome)
+                ToWorker::reply::<Configure>(number, self.configured(&network, outcome))
             }
             ParentRequest::Mtu(SetMtu(mtu)) => {
                 ToWorker::reply::<SetMtu>(number, self.network.set_mtu(mtu).await)
@@ -438,6 +438,16 @@ impl RunningClient {
         };
         self.refused = outcome.is_err().then(|| network.clone());
         Ok(outcome)
+    }
+
+    /// The reply to settings with this outcome.
+    fn configured(&self, network: &Network, outcome: Result<(), String>) -> Result<Configured, String> {
+        match outcome {
+            Err(reason) if self.kill_switch.awaits_person(network.kill_switch) => {
+                Ok(Configured::Undecided(reason))
+            }
+            outcome => outcome.map(|()| Configured::InForce),
+        }
     }
 
     /// Has the machine use the tunnel's DNS servers, as while the tunnel leads somewhere, or its

@@ -8,8 +8,9 @@ use vpnd_crypto::device::{Binding, SIGNATURE_LEN};
 use vpnd_proto::control::{AsText, ChallengeAnswer, ChallengeText, Network, Renewal, Text};
 
 use crate::messages::{
-    Browse, BrowserWay, Configure, FromWorker, ListenForBrowser, LookUp, Measured, OpenSocket, OpenStream,
-    OverTcp, ParentRequest, Prove, Question, Renew, Reopen, SetMtu, THE_PROXY, Tell, ToWorker, UseTunnelDns,
+    Browse, BrowserWay, Configure, Configured, FromWorker, ListenForBrowser, LookUp, Measured, OpenSocket,
+    OpenStream, OverTcp, ParentRequest, Prove, Question, Renew, Reopen, SetMtu, THE_PROXY, Tell, ToWorker,
+    UseTunnelDns,
 };
 use vpnd_ipc::channel::{Channel, ChannelError};
 use vpnd_ipc::requests::{Gone, NoReply, Requests};
@@ -144,7 +145,8 @@ impl ParentClient {
         Ok(self.requests.request(UseTunnelDns(tunnel)).await?)
     }
 
-    pub(super) async fn configure(&self, network: &Network) -> Result<(), ParentError> {
+    /// Has these settings put in force.
+    pub(super) async fn configure(&self, network: &Network) -> Result<Configured, ParentError> {
         Ok(self.requests.request(Configure(network.clone())).await?)
     }
 

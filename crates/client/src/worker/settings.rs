@@ -2,8 +2,9 @@
 //!
 //! INVARIANT: once the tunnel was set up, no refusal of the parent ends the client: that would open
 //! a tunnel for everything. The parent keeps what is in force, and what it has refused is requested
-//! again until it is in force or the gateway has sent other settings. Another tunnel, whose new
-//! settings no attempt can put in force, is ended by the parent itself.
+//! again until it is in force or the gateway has sent other settings, unless a person must decide
+//! on it first. Another tunnel, whose new settings no attempt can put in force, is ended by the
+//! parent itself.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +13,7 @@ use vpnd_proto::control::Network;
 use vpnd_proto::time::Time;
 
 use super::parent_client::{ParentClient, ParentError};
+use crate::messages::Configured;
 use vpnd_sys::clock::now;
 use vpnd_sys::logging::NEWS;
 
@@ -27,9 +29,9 @@ pub(super) struct TunnelSettings {
     retry_at: Option<Time>,
 }
 
-/// Settings that are requested again.
+/// Settings that were refused.
 struct Refused<T> {
-    /// The settings that were refused last.
+    /// The last ones, if they are requested again.
     settings: Option<T>,
     /// The refusal that was logged last, so that it is not logged at each attempt.
     logged: Option<String>,
@@ -52,9 +54,16 @@ impl TunnelSettings {
     /// # Errors
     /// If the parent is gone, or refuses the first ones.
     pub(super) async fn configure(&mut self, network: Network) -> Result<(), ParentError> {
-        let outcome = self.parent.configure(&network).await;
+        let outcome = match self.parent.configure(&network).await {
+            Ok(Configured::Undecided(reason)) if self.was_set_up => {
+                self.network.note(None, reason);
+                return Ok(());
+            }
+            Ok(Configured::Undecided(reason)) => Err(ParentError::Refused(reason)),
+            outcome => outcome.map(drop),
+        };
         if let Some(reason) = self.refusal(outcome)? {
-            self.network.note(network, reason);
+            self.network.note(Some(network), reason);
             return Ok(());
         }
         (self.was_set_up, self.network) = (true, Refused::nothing());
@@ -75,7 +84,7 @@ impl TunnelSettings {
     pub(super) async fn set_mtu(&mut self, mtu: u16) -> Result<(), ParentError> {
         let outcome = self.parent.set_mtu(mtu).await;
         match self.refusal(outcome)? {
-            Some(reason) => self.mtu.note(mtu, reason),
+            Some(reason) => self.mtu.note(Some(mtu), reason),
             None => self.mtu = Refused::nothing(),
         }
         Ok(())
@@ -121,13 +130,17 @@ impl<T> Refused<T> {
         Self { settings: None, logged: None }
     }
 
-    /// Notes a refusal, and logs it if it is another one than before.
-    fn note(&mut self, settings: T, reason: String) {
-        self.settings = Some(settings);
+    /// Notes a refusal, with the settings if they are to be requested again. Logs it if it is
+    /// another one than before.
+    fn note(&mut self, settings: Option<T>, reason: String) {
+        self.settings = settings;
         if self.logged.as_ref() != Some(&reason) {
+            let next = match self.settings {
+                Some(_) => format!("they are tried again every {} s", RETRY_INTERVAL.as_secs()),
+                None => "they are not tried again before the client's next start".to_owned(),
+            };
             tracing::warn!(
-                "new settings of the tunnel are not in force, and the former ones stay; they are tried again every {} s: {reason}",
-                RETRY_INTERVAL.as_secs()
+                "new settings of the tunnel are not in force, and the former ones stay; {next}: {reason}"
             );
             self.logged = Some(reason);
         }
@@ -147,7 +160,7 @@ mod tests {
         let outcome = outcome.map_err(str::to_owned);
         let reply = match parent.receive::<FromWorker>().await.unwrap().unwrap().message {
             FromWorker::Request { number, request: ParentRequest::Configure(_) } => {
-                ToWorker::reply::<Configure>(number, outcome)
+                ToWorker::reply::<Configure>(number, outcome.map(|()| Configured::InForce))
             }
             FromWorker::Request { number, request: ParentRequest::Mtu(_) } => {
                 ToWorker::reply::<SetMtu>(number, outcome)
@@ -162,15 +175,19 @@ mod tests {
         let (mut mtu, mut network) = (Refused::nothing(), Refused::nothing());
         let lines = logged_as_json(|| {
             for _ in 0..3 {
-                mtu.note(1_300, "no memory".to_owned());
-                network.note(Network::default(), "no room".to_owned());
+                mtu.note(Some(1_300), "no memory".to_owned());
+                network.note(Some(Network::default()), "no room".to_owned());
             }
-            network.note(Network::default(), "in use".to_owned());
+            network.note(None, "a session".to_owned());
         });
         let ends = |(line, reason): (&serde_json::Value, &str)| {
             line["message"].as_str().is_some_and(|message| message.ends_with(reason))
         };
-        let reasons = ["no memory", "no room", "in use"];
+        let reasons = [
+            "they are tried again every 10 s: no memory",
+            "they are tried again every 10 s: no room",
+            "they are not tried again before the client's next start: a session",
+        ];
         assert!(lines.len() == 3 && lines.iter().zip(reasons).all(ends), "{lines:?}");
     }
 
@@ -207,5 +224,15 @@ mod tests {
         let (second, ()) = tokio::join!(settings.retry(), reply(&parent, Ok(())));
         second.unwrap();
         assert_eq!(settings.retry_at(), None);
+
+        let undecided = async {
+            let message = parent.receive::<FromWorker>().await.unwrap().unwrap().message;
+            let FromWorker::Request { number, .. } = message else { panic!("{message:?}") };
+            let outcome = Ok(Configured::Undecided("a session".to_owned()));
+            parent.send(&ToWorker::reply::<Configure>(number, outcome), &[]).await.unwrap();
+        };
+        let (third, ()) = tokio::join!(settings.configure(network()), undecided);
+        third.unwrap();
+        assert_eq!(settings.retry_at(), None, "a person must decide first");
     }
 }

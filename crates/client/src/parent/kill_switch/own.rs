@@ -94,6 +94,11 @@ impl OwnKillSwitch {
         }
     }
 
+    /// Whether this requirement waits for a person, and is refused until the client's next start.
+    pub(in super::super) fn awaits_person(&self, required: Option<u8>) -> bool {
+        required.is_some_and(|required| required != 0) && !self.is_on() && self.undecided.is_some()
+    }
+
     fn refusal(&mut self, error: &anyhow::Error) -> ChildError {
         let reason = format!(
             "the gateway requires a kill switch, and this machine can't have it: {}",
@@ -138,6 +143,7 @@ mod tests {
             let session = Inbound { peer, peer_port: 40_000, port: 22, is_roots: true };
             let first = own.refusal(&WouldCutOff(session).into());
             assert!(matches!(first, ChildError::Refused(_)), "{first:?}");
+            assert!(own.awaits_person(Some(KILL_SWITCH_PERSISTENT)) && !own.awaits_person(None));
             // The session has ended by now.
             let second = own.meet_requirement(Some(KILL_SWITCH_PERSISTENT)).await;
             assert!(matches!(second, Err(ChildError::Refused(_))), "{second:?}");
