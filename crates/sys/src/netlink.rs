@@ -1,8 +1,8 @@
 //! Links, addresses, routes and policy rules, through the kernel's rtnetlink.
 //!
-//! Routes carry [`PROTOCOL`] as their origin, those in a tunnel's own tables and rules the
-//! kernel's, and removing one names it too, so that nothing that an administrator or another
-//! program made can be removed by mistake.
+//! Routes carry [`PROTOCOL`] as their origin. Those in a tunnel's own tables, those that refuse
+//! packets for a gateway's pool, and rules carry the kernel's. Removing one names it too, so that
+//! nothing that an administrator or another program made can be removed by mistake.
 //!
 //! A connection belongs to the network namespace of the thread that opened it.
 
@@ -29,8 +29,8 @@ pub use route::{LocalRoute, NOWHERE, RoutePlace, RouteSpec, RouteTarget, TableRo
 pub use rule::{NO_TABLE, RuleMatch, RuleSpec, TableRule};
 pub use watch::{NetworkChange, NetworkWatch};
 
-/// The origin that marks routes beyond a tunnel's own tables as made by vpnd; `ip route` shows
-/// `proto 118`.
+/// The origin that marks routes without the kernel's, such as those to single hosts, as made by
+/// vpnd; `ip route` shows `proto 118`.
 pub const PROTOCOL: u8 = 118;
 
 /// The routing table that the system's own routes are in.

@@ -11,7 +11,7 @@ use rtnetlink::packet_route::route::{
 use serde::{Deserialize, Serialize};
 
 use super::{Family, MAIN_TABLE, Netlink, NetlinkError, PROTOCOL};
-use crate::change::interface_of;
+use crate::change::{LAST_RESORT_METRIC, interface_of};
 
 /// The router of [`RouteTarget::Closed`], which is no host (RFC 7600), behind the loopback
 /// interface.
@@ -143,7 +143,7 @@ impl Netlink {
         if !removed.as_ref().is_err_and(NetlinkError::is_not_there) {
             return removed;
         }
-        // Earlier versions gave this origin to routes in all tables.
+        // Earlier versions gave this origin to all routes.
         message.header.protocol = RouteProtocol::Other(PROTOCOL);
         let removed = self.handle.route().del(message).execute().await;
         removed.map_err(|error| NetlinkError::new(task(), &error))
@@ -155,7 +155,7 @@ impl Netlink {
             .destination_prefix(destination.addr(), destination.prefix_len())
             .map_err(|error| inconsistent(spec, &error))?
             .table_id(spec.table)
-            .protocol(origin(spec.table));
+            .protocol(origin(spec));
         if let Some(metric) = spec.metric {
             builder = builder.priority(metric);
         }
@@ -260,25 +260,34 @@ impl Netlink {
     }
 }
 
-/// The origin of a route that vpnd adds to this table. In a tunnel's own tables it is the kernel's:
-/// systemd-networkd, from 256 on, removes routes of other origins that lead to no link when it
-/// configures one, and packets would leave in clear until they are back.
-fn origin(table: u32) -> RouteProtocol {
-    if interface_of(table).is_some() { RouteProtocol::Kernel } else { RouteProtocol::Other(PROTOCOL) }
+/// The origin of a route that vpnd adds. In a tunnel's own tables, and for a gateway's pool in the
+/// system's, it is the kernel's: systemd-networkd, from 256 on, removes routes of other origins
+/// that lead to no link when it configures one, and packets would leave in clear until they are
+/// back.
+fn origin(spec: &RouteSpec) -> RouteProtocol {
+    let is_for_pool = (spec.table, spec.metric) == (MAIN_TABLE, Some(LAST_RESORT_METRIC))
+        && spec.target == RouteTarget::Unreachable;
+    let is_kernels = is_for_pool || interface_of(spec.table).is_some();
+    if is_kernels { RouteProtocol::Kernel } else { RouteProtocol::Other(PROTOCOL) }
 }
 
 /// Whether vpnd has made it. The kernel itself adds no such route to a tunnel's own tables; where
 /// one of them is a VRF device's, there are routes of other kinds, too, which are not taken for
-/// vpnd's.
+/// vpnd's. Nor does the kernel give a route the metric of those for a gateway's pool.
 pub(super) fn is_own(message: &RouteMessage) -> bool {
     let is_of_a_tunnel = || {
         matches!(message.header.kind, RouteType::Unicast | RouteType::Unreachable | RouteType::Throw)
             && interface_of(table_of(message)).is_some()
     };
+    let is_for_pool = || {
+        message.header.kind == RouteType::Unreachable
+            && table_of(message) == MAIN_TABLE
+            && message.attributes.contains(&RouteAttribute::Priority(LAST_RESORT_METRIC))
+    };
     match message.header.protocol {
-        // Also of an earlier version, in a tunnel's tables.
+        // Also of an earlier version, wherever it is.
         RouteProtocol::Other(PROTOCOL) => true,
-        RouteProtocol::Kernel => is_of_a_tunnel(),
+        RouteProtocol::Kernel => is_of_a_tunnel() || is_for_pool(),
         _ => false,
     }
 }

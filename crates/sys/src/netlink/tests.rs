@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::change::TABLE_BASE;
+use crate::change::{LAST_RESORT_METRIC, TABLE_BASE};
 use crate::testing::{in_namespace_async, run};
 
 /// An interface whose other end is up, so that it has a carrier.
@@ -143,6 +143,38 @@ fn routes_in_a_tunnels_table_have_the_kernels_origin() {
             ip(&format!("-6 route add unreachable ::/0 table {table} metric 50 proto {origin}"));
             assert_eq!(made_by_vpnd().await, [is_own], "{origin}");
             assert_eq!(netlink.remove_route(&specs[4]).await.is_ok(), is_own, "{origin}");
+        }
+    });
+}
+
+#[test]
+fn routes_that_refuse_packets_for_a_pool_have_the_kernels_origin() {
+    in_namespace_async(async || {
+        let netlink = Netlink::open().unwrap();
+        let ip = |line: &str| run("ip", &line.split(' ').collect::<Vec<_>>());
+        let own = async || {
+            let listed = netlink.table_routes().await.unwrap().into_iter();
+            listed.filter_map(|route| route.ours).collect::<Vec<_>>()
+        };
+        for (version, pool) in [("-4", "10.86.0.0/16"), ("-6", "fd86::/64")] {
+            let (table, metric) = (MAIN_TABLE, Some(LAST_RESORT_METRIC));
+            let spec = RouteSpec { table, metric, ..route(pool, RouteTarget::Unreachable) };
+            netlink.add_route(&spec).await.unwrap();
+            assert!(netlink.add_route(&spec).await.unwrap_err().is_already_there());
+            ip(&format!("{version} route flush table all proto 118"));
+            assert_eq!(own().await, [spec.clone()], "network managers remove others");
+            netlink.remove_route(&spec).await.unwrap();
+            assert!(netlink.remove_route(&spec).await.unwrap_err().is_not_there());
+            // Of an earlier version, with another metric, and of another program.
+            for (metric, origin, is_own) in [
+                (LAST_RESORT_METRIC, "118", true),
+                (7, "kernel", false),
+                (LAST_RESORT_METRIC, "static", false),
+            ] {
+                ip(&format!("{version} route add unreachable {pool} metric {metric} proto {origin}"));
+                assert_eq!(own().await.len(), usize::from(is_own), "{origin}");
+                assert_eq!(netlink.remove_route(&spec).await.is_ok(), is_own, "{origin}");
+            }
         }
     });
 }
