@@ -14,12 +14,13 @@
 pub mod handover;
 mod handshake;
 mod indexes;
+mod requests;
 mod session;
 #[cfg(test)]
 mod tests;
 
 use core::time::Duration;
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use vpnd_crypto::Backend;
@@ -38,9 +39,9 @@ use crate::mac::Mac1Key;
 use crate::message::CookieReply;
 use crate::timers::{Due, JITTER, REKEY_AFTER_TIME, REKEY_ON_RECEIVE, Timers};
 use crate::transport::{Opened, Opener, REKEY_AFTER_MESSAGES, Sealer};
-pub use handshake::MAX_WAITING;
-use handshake::Pending;
 use indexes::Indexes;
+pub use requests::MAX_WAITING;
+use requests::Requests;
 use session::{Role, Session, Sessions};
 
 /// A peer's number, which is never given to another.
@@ -180,16 +181,9 @@ pub struct Peers {
     by_key: HashMap<PublicKey, PeerId>,
     indexes: Indexes,
     timers: TimerQueue<PeerId>,
-    pending: BTreeMap<RequestId, Pending>,
-    /// Those among them that wait for others than the process with the static key.
-    aside: BTreeSet<RequestId>,
-    /// First messages of peers among them.
-    responding: usize,
-    /// Responses of peers among them.
-    finishing: usize,
+    requests: Requests,
     outputs: VecDeque<Output>,
     next_peer: u64,
-    next_request: u64,
 }
 
 impl Peers {
@@ -204,13 +198,9 @@ impl Peers {
             by_key: HashMap::new(),
             indexes: Indexes::default(),
             timers: TimerQueue::new(),
-            pending: BTreeMap::new(),
-            responding: 0,
-            finishing: 0,
-            aside: BTreeSet::new(),
+            requests: Requests::default(),
             outputs: VecDeque::new(),
             next_peer: 0,
-            next_request: 0,
         }
     }
 

@@ -8,6 +8,7 @@ use vpnd_proto::time::Time;
 use vpnd_proto::wire::Index;
 use zerocopy::IntoBytes as _;
 
+use super::requests::Pending;
 use super::{Begun, Dropped, Event, Output, PeerId, Peers, RequestId, Role, Session};
 use crate::gate::Verdict;
 use crate::handshakes::{Reply, Request, Responded};
@@ -17,29 +18,10 @@ use crate::message::{Initiation, Message, Response};
 use crate::noise::SessionKeys;
 use crate::transport::{Opener, Sealer};
 
-/// Responses of peers that wait for the process with the static key at once, and places for first
-/// messages, which networks share ([`Turns`](crate::turns::Turns)); more are dropped, and their
-/// peers begin again after 5 s. Handshakes of ours are not among them: each peer has one at most.
-/// A gateway that begins many at once has to leave room for the responses.
-pub const MAX_WAITING: usize = 256;
-/// First messages at once: those with a place, those under way, and a batch that comes before it is
-/// decided which of them have places.
-const MAX_FIRST: usize = 480;
 /// Responses to one message of ours that need not pass the gate: its index is random, and few other
 /// senders can answer it. Without this the devices behind one NAT could not all answer a gateway
 /// that has restarted.
 const FREE_RESPONSES: u8 = 4;
-
-/// State of a request until its reply.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Pending {
-    /// A first message, from the sender's index.
-    Respond { from: Endpoint, theirs: Index },
-    /// A handshake of ours.
-    Initiate(PeerId),
-    /// A response to our index, from the sender's.
-    Finish { peer: PeerId, from: Endpoint, ours: Index, theirs: Index },
-}
 
 impl Peers {
     /// A datagram of the types 1 to 3 came.
@@ -118,23 +100,9 @@ impl Peers {
     }
 
     fn pass_on(&mut self, request: Request, pending: Pending) -> Result<(), Dropped> {
-        let (waiting, most) = match &request {
-            Request::Finish(..) => (&mut self.finishing, MAX_WAITING),
-            Request::Respond(_) | Request::Initiate(_) => (&mut self.responding, MAX_FIRST),
-        };
-        if *waiting >= most {
-            return Err(Dropped::Busy);
-        }
-        *waiting += 1;
-        self.ask(request, pending);
-        Ok(())
-    }
-
-    fn ask(&mut self, request: Request, pending: Pending) {
-        let id = RequestId(self.next_request);
-        self.next_request += 1;
-        self.pending.insert(id, pending);
+        let id = self.requests.add(pending)?;
         self.outputs.push_back(Output::Ask(id, Box::new(request)));
+        Ok(())
     }
 
     /// Begins a handshake with the peer, if its address is known and none is on its way.
@@ -149,74 +117,54 @@ impl Peers {
         let Some(peer) = self.peers.get_mut(&id) else { return };
         // The one that waits does for both, or those of thousands of peers would never be done.
         if !std::mem::replace(&mut peer.is_asked, true) {
-            let key = peer.key;
-            self.ask(Request::Initiate(key), Pending::Initiate(id));
+            let request = Request::Initiate(peer.key);
+            self.outputs.push_back(Output::Ask(self.requests.add_own(id), Box::new(request)));
         }
     }
 
     /// Responses to messages of ours that wait for the process with the static key, of
-    /// [`MAX_WAITING`].
+    /// [`MAX_WAITING`](super::MAX_WAITING).
     #[must_use]
     pub fn finishing(&self) -> usize {
-        self.finishing
+        self.requests.finishing()
     }
 
     /// Where the message came from for which a request was made.
     #[must_use]
     pub fn source(&self, id: RequestId) -> Option<Endpoint> {
-        match self.pending.get(&id)? {
-            Pending::Respond { from, .. } | Pending::Finish { from, .. } => Some(*from),
-            Pending::Initiate(_) => None,
-        }
+        self.requests.source(id)
     }
 
     /// The peer with which a handshake is to be ended.
     #[must_use]
     pub fn finishes_with(&self, id: RequestId) -> Option<PublicKey> {
-        match self.pending.get(&id)? {
-            Pending::Finish { peer, .. } => self.key(*peer),
-            Pending::Respond { .. } | Pending::Initiate(_) => None,
-        }
+        self.key(self.requests.finishes_with(id)?)
     }
 
     /// The request waits for others than the process with the static key, perhaps for long: it
     /// takes no room from messages of other peers. The caller bounds their number.
     pub fn set_aside(&mut self, id: RequestId) {
-        let Some(pending) = self.pending.get(&id).copied() else { return };
-        if self.aside.insert(id) {
-            self.make_room(pending);
-        }
-    }
-
-    fn make_room(&mut self, pending: Pending) {
-        match pending {
-            Pending::Initiate(_) => {}
-            Pending::Respond { .. } => self.responding -= 1,
-            Pending::Finish { .. } => self.finishing -= 1,
-        }
+        self.requests.set_aside(id);
     }
 
     /// Nothing comes of a request, whatever the reply was.
     pub fn give_up(&mut self, id: RequestId) {
-        self.take_pending(id);
+        self.take_request(id);
     }
 
-    fn take_pending(&mut self, id: RequestId) -> Option<Pending> {
-        let pending = self.pending.remove(&id)?;
+    fn take_request(&mut self, id: RequestId) -> Option<Pending> {
+        let pending = self.requests.take(id)?;
         if let Pending::Initiate(peer) = pending
             && let Some(peer) = self.peers.get_mut(&peer)
         {
             peer.is_asked = false;
-        }
-        if !self.aside.remove(&id) {
-            self.make_room(pending);
         }
         Some(pending)
     }
 
     /// The process with the static key has replied.
     pub fn on_reply(&mut self, now: Time, id: RequestId, reply: Reply) {
-        let Some(pending) = self.take_pending(id) else { return };
+        let Some(pending) = self.take_request(id) else { return };
         match (pending, reply) {
             (Pending::Respond { from, theirs }, Reply::Responded(responded)) => {
                 self.responded(now, from, theirs, *responded);
