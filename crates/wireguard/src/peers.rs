@@ -16,33 +16,31 @@ mod handshake;
 mod indexes;
 mod requests;
 mod session;
+mod table;
 #[cfg(test)]
 mod tests;
 
 use core::time::Duration;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use vpnd_crypto::Backend;
 use vpnd_proto::plane::{Activity, Endpoint};
 use vpnd_proto::session::{Random, random_bytes};
 use vpnd_proto::time::Time;
-use vpnd_proto::timer::TimerQueue;
 use vpnd_proto::wire::Index;
 
-use crate::cookie::CookieJar;
 use crate::endpoint::{Moved, Roaming};
 use crate::gate::{self, Gate};
 use crate::handshakes::{Refused, Request};
 use crate::key::PublicKey;
-use crate::mac::Mac1Key;
 use crate::message::CookieReply;
 use crate::timers::{Due, JITTER, REKEY_AFTER_TIME, REKEY_ON_RECEIVE, Timers};
 use crate::transport::{Opened, Opener, REKEY_AFTER_MESSAGES, Sealer};
 use indexes::Indexes;
 pub use requests::MAX_WAITING;
 use requests::Requests;
-use session::{Role, Session, Sessions};
+use table::Table;
 
 /// A peer's number, which is never given to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -149,41 +147,15 @@ pub enum Dropped {
     Busy,
 }
 
-/// One peer.
-#[derive(Debug)]
-struct Peer {
-    key: PublicKey,
-    mac1: Mac1Key,
-    shard: usize,
-    roaming: Roaming,
-    cookies: CookieJar,
-    timers: Timers,
-    sessions: Sessions,
-    begun: Option<Begun>,
-    /// The process with the static key is asked for a first message.
-    is_asked: bool,
-}
-
-/// The last first message to a peer, until it is answered.
-#[derive(Clone, Copy, Debug)]
-struct Begun {
-    index: Index,
-    /// Responses that were passed on without asking the gate.
-    responses: u8,
-}
-
 /// All peers.
 pub struct Peers {
     config: Config,
     random: Random,
     gate: Gate,
-    peers: BTreeMap<PeerId, Peer>,
-    by_key: HashMap<PublicKey, PeerId>,
+    peers: Table,
     indexes: Indexes,
-    timers: TimerQueue<PeerId>,
     requests: Requests,
     outputs: VecDeque<Output>,
-    next_peer: u64,
 }
 
 impl Peers {
@@ -194,13 +166,10 @@ impl Peers {
             gate: Gate::new(now, config.own, config.limits, &mut random),
             config,
             random,
-            peers: BTreeMap::new(),
-            by_key: HashMap::new(),
+            peers: Table::default(),
             indexes: Indexes::default(),
-            timers: TimerQueue::new(),
             requests: Requests::default(),
             outputs: VecDeque::new(),
-            next_peer: 0,
         }
     }
 
@@ -214,41 +183,24 @@ impl Peers {
         interval: Option<Duration>,
     ) -> PeerId {
         if let Some(id) = self.by_key(&key) {
-            if let Some(peer) = self.peers.get_mut(&id) {
+            if let Some(peer) = self.peers.get_mut(id) {
                 peer.timers.set_interval(now, interval);
             }
-            self.set_timer(id);
+            self.peers.set_timer(id);
             return id;
         }
-        let id = PeerId(self.next_peer);
-        self.next_peer += 1;
-        let peer = Peer {
-            key,
-            mac1: Mac1Key::new(key),
-            shard: id.0 as usize % self.config.shards,
-            roaming: Roaming::new(endpoint),
-            cookies: CookieJar::default(),
-            timers: Timers::new(now, interval),
-            sessions: Sessions::default(),
-            begun: None,
-            is_asked: false,
-        };
-        self.peers.insert(id, peer);
-        self.by_key.insert(key, id);
+        let timers = Timers::new(now, interval);
+        let id = self.peers.insert(key, self.config.shards, Roaming::new(endpoint), timers);
         if let Some(endpoint) = endpoint {
             self.outputs.push_back(Output::Endpoint(id, endpoint));
         }
-        self.set_timer(id);
         id
     }
 
     /// Removes a peer and all its keys; the process with the static key is informed elsewhere.
     pub fn remove(&mut self, id: PeerId) {
         self.erase(id);
-        self.timers.cancel(id);
-        if let Some(peer) = self.peers.remove(&id) {
-            self.by_key.remove(&peer.key);
-        }
+        self.peers.remove(id);
     }
 
     /// Ends the peer's sessions: its keys are erased, and it may begin again.
@@ -258,25 +210,25 @@ impl Peers {
 
     /// All peers.
     pub fn ids(&self) -> impl Iterator<Item = PeerId> {
-        self.peers.keys().copied()
+        self.peers.ids()
     }
 
     /// The peer with this key.
     #[must_use]
     pub fn by_key(&self, key: &PublicKey) -> Option<PeerId> {
-        self.by_key.get(key).copied()
+        self.peers.by_key(key)
     }
 
     /// The peer's key.
     #[must_use]
     pub fn key(&self, id: PeerId) -> Option<PublicKey> {
-        Some(self.peers.get(&id)?.key)
+        Some(self.peers.get(id)?.key)
     }
 
     /// Where the peer is.
     #[must_use]
     pub fn endpoint(&self, id: PeerId) -> Option<Endpoint> {
-        self.peers.get(&id)?.roaming.endpoint()
+        self.peers.get(id)?.roaming.endpoint()
     }
 
     /// The gate's decisions so far.
@@ -289,7 +241,7 @@ impl Peers {
     /// is the last of them that was no keepalive, if one was, and `newest` if any was.
     pub fn on_opened(&mut self, now: Time, index: Index, from: Endpoint, opened: Opened) {
         let Some(id) = self.indexes.peer(index) else { return };
-        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let Some(peer) = self.peers.get_mut(id) else { return };
         if let Some(confirmed) = peer.sessions.confirm(index) {
             peer.timers.handshake_done();
             let sealer = peer.sessions.current.as_ref().map(|session| Arc::clone(&session.sealer));
@@ -306,7 +258,7 @@ impl Peers {
     /// A shard has sealed for the peer and sent it; `data` if it was no keepalive.
     pub fn on_sent(&mut self, now: Time, id: PeerId, data: bool) {
         let jitter = self.jitter();
-        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let Some(peer) = self.peers.get_mut(id) else { return };
         if data {
             peer.timers.sent_data(now, jitter);
         } else {
@@ -319,7 +271,7 @@ impl Peers {
         if rekey {
             self.begin(now, id);
         }
-        self.set_timer(id);
+        self.peers.set_timer(id);
     }
 
     /// Traffic of the peer that shards report now and then, beside what they report at once: the
@@ -339,7 +291,7 @@ impl Peers {
 
     /// Something of the peer was opened; `data` if it was no keepalive.
     fn on_received(&mut self, now: Time, id: PeerId, data: bool) {
-        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let Some(peer) = self.peers.get_mut(id) else { return };
         if data {
             peer.timers.received_data(now);
         } else {
@@ -349,18 +301,18 @@ impl Peers {
         if current.is_some_and(|session| session.is_initiator_older_than(now, REKEY_ON_RECEIVE)) {
             self.begin(now, id);
         }
-        self.set_timer(id);
+        self.peers.set_timer(id);
     }
 
     /// A shard has data for the peer and no key that it may seal them with.
     pub fn on_no_session(&mut self, now: Time, id: PeerId) {
         self.begin(now, id);
-        self.set_timer(id);
+        self.peers.set_timer(id);
     }
 
     /// The peer without keys is there, as others know it.
     pub fn expect_at(&mut self, id: PeerId, endpoint: Endpoint) {
-        if let Some(peer) = self.peers.get_mut(&id) {
+        if let Some(peer) = self.peers.get_mut(id) {
             peer.roaming = Roaming::new(Some(endpoint));
             self.outputs.push_back(Output::Endpoint(id, endpoint));
         }
@@ -368,7 +320,7 @@ impl Peers {
 
     /// The peer is to have other keys now, though a handshake with it was begun a moment ago.
     pub fn begin_at_once(&mut self, now: Time, id: PeerId) {
-        if let Some(peer) = self.peers.get_mut(&id) {
+        if let Some(peer) = self.peers.get_mut(id) {
             peer.timers.forget_last_attempt();
         }
         self.on_no_session(now, id);
@@ -381,20 +333,20 @@ impl Peers {
     /// If it answers no message, or was not made by the peer.
     pub fn on_cookie_reply(&mut self, now: Time, reply: &CookieReply) -> Result<(), Dropped> {
         let id = self.indexes.peer(reply.receiver()).ok_or(Dropped::UnknownIndex)?;
-        let peer = self.peers.get_mut(&id).ok_or(Dropped::UnknownIndex)?;
+        let peer = self.peers.get_mut(id).ok_or(Dropped::UnknownIndex)?;
         if peer.cookies.keep(now, peer.key, reply) { Ok(()) } else { Err(Dropped::NotAuthentic) }
     }
 
     /// The next time at which [`Peers::on_timeout`] has something to do.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
-        Some(self.timers.poll_timeout()?.0)
+        self.peers.poll_timeout()
     }
 
     /// Does what is due.
     pub fn on_timeout(&mut self, now: Time) {
-        while let Some(id) = self.timers.pop(now) {
-            while let Some(due) = self.peers.get_mut(&id).and_then(|peer| peer.timers.pop(now)) {
+        while let Some(id) = self.peers.pop_due(now) {
+            while let Some(due) = self.peers.get_mut(id).and_then(|peer| peer.timers.pop(now)) {
                 match due {
                     Due::Retry => self.ask_to_initiate(id),
                     Due::GiveUp => {
@@ -409,7 +361,7 @@ impl Peers {
                     }
                 }
             }
-            self.set_timer(id);
+            self.peers.set_timer(id);
         }
     }
 
@@ -420,7 +372,7 @@ impl Peers {
 
     /// An authentic message of the peer came from `from`, of the session that has our index `keys`.
     fn note_source(&mut self, now: Time, id: PeerId, from: Endpoint, keys: Index) {
-        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let Some(peer) = self.peers.get_mut(id) else { return };
         let moved = peer.roaming.on_message(now, from, keys);
         if moved == Moved::No {
             return;
@@ -435,7 +387,7 @@ impl Peers {
     /// Seals nothing and sends it: an answer, or the proof that this end has the keys of a new
     /// session.
     fn send_keepalive(&mut self, now: Time, id: PeerId) {
-        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let Some(peer) = self.peers.get_mut(id) else { return };
         let Some(to) = peer.roaming.endpoint() else { return };
         let mut datagram = vec![0; Sealer::message_len(0)];
         let session = peer.sessions.current.as_ref();
@@ -451,25 +403,18 @@ impl Peers {
 
     /// Erases all keys of the peer.
     fn erase(&mut self, id: PeerId) {
-        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let Some(peer) = self.peers.get_mut(id) else { return };
         let indexes = peer.sessions.take_all();
         peer.timers.session_erased();
         indexes.into_iter().for_each(|index| self.close(index));
         self.forget_attempt(id);
         self.outputs.push_back(Output::Seal(id, None));
-        self.set_timer(id);
+        self.peers.set_timer(id);
     }
 
     fn close(&mut self, index: Index) {
         self.indexes.release(index);
         self.outputs.push_back(Output::Close(index));
-    }
-
-    fn set_timer(&mut self, id: PeerId) {
-        match self.peers.get(&id).and_then(|peer| peer.timers.poll_timeout()) {
-            Some(at) => self.timers.set(id, at),
-            None => self.timers.cancel(id),
-        }
     }
 
     fn jitter(&mut self) -> Duration {

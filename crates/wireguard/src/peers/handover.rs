@@ -15,7 +15,8 @@ use vpnd_proto::time::Time;
 use vpnd_proto::wire::Index;
 
 use super::session::{Role, Session, Sessions};
-use super::{Output, Peer, PeerId, Peers};
+use super::table::Peer;
+use super::{Output, PeerId, Peers};
 use crate::endpoint::Roaming;
 use crate::noise::SessionKeys;
 
@@ -79,7 +80,7 @@ impl Peers {
     /// known. `opened` is the highest counter that the shards have opened for each index.
     #[must_use]
     pub fn hand_over(&self, id: PeerId, opened: &HashMap<Index, u64>) -> Option<HandedPeer> {
-        let Peer { roaming, sessions, timers, .. } = self.peers.get(&id)?;
+        let Peer { roaming, sessions, timers, .. } = self.peers.get(id)?;
         if sessions.is_empty() {
             return None;
         }
@@ -114,7 +115,7 @@ impl Peers {
     /// Goes on with a peer that another process has handed over. Returns whether it does: the peer
     /// must be known and have no keys, and their indexes must be free.
     pub fn take_over(&mut self, id: PeerId, handed: HandedPeer) -> bool {
-        let is_new = self.peers.get(&id).is_some_and(|peer| peer.sessions.is_empty());
+        let is_new = self.peers.get(id).is_some_and(|peer| peer.sessions.is_empty());
         let newest = handed.all().map(|keys| keys.since).max();
         let indexes: Vec<Index> = handed.all().map(|keys| keys.index).collect();
         let (Some(newest), true) = (newest, is_new && self.indexes.take_all(id, &indexes)) else {
@@ -123,14 +124,14 @@ impl Peers {
         let HandedPeer { endpoint, keepalive, unanswered, previous, current, next } = handed;
         let [previous, current, next] = [previous, current, next].map(|keys| Some(self.resume(id, keys?)));
         let sealer = current.as_ref().map(|session: &Session| Arc::clone(&session.sealer));
-        if let Some(peer) = self.peers.get_mut(&id) {
+        if let Some(peer) = self.peers.get_mut(id) {
             peer.roaming = Roaming::new(Some(endpoint));
             peer.sessions = Sessions { previous, current, next };
             peer.timers.session_made(newest);
             peer.timers.owe(keepalive, unanswered);
         }
         self.outputs.push_back(Output::Seal(id, sealer));
-        self.set_timer(id);
+        self.peers.set_timer(id);
         true
     }
 

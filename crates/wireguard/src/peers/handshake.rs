@@ -9,7 +9,9 @@ use vpnd_proto::wire::Index;
 use zerocopy::IntoBytes as _;
 
 use super::requests::Pending;
-use super::{Begun, Dropped, Event, Output, PeerId, Peers, RequestId, Role, Session};
+use super::session::{Role, Session};
+use super::table::Begun;
+use super::{Dropped, Event, Output, PeerId, Peers, RequestId};
 use crate::gate::Verdict;
 use crate::handshakes::{Reply, Request, Responded};
 use crate::key::PublicKey;
@@ -69,7 +71,7 @@ impl Peers {
         }
         let ours = message.receiver();
         let id = self.indexes.peer(ours).ok_or(Dropped::UnknownIndex)?;
-        let peer = self.peers.get_mut(&id).ok_or(Dropped::UnknownIndex)?;
+        let peer = self.peers.get_mut(id).ok_or(Dropped::UnknownIndex)?;
         let begun = peer.begun.as_mut().filter(|begun| begun.index == ours).ok_or(Dropped::UnknownIndex)?;
         let key = peer.key;
         if begun.responses < FREE_RESPONSES {
@@ -107,14 +109,14 @@ impl Peers {
 
     /// Begins a handshake with the peer, if its address is known and none is on its way.
     pub(super) fn begin(&mut self, now: Time, id: PeerId) {
-        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let Some(peer) = self.peers.get_mut(id) else { return };
         if peer.roaming.endpoint().is_some() && peer.timers.begin(now) {
             self.ask_to_initiate(id);
         }
     }
 
     pub(super) fn ask_to_initiate(&mut self, id: PeerId) {
-        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let Some(peer) = self.peers.get_mut(id) else { return };
         // The one that waits does for both, or those of thousands of peers would never be done.
         if !std::mem::replace(&mut peer.is_asked, true) {
             let request = Request::Initiate(peer.key);
@@ -155,7 +157,7 @@ impl Peers {
     fn take_request(&mut self, id: RequestId) -> Option<Pending> {
         let pending = self.requests.take(id)?;
         if let Pending::Initiate(peer) = pending
-            && let Some(peer) = self.peers.get_mut(&peer)
+            && let Some(peer) = self.peers.get_mut(peer)
         {
             peer.is_asked = false;
         }
@@ -184,7 +186,7 @@ impl Peers {
 
     fn responded(&mut self, now: Time, from: Endpoint, theirs: Index, responded: Responded) {
         let Some(id) = self.by_key(&responded.peer) else { return };
-        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let Some(peer) = self.peers.get_mut(id) else { return };
         let ours = self.indexes.allocate(id, peer.shard, self.config.shards, &mut self.random);
         let mut response = responded.response.between(ours, theirs);
         peer.cookies.stamp(now, &peer.mac1, &mut response);
@@ -193,13 +195,13 @@ impl Peers {
         self.note_source(now, id, from, ours);
         self.add_session(now, id, Role::Responder, ours, theirs, responded.keys);
         self.outputs.push_back(Output::Send { to: from, datagram: response.as_bytes().to_vec() });
-        self.set_timer(id);
+        self.peers.set_timer(id);
     }
 
     fn initiated(&mut self, now: Time, id: PeerId, message: Initiation) {
         self.forget_attempt(id);
         let jitter = self.jitter();
-        let Some(peer) = self.peers.get_mut(&id).filter(|peer| peer.timers.is_beginning()) else { return };
+        let Some(peer) = self.peers.get_mut(id).filter(|peer| peer.timers.is_beginning()) else { return };
         let Some(to) = peer.roaming.endpoint() else { return };
         let ours = self.indexes.allocate(id, peer.shard, self.config.shards, &mut self.random);
         peer.begun = Some(Begun { index: ours, responses: 0 });
@@ -207,7 +209,7 @@ impl Peers {
         peer.cookies.stamp(now, &peer.mac1, &mut message);
         peer.timers.initiation_sent(now, jitter);
         self.outputs.push_back(Output::Send { to, datagram: message.as_bytes().to_vec() });
-        self.set_timer(id);
+        self.peers.set_timer(id);
     }
 
     fn finished(
@@ -220,7 +222,7 @@ impl Peers {
         keys: SessionKeys,
     ) {
         let Some(peer) =
-            self.peers.get_mut(&id).filter(|peer| peer.begun.is_some_and(|begun| begun.index == ours))
+            self.peers.get_mut(id).filter(|peer| peer.begun.is_some_and(|begun| begun.index == ours))
         else {
             return;
         };
@@ -232,7 +234,7 @@ impl Peers {
         self.outputs.push_back(Output::Event(Event::HandshakeDone(id)));
         // The peer may not send with the new keys before it has received something.
         self.send_keepalive(now, id);
-        self.set_timer(id);
+        self.peers.set_timer(id);
     }
 
     fn add_session(
@@ -245,7 +247,7 @@ impl Peers {
         keys: SessionKeys,
     ) {
         let (opener, sealer) = self.ciphers(now, &keys, theirs);
-        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let Some(peer) = self.peers.get_mut(id) else { return };
         let session = Session { index: ours, keys, sealer: Arc::new(sealer), role, since: now };
         let current = Arc::clone(&session.sealer);
         let ended = peer.sessions.insert(session);
@@ -267,7 +269,7 @@ impl Peers {
 
     /// No response to the last first message is expected any more.
     pub(super) fn forget_attempt(&mut self, id: PeerId) {
-        if let Some(begun) = self.peers.get_mut(&id).and_then(|peer| peer.begun.take()) {
+        if let Some(begun) = self.peers.get_mut(id).and_then(|peer| peer.begun.take()) {
             self.indexes.release(begun.index);
         }
     }

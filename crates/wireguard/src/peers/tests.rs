@@ -1,12 +1,14 @@
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use vpnd_crypto::Secret;
 use zerocopy::IntoBytes as _;
 
+use super::session::Session;
+use super::table::Peer;
 use super::*;
 use crate::handshakes::{Handshakes, Known, Reply};
 use crate::key::StaticKey;
-use crate::mac::HandshakeMessage as _;
+use crate::mac::{HandshakeMessage as _, Mac1Key};
 use crate::message::{Message, TRANSPORT_HEADER_LEN};
 use crate::transport::OpenRefused;
 
