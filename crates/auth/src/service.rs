@@ -7,13 +7,14 @@
 mod answers;
 mod commit;
 mod fleet;
+mod grants;
 mod leftover;
 mod orders;
-mod recording;
+mod session_audit;
 mod stored;
 mod wireguard;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -24,7 +25,9 @@ use vpnd_proto::control::{Code, UserName};
 use vpnd_proto::session::{DeviceId, SessionId};
 
 use commit::write;
+use grants::{Grant, Grants};
 pub(crate) use orders::Courier;
+use session_audit::SessionAudit;
 
 use crate::portal::Portal;
 use vpnd_admission::access::Access;
@@ -34,7 +37,6 @@ use vpnd_admission::lease::{self, Acquired};
 use vpnd_admission::notices::lock;
 use vpnd_admission::wireguard::WireGuard;
 use vpnd_config::access_profile::WALLED;
-use vpnd_config::factor::Factors;
 use vpnd_config::revocation_cause::RevocationCause;
 use vpnd_ipc::channel::{Channel, ChannelError};
 use vpnd_ipc::gateway::auth::{
@@ -47,13 +49,9 @@ use vpnd_ipc::request;
 use vpnd_store::audit::SessionStart;
 use vpnd_store::audit::recorder::Recorder;
 use vpnd_store::password::Password;
-use vpnd_store::{LeaseOwner, Revocation, SessionChange, SessionRecord, Store, StoreError, User, UserId};
+use vpnd_store::{LeaseOwner, Revocation, SessionChange, Store, StoreError, User};
 use vpnd_sys::clock::{Clocks, now};
 
-/// Logins that were granted and whose sessions are not kept yet, at most.
-const MAX_GRANTS: usize = 16_384;
-/// A grant that was not used for this long is void, seconds: the worker keeps a session at once.
-const GRANT_LIFETIME_S: u64 = 120;
 /// Requests under way besides those that wait for a password check.
 const OTHER_REQUESTS: usize = 64;
 
@@ -63,12 +61,10 @@ pub(crate) struct Service {
     authenticator: Arc<Authenticator>,
     access: Arc<Access>,
     portal: Arc<Portal>,
-    grants: Mutex<HashMap<SessionId, Grant>>,
+    grants: Grants,
     permits: Arc<Semaphore>,
     clocks: Clocks,
-    audit: Option<Recorder>,
-    /// Why sessions end, until they are over in the store.
-    reasons: Mutex<HashMap<SessionId, &'static str>>,
+    audit: SessionAudit,
     /// The revocations that the worker has now.
     revoked_now: Mutex<Vec<Revocation>>,
     /// Sessions of the process before whose clients have not attached yet, and their devices.
@@ -77,27 +73,6 @@ pub(crate) struct Service {
     wireguard: Option<Arc<WireGuard>>,
     /// `None` unless other gateways may share the store.
     fleet: Option<fleet::Member>,
-}
-
-/// A session that may be kept.
-#[derive(Clone, Debug)]
-struct Grant {
-    user: UserId,
-    device: DeviceId,
-    generation: u64,
-    started_s: u64,
-    expires_s: u64,
-    /// In the form that was checked here.
-    factors: Factors,
-    auth_time_s: u64,
-    /// Sessions of the process before that end when this one is kept: they have its addresses.
-    before: Vec<SessionId>,
-    /// In its fleet.
-    of_fleet: u64,
-    /// Sessions that its user may have, if it counts.
-    most: Option<u64>,
-    /// For the audit file. INVARIANT: nothing of it comes from the worker but the outer address.
-    start: SessionStart,
 }
 
 impl Service {
@@ -117,16 +92,29 @@ impl Service {
             authenticator,
             access,
             portal,
-            grants: Mutex::default(),
+            grants: Grants::default(),
             permits: Arc::new(Semaphore::new(logins + OTHER_REQUESTS)),
             clocks,
-            audit: None,
-            reasons: Mutex::default(),
+            audit: SessionAudit::new(None, clocks),
             revoked_now: Mutex::default(),
             absent: Mutex::default(),
             wireguard: None,
             fleet: None,
         }
+    }
+
+    /// Sets the recorder of sessions.
+    pub(crate) fn with_audit(mut self, audit: Recorder) -> Self {
+        let portal = Portal::new(
+            Arc::clone(&self.store),
+            Arc::clone(&self.authenticator),
+            Arc::clone(&self.access),
+            self.clocks,
+            Some(audit.clone()),
+        );
+        self.portal = Arc::new(portal);
+        self.audit = SessionAudit::new(Some(audit), self.clocks);
+        self
     }
 
     /// Logs how many lines about refused logins were left out since the last call.
@@ -175,7 +163,7 @@ impl Service {
         let lifetime = profile.session_lifetime.filter(|_| !is_walled);
         let expires_s = latest_end_s(started_s, user.limits.lifetime(lifetime));
         let name = if is_walled { Some(WALLED) } else { profile.name.as_deref() };
-        let start = recording::start(session, user, name, (device, outer), expires_s);
+        let start = session_audit::start(session, user, name, (device, outer), expires_s);
         let owner = LeaseOwner { user: user.id, device };
         let most = (!is_walled).then_some(profile.max_sessions_per_user as u64);
         let begun = match self.begun(owner, most, started_s) {
@@ -195,19 +183,16 @@ impl Service {
             most,
             start,
         };
-        if !self.grant(session, grant, profile.max_sessions_per_user) {
+        if !self.grants.add(grant, profile.max_sessions_per_user) {
             return refused(Refusal::Busy);
         }
         let wanted = lease::Wanted { owner, addresses: user.addresses };
         let until_s = self.lease_end_s(expires_s);
         let leased = lease::acquire(profile.pools(), &*self.store, wanted, session, started_s, until_s);
         let account = account(user)?;
-        if let (Ok(Acquired { addresses, .. }), Some(grant)) = (&leased, lock(&self.grants).get_mut(&session))
-        {
-            (grant.start.ipv4, grant.start.ipv6) = (addresses.v4, addresses.v6);
-        }
         match leased {
             Ok(Acquired { addresses: leased, are_own }) => {
+                self.grants.set_addresses(session, leased);
                 self.accounting().granted(session, user, device, leased);
                 Ok(LoginReply::Granted(Granted {
                     account,
@@ -224,23 +209,10 @@ impl Service {
                 }))
             }
             Err(error) => {
-                lock(&self.grants).remove(&session);
+                self.grants.remove(session);
                 error.reply()
             }
         }
-    }
-
-    /// `false` if too many grants wait for their sessions, of this user or of all.
-    fn grant(&self, session: SessionId, grant: Grant, of_user: usize) -> bool {
-        let mut grants = lock(&self.grants);
-        let is_full = |grants: &HashMap<SessionId, Grant>| {
-            let under_way = grants.values().filter(|other| other.user == grant.user).count();
-            grants.len() >= MAX_GRANTS || under_way >= of_user
-        };
-        if is_full(&grants) {
-            grants.retain(|_, old| old.started_s.saturating_add(GRANT_LIFETIME_S) > grant.started_s);
-        }
-        !is_full(&grants) && grants.insert(session, grant).is_none()
     }
 
     /// Does all writes, in one step if that is possible.
@@ -255,7 +227,7 @@ impl Service {
         let changes: Vec<_> =
             writes.iter().filter_map(|write| self.change(write.clone(), now_s, &mut starts)).collect();
         let failed = write(self.store.as_ref(), &changes, now_s);
-        self.record(&writes, &changes, starts, &failed);
+        self.audit.record(&writes, &changes, starts, &failed);
         // A session that has begun by these writes has to be known before its end.
         let (ends, others): (Vec<_>, Vec<_>) =
             writes.iter().partition(|write| matches!(write, Write::Ended { .. }));
@@ -272,55 +244,29 @@ impl Service {
         Some(match write {
             Write::Keep { session, tokens, epoch } => {
                 let (id, tokens) = (SessionId(session.into()), tokens.into_tokens());
-                let grant = lock(&self.grants).remove(&id);
                 // The user may be disabled by an order that the store does not have.
                 let is_held = |grant: &Grant| self.store.kicks().holds(&grant.start.user).unwrap_or(true);
-                let end_s = |grant: &Grant| grant.started_s.saturating_add(GRANT_LIFETIME_S);
-                match grant.filter(|grant| end_s(grant) > now_s && !is_held(grant)) {
-                    Some(Grant {
-                        user,
-                        device,
-                        generation,
-                        started_s,
-                        expires_s,
-                        factors,
-                        auth_time_s,
-                        of_fleet,
-                        most,
-                        start,
-                        ..
-                    }) => {
-                        if let Some(outer) = start.outer {
-                            self.portal.heard().began(id, user, device, outer);
+                match self.grants.take(id, now_s).filter(|grant| !is_held(grant)) {
+                    Some(grant) => {
+                        if let Some(outer) = grant.start.outer {
+                            self.portal.heard().began(id, grant.user, grant.device, outer);
                         }
+                        let (change, start) = grant.into_session(tokens, epoch);
                         starts.push(start);
-                        let record = SessionRecord {
-                            id,
-                            user,
-                            device,
-                            epoch,
-                            tokens,
-                            started_s,
-                            expires_s,
-                            factors,
-                            auth_time_s,
-                            generation: of_fleet,
-                            most,
-                        };
-                        SessionChange::Add(record, generation)
+                        change
                     }
                     None => SessionChange::Tokens(id, tokens, epoch),
                 }
             }
             Write::End(session) => {
                 let session = SessionId(session.into());
-                lock(&self.grants).remove(&session);
+                self.grants.remove(session);
                 self.portal.heard().ended(session);
                 SessionChange::End(session)
             }
             Write::Ended { session, code, .. } => {
                 let session = SessionId(session.into());
-                self.note_reason(session, code.name());
+                self.audit.note_reason(session, code.name());
                 // A revocation, as of a device, ends no visit.
                 if code == Code::Kicked
                     && let Ok(Some((user, device))) = self.owner_of(session, now_s)
@@ -380,7 +326,7 @@ impl Service {
         Ok(AuthStatus {
             pools,
             sources: self.authenticator.source_health(),
-            audit: self.audit_health(),
+            audit: self.audit.health(),
             portal: self.portal.health(),
             portal_refusals: self.portal.refusals(),
         })

@@ -16,12 +16,12 @@ use vpnd_ipc::request::Answer;
 use vpnd_ipc::together::Together;
 use vpnd_proto::session::{DeviceId, SessionId};
 use vpnd_proto::time::Time;
-use vpnd_store::audit::{Event, SessionStart};
+use vpnd_store::audit::SessionStart;
 use vpnd_store::postgres::CLOCK_TOLERANCE_S;
 use vpnd_store::{Absences, Begun, HeldSession, Kicks, LeaseOwner, SessionRecord, StoreError, User};
 use vpnd_sys::clock::now;
 
-use super::{Courier, Service, recording};
+use super::{Courier, Service, session_audit};
 use crate::store::reported;
 use vpnd_admission::notices::{Notices, lock};
 use vpnd_admission::whois::Answers;
@@ -273,12 +273,11 @@ impl Service {
 
     /// Records the beginning of the session at this gateway, which has a separate audit file.
     fn record_move(&self, id: SessionId, session: &StoredSession, user: &User) {
-        let Some(audit) = &self.audit else { return };
         let profile = self.access.of(user).and_then(|profile| profile.name.clone());
         let device = DeviceId(session.device.into());
-        let start = recording::start(id, user, profile.as_deref(), (device, None), session.expires_s);
+        let start = session_audit::start(id, user, profile.as_deref(), (device, None), session.expires_s);
         let Leased { ipv4, ipv6 } = session.addresses;
-        audit.record(Event::Began(SessionStart { ipv4, ipv6, at_s: (self.clocks.wall)(), ..start }));
+        self.audit.moved_here(SessionStart { ipv4, ipv6, ..start });
     }
 
     fn taken_away(&self, dropped: &[TakenAway]) -> Result<Vec<TakenAway>, StoreError> {

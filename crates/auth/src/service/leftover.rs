@@ -20,8 +20,8 @@ use tokio::time::Instant;
 use vpnd_proto::control::Code;
 use vpnd_proto::session::{DeviceId, SessionId};
 
+use super::Service;
 use super::fleet::MAX_CLAIMS;
-use super::{GRANT_LIFETIME_S, Service};
 use vpnd_admission::notices::lock;
 use vpnd_config::AccessProfiles;
 use vpnd_ipc::gateway::auth::{MAX_WRITES, Traffic, Write, id};
@@ -199,13 +199,8 @@ impl Service {
     ) -> Result<(), StoreError> {
         let now_s = (self.clocks.steady)();
         let mut orphans = self.store.orphaned(now_s)?;
-        let grants = lock(&self.grants);
         // A session gets its lease before it is in the store.
-        orphans.retain(|session| {
-            let grant = grants.get(session);
-            grant.is_none_or(|grant| grant.started_s.saturating_add(GRANT_LIFETIME_S) <= now_s)
-        });
-        drop(grants);
+        self.grants.leave_out_granted(&mut orphans, now_s);
         since.retain(|session, _| orphans.contains(session));
         orphans.retain(|session| since.entry(*session).or_insert(now_s).saturating_add(after_s) <= now_s);
         self.end(orphans, Code::Disabled);

@@ -3,12 +3,14 @@
 mod clock_steps;
 mod wireguard;
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 use vpnd_admission::authenticator::{QUEUE_TIMEOUT, Settings, Surroundings};
 use vpnd_config::Tunnel;
+use vpnd_config::factor::Factors;
 use vpnd_config::revocation_cause::RevocationCause;
 use vpnd_ipc::channel::pair;
 use vpnd_ipc::gateway::auth::{

@@ -26,7 +26,6 @@ use vpnd_ipc::gateway::wireguard::{
     MAX_OWN_ADDRESSES, PeerChanges, PeersQuery,
 };
 use vpnd_ipc::request::Answer;
-use vpnd_store::audit::{AuditEntry, Event};
 use vpnd_store::{StoreError, UserId, WireGuardDevice};
 use vpnd_sys::log_limit::LogLimit;
 
@@ -179,19 +178,16 @@ impl Service {
     fn replace_before(&self, reply: &LoginReply, user: &str, device: DeviceId) {
         let LoginReply::Granted(granted) = reply else { return };
         let before = lock(&self.absent).of(user, device);
-        if let Some(grant) = lock(&self.grants).get_mut(&SessionId(granted.session.into())) {
-            grant.before = before;
-        }
+        self.grants.set_before(SessionId(granted.session.into()), before);
     }
 
     /// The sessions whose place those take that are to be kept.
     pub(super) fn replaced_by(&self, writes: &[Write]) -> Vec<SessionId> {
-        let grants = lock(&self.grants);
         let kept = writes.iter().filter_map(|write| match write {
-            Write::Keep { session, .. } => grants.get(&SessionId((*session).into())),
+            Write::Keep { session, .. } => Some(SessionId((*session).into())),
             _ => None,
         });
-        kept.flat_map(|grant| grant.before.iter().copied()).collect()
+        self.grants.before(kept)
     }
 
     /// Keeps what writes say of WireGuard devices: where they are until their sessions end, and
@@ -255,19 +251,11 @@ impl Service {
     }
 
     fn record_two_devices(&self, (user, id): (UserId, DeviceId), outer: IpAddr) -> Result<(), StoreError> {
-        let Some(audit) = &self.audit else { return Ok(()) };
         let devices = self.store.wireguard_devices_of(user)?;
         let Some(user) = self.store.user_by_id(user)? else { return Ok(()) };
         let is_it = |device: &WireGuardDevice| device.id == id;
         let name = devices.into_iter().find(is_it).map(|device| device.name);
-        audit.record(Event::Entry(AuditEntry {
-            at_s: (self.clocks.wall)(),
-            event: "device-in-two-places".to_owned(),
-            user: user.name,
-            source: outer.to_string(),
-            detail: format!("WireGuard device {}: two use its configuration", name.unwrap_or_default()),
-            by: String::new(),
-        }));
+        self.audit.in_two_places(user.name, &name.unwrap_or_default(), outer);
         Ok(())
     }
 
