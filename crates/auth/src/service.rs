@@ -10,6 +10,7 @@ mod fleet;
 mod grants;
 mod leftover;
 mod orders;
+mod revocation_feed;
 mod session_audit;
 mod stored;
 mod wireguard;
@@ -27,6 +28,7 @@ use vpnd_proto::session::{DeviceId, SessionId};
 use commit::write;
 use grants::{Grant, Grants};
 pub(crate) use orders::Courier;
+use revocation_feed::RevocationFeed;
 use session_audit::SessionAudit;
 
 use crate::portal::Portal;
@@ -34,23 +36,20 @@ use vpnd_admission::access::Access;
 use vpnd_admission::accounting::Accounting;
 use vpnd_admission::authenticator::{self, Authenticated, Authenticator};
 use vpnd_admission::lease::{self, Acquired};
-use vpnd_admission::notices::lock;
 use vpnd_admission::wireguard::WireGuard;
 use vpnd_config::access_profile::WALLED;
-use vpnd_config::revocation_cause::RevocationCause;
 use vpnd_ipc::channel::{Channel, ChannelError};
 use vpnd_ipc::gateway::auth::{
-    Account, AuthRequest, AuthStatus, Committed, Granted, Leased, LoginReply, LoginRequest, MAX_GROUP_BYTES,
-    MAX_REVOCATIONS, MAX_WRITES, ProfileName, Reason, RevocationQuery, Revocations, Revoked, SessionTraffic,
-    SourceName, Write, id,
+    Account, AuthRequest, AuthStatus, Committed, Granted, Leased, LoginReply, LoginRequest, MAX_WRITES,
+    ProfileName, Reason, RevocationQuery, Revocations, SessionTraffic, SourceName, Write, id,
 };
 use vpnd_ipc::gateway::refusal::Refusal;
 use vpnd_ipc::request;
 use vpnd_store::audit::SessionStart;
 use vpnd_store::audit::recorder::Recorder;
 use vpnd_store::password::Password;
-use vpnd_store::{LeaseOwner, Revocation, SessionChange, Store, StoreError, User};
-use vpnd_sys::clock::{Clocks, now};
+use vpnd_store::{LeaseOwner, SessionChange, Store, StoreError, User};
+use vpnd_sys::clock::Clocks;
 
 /// Requests under way besides those that wait for a password check.
 const OTHER_REQUESTS: usize = 64;
@@ -65,8 +64,7 @@ pub(crate) struct Service {
     permits: Arc<Semaphore>,
     clocks: Clocks,
     audit: SessionAudit,
-    /// The revocations that the worker has now.
-    revoked_now: Mutex<Vec<Revocation>>,
+    revocations: RevocationFeed,
     /// Sessions of the process before whose clients have not attached yet, and their devices.
     absent: Mutex<leftover::Absent>,
     /// `None` if it is not enabled.
@@ -87,6 +85,7 @@ impl Service {
         let authenticator = Arc::new(authenticator);
         let for_portal = (Arc::clone(&store), Arc::clone(&authenticator), Arc::clone(&access));
         let portal = Arc::new(Portal::new(for_portal.0, for_portal.1, for_portal.2, clocks, None));
+        let revocations = RevocationFeed::new(Arc::clone(&store), Arc::clone(&access), clocks);
         Self {
             store,
             authenticator,
@@ -96,7 +95,7 @@ impl Service {
             permits: Arc::new(Semaphore::new(logins + OTHER_REQUESTS)),
             clocks,
             audit: SessionAudit::new(None, clocks),
-            revoked_now: Mutex::default(),
+            revocations,
             absent: Mutex::default(),
             wireguard: None,
             fleet: None,
@@ -270,7 +269,7 @@ impl Service {
                 // A revocation, as of a device, ends no visit.
                 if code == Code::Kicked
                     && let Ok(Some((user, device))) = self.owner_of(session, now_s)
-                    && !lock(&self.revoked_now).iter().any(|revocation| revocation.ends(user, device))
+                    && !self.revocations.ends(user, device)
                 {
                     self.portal.kicked(user);
                 }
@@ -333,74 +332,15 @@ impl Service {
     }
 
     fn revocations(&self, query: &RevocationQuery) -> Result<Revocations, StoreError> {
-        // The worker has carried out the last ones.
-        lock(&self.revoked_now).clear();
-        // The end of a user's time is a date in a calendar, so it goes by the clock that people
-        // set.
-        let expired = self.store.end_expired((self.clocks.wall)())?;
-        if expired > 0 {
-            tracing::info!(users = expired, "accounts have expired");
-        }
-        let (history, begun) = (self.store.history(), now());
-        let last = self.store.last_revocation()?;
-        let all = Revocations { seen: last, found: Vec::new(), history, went_back: false };
-        let Some(seen) = query.seen else { return Ok(all) };
-        // Others have carried out, and forgotten, what came while this gateway was without the
-        // database.
-        let has_missed = self.fleet.is_some() && seen < self.store.last_forgotten()?;
-        // The database gives numbers again then, to revocations that no gateway has carried out.
-        if has_missed || last < seen || query.history.is_some_and(|before| before != history) {
-            tracing::warn!(
-                seen,
-                last,
-                "the user database was away for long or restored, or another server has taken over: sessions that it \
-                 lacks end"
-            );
-            self.store.begin_again()?;
+        let reply = self.revocations.read(query, self.fleet.is_some(), |read, begun| {
+            if let Some(courier) = self.courier() {
+                courier.has_read(read, begun);
+            }
+        })?;
+        if reply.went_back {
             self.forget_peers();
-            return Ok(Revocations { went_back: true, ..all });
         }
-        self.store.forget_revocations(seen);
-        let (mut seen, mut found, mut group_bytes) = (seen, Vec::new(), 0);
-        let mut read = self.store.revocations_since(seen)?;
-        read.truncate(MAX_REVOCATIONS);
-        for revocation in &read {
-            let revoked = self.revoked(revocation)?;
-            group_bytes += revoked.groups.iter().flatten().map(|group| group.len() + 8).sum::<usize>();
-            seen = revocation.seq;
-            found.push(revoked);
-            if group_bytes >= MAX_GROUP_BYTES {
-                break;
-            }
-        }
-        read.truncate(found.len());
-        if let Some(courier) = self.courier() {
-            courier.has_read(&read, begun);
-        }
-        *lock(&self.revoked_now) = read;
-        Ok(Revocations { seen, found, ..all })
-    }
-
-    fn revoked(&self, revocation: &Revocation) -> Result<Revoked, StoreError> {
-        // The groups as they are now: of several changes the last counts. A user who is gone has a
-        // revocation for that.
-        let user = match revocation.cause {
-            RevocationCause::Groups => self.store.user_by_id(revocation.user)?,
-            _ => None,
-        };
-        // Gateways don't know who is a machine: to them its session would fit a profile for people.
-        let (cause, groups) = match user {
-            Some(user) if user.is_machine() && self.access.of(&user).is_none() => {
-                (RevocationCause::NoProfile, None)
-            }
-            user => (revocation.cause, user.map(|user| user.groups)),
-        };
-        Ok(Revoked {
-            name: UserName::cut(&revocation.name),
-            cause,
-            device: revocation.device.map(|device| ByteArray::from(device.0)),
-            groups,
-        })
+        Ok(reply)
     }
 }
 
