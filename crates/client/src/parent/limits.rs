@@ -2,6 +2,8 @@
 //! servers and domains are bounded where the message is decoded, the number of lookups at a time in
 //! [`super::lookups`].
 
+use std::collections::HashMap;
+use std::mem::{Discriminant, discriminant};
 use std::time::Duration;
 
 use vpnd_proto::time::Time;
@@ -12,45 +14,15 @@ use vpnd_sys::allowance::Allowance;
 /// The allowances of one worker. An honest one needs a socket for each address of each attempt to
 /// connect, and for the others once for each attempt or change.
 pub(super) struct Limits {
-    sockets: Allowance,
-    streams: Allowance,
-    changes: Allowance,
-    sizes: Allowance,
-    dns: Allowance,
-    lookups: Allowance,
-    proofs: Allowance,
-    questions: Allowance,
-    renewals: Allowance,
-    notes: Allowance,
-    listeners: Allowance,
-    browsers: Allowance,
-    reports: Allowance,
-    notices: Allowance,
-    openings: Allowance,
+    /// Of each kind of request that was made.
+    by_kind: HashMap<Discriminant<ParentRequest>, Allowance>,
     /// A refusal has been logged.
     logged: bool,
 }
 
 impl Limits {
-    pub(super) const fn new() -> Self {
-        Self {
-            sockets: Allowance::new(512, Duration::from_millis(50)),
-            streams: Allowance::new(64, Duration::from_millis(500)),
-            changes: Allowance::new(64, Duration::from_millis(500)),
-            sizes: Allowance::new(256, Duration::from_millis(100)),
-            dns: Allowance::new(64, Duration::from_millis(500)),
-            lookups: Allowance::new(64, Duration::from_millis(500)),
-            proofs: Allowance::new(256, Duration::from_millis(100)),
-            questions: Allowance::new(16, Duration::from_secs(5)),
-            renewals: Allowance::new(16, Duration::from_secs(30)),
-            notes: Allowance::new(64, Duration::from_millis(500)),
-            listeners: Allowance::new(64, Duration::from_millis(500)),
-            browsers: Allowance::new(8, Duration::from_secs(30)),
-            reports: Allowance::new(64, Duration::from_millis(250)),
-            notices: Allowance::new(16, Duration::from_secs(5)),
-            openings: Allowance::new(64, Duration::from_millis(500)),
-            logged: false,
-        }
+    pub(super) fn new() -> Self {
+        Self { by_kind: HashMap::new(), logged: false }
     }
 
     /// Takes one from the allowance that `request` needs.
@@ -58,24 +30,9 @@ impl Limits {
     /// # Errors
     /// If it is used up, for the worker.
     pub(super) fn take(&mut self, request: &ParentRequest, now: Time) -> Result<(), String> {
-        let (allowance, what) = match request {
-            ParentRequest::Socket(_) => (&mut self.sockets, "sockets"),
-            ParentRequest::Stream(_) => (&mut self.streams, "TCP connections"),
-            ParentRequest::Configure(_) => (&mut self.changes, "changes of the tunnel"),
-            ParentRequest::Mtu(_) => (&mut self.sizes, "sizes of packets"),
-            ParentRequest::UseTunnelDns(_) => (&mut self.dns, "changes of DNS servers"),
-            ParentRequest::OverTcp(_) => (&mut self.notes, "changes of its state"),
-            ParentRequest::Addresses(_) => (&mut self.lookups, "lookups"),
-            ParentRequest::Prove(_) => (&mut self.proofs, "signatures"),
-            ParentRequest::Ask(_) => (&mut self.questions, "answers of the user"),
-            ParentRequest::Listen(_) => (&mut self.listeners, "sockets for browsers"),
-            ParentRequest::Browse(_) => (&mut self.browsers, "browsers"),
-            ParentRequest::Tell(_) => (&mut self.notices, "notices"),
-            ParentRequest::Measured(_) => (&mut self.reports, "reports"),
-            ParentRequest::Reopen(_) => (&mut self.openings, "other ports of its lanes"),
-            ParentRequest::Renew(_) => (&mut self.renewals, "changes of the gateway's addresses"),
-        };
-        if allowance.take(now) {
+        let (burst, interval, what) = limit(request);
+        let allowance = self.by_kind.entry(discriminant(request));
+        if allowance.or_insert_with(|| Allowance::new(burst, interval)).take(now) {
             return Ok(());
         }
         let reason = format!("the network worker asks for more {what} than any client needs");
@@ -84,6 +41,27 @@ impl Limits {
             tracing::warn!("refused: {reason}");
         }
         Err(reason)
+    }
+}
+
+/// The burst and the interval of this kind of request, and its name in a refusal.
+const fn limit(request: &ParentRequest) -> (u32, Duration, &'static str) {
+    match request {
+        ParentRequest::Socket(_) => (512, Duration::from_millis(50), "sockets"),
+        ParentRequest::Stream(_) => (64, Duration::from_millis(500), "TCP connections"),
+        ParentRequest::Configure(_) => (64, Duration::from_millis(500), "changes of the tunnel"),
+        ParentRequest::Mtu(_) => (256, Duration::from_millis(100), "sizes of packets"),
+        ParentRequest::UseTunnelDns(_) => (64, Duration::from_millis(500), "changes of DNS servers"),
+        ParentRequest::OverTcp(_) => (64, Duration::from_millis(500), "changes of its state"),
+        ParentRequest::Addresses(_) => (64, Duration::from_millis(500), "lookups"),
+        ParentRequest::Prove(_) => (256, Duration::from_millis(100), "signatures"),
+        ParentRequest::Ask(_) => (16, Duration::from_secs(5), "answers of the user"),
+        ParentRequest::Listen(_) => (64, Duration::from_millis(500), "sockets for browsers"),
+        ParentRequest::Browse(_) => (8, Duration::from_secs(30), "browsers"),
+        ParentRequest::Tell(_) => (16, Duration::from_secs(5), "notices"),
+        ParentRequest::Measured(_) => (64, Duration::from_millis(250), "reports"),
+        ParentRequest::Reopen(_) => (64, Duration::from_millis(500), "other ports of its lanes"),
+        ParentRequest::Renew(_) => (16, Duration::from_secs(30), "changes of the gateway's addresses"),
     }
 }
 
