@@ -6,7 +6,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use super::SETTLES;
+use super::changes::SETTLES;
 use crate::parent::pace::Pace;
 use vpnd_sys::dns::DnsSystem;
 use vpnd_sys::file_watch::FileWatch;
