@@ -29,34 +29,30 @@ const PARTS: u16 = 16;
 /// Once the small probe was answered, the others have this long at least: it may be ahead of them.
 const MIN_SLACK: Duration = Duration::from_millis(50);
 
-/// The range of a search and its timing.
+/// Time to wait for an answer while not even the small probe is answered (PROBE_TIMER).
+const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Rounds that must be lost before a size counts as too large (as in RFC 8899, section 5.1.2).
+const MAX_PROBES: u8 = 3;
+/// Time after a finished search until larger sizes are tried again (PMTU_RAISE_TIMER).
+const RAISE_AFTER: Duration = Duration::from_secs(600);
+/// How often the size in use is confirmed after a finished search (CONFIRMATION_TIMER).
+const CONFIRM_EVERY: Duration = Duration::from_secs(30);
+
+/// The range of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SearchConfig {
     /// The largest size worth trying, [`BASE_SIZE`] at least: what the local interface carries.
     pub max_size: u16,
     /// The search ends when the distance between what works and what does not is smaller.
     pub precision: u16,
-    /// Time to wait for an answer while not even the small probe is answered (PROBE_TIMER).
-    pub probe_timeout: Duration,
-    /// Rounds that must be lost before a size counts as too large (MAX_PROBES).
-    pub max_probes: u8,
-    /// Time after a finished search until larger sizes are tried again (PMTU_RAISE_TIMER).
-    pub raise_after: Duration,
-    /// How often the size in use is confirmed after a finished search (CONFIRMATION_TIMER).
-    pub confirm_every: Duration,
+    /// Whether the size is to be sent to the peer.
+    pub states: bool,
 }
 
 impl SearchConfig {
-    /// The values of RFC 8899, section 5.1, up to `max_size`.
+    /// A search up to `max_size`.
     pub fn new(max_size: u16) -> Self {
-        Self {
-            max_size: max_size.max(BASE_SIZE),
-            precision: 8,
-            probe_timeout: Duration::from_secs(1),
-            max_probes: 3,
-            raise_after: Duration::from_secs(600),
-            confirm_every: Duration::from_secs(30),
-        }
+        Self { max_size: max_size.max(BASE_SIZE), precision: 8, states: true }
     }
 }
 
@@ -81,10 +77,18 @@ struct Level {
     ceiling: u16,
     /// Works, or is taken to.
     floor: u16,
+    rounds: Rounds,
+}
+
+/// The rounds of a level.
+#[derive(Clone, Debug, Default)]
+struct Rounds {
     sent: Vec<Probe>,
-    lost_rounds: u8,
+    lost: u8,
     /// Rounds without a small probe that were not answered since then: 1 at most.
     unproved: u8,
+    /// Rounds in a row that were lost together with their small probes.
+    undecided: u32,
     best: Option<u16>,
     in_flight: Option<Round>,
     /// When the first of `sent` was sent.
@@ -102,11 +106,53 @@ struct Round {
     answered: bool,
 }
 
-impl Level {
-    fn new(sizes: Vec<u16>, one_first: bool, floor: u16, ceiling: u16) -> Self {
-        let (sent, best, in_flight) = (Vec::new(), None, None);
-        let (lost_rounds, unproved, asked_at) = (0, 0, Time::ZERO);
-        Self { sizes, one_first, ceiling, floor, sent, lost_rounds, unproved, best, in_flight, asked_at }
+impl Rounds {
+    /// An answer to probe `id` arrived. Returns the probe if it was awaited.
+    fn on_reply(&mut self, id: u16, now: Time) -> Option<Probe> {
+        let probe = self.sent.iter().find(|probe| probe.id == id).copied()?;
+        if let Some(round) = &mut self.in_flight {
+            round.answered = true;
+            // The small probe may be lost; a larger one had to wait no longer than this did.
+            round.deadline = round.deadline.min(now + now.since(round.sent_at).max(MIN_SLACK));
+        }
+        self.best = self.best.max(Some(probe.size));
+        Some(probe)
+    }
+
+    /// Ends the round that is over by `now`. Returns whether enough were lost to decide.
+    fn expire(&mut self, now: Time) -> bool {
+        let Some(round) = self.in_flight.take_if(|round| round.deadline <= now) else { return false };
+        if !round.accompanied {
+            self.unproved = 1;
+            return false;
+        }
+        let unproved = std::mem::take(&mut self.unproved);
+        if !round.answered {
+            self.undecided = (self.undecided + 1).min(MAX_DOUBLINGS);
+            // It is unknown whether these were too large.
+            self.sent.clear();
+            return false;
+        }
+        self.undecided = 0;
+        self.lost += 1 + unproved;
+        self.lost >= MAX_PROBES
+    }
+}
+
+/// When a search that rests goes on: what is here counts only then.
+#[derive(Clone, Debug, Default)]
+struct Schedule {
+    /// When to look for larger sizes again, once a search is finished.
+    raise_at: Option<Time>,
+    /// When to confirm the size in use.
+    confirm_at: Option<Time>,
+}
+
+impl Schedule {
+    /// A search up to `max_size` has found `size`.
+    fn plan(&mut self, size: u16, max_size: u16, now: Time) {
+        self.confirm_at = (size > BASE_SIZE).then(|| now + CONFIRM_EVERY);
+        self.raise_at = (size < max_size).then(|| self.raise_at.unwrap_or(now + RAISE_AFTER));
     }
 }
 
@@ -118,21 +164,14 @@ pub struct PathMtu {
     size: u16,
     /// Whether that was found on this path.
     settled: bool,
-    /// Whether the size is to be sent to the peer.
-    states: bool,
-    /// The size that was sent to it and that it has answered to.
+    /// The size that was sent to the peer and that it has answered to.
     stated: Option<u16>,
     /// The question under way; without one the search rests.
     level: Option<Level>,
     next_id: u16,
     /// The last round trip of the first probe of a round.
     round_trip: Duration,
-    /// Rounds in a row that were lost together with their small probes.
-    undecided: u32,
-    /// When to look for larger sizes again, once a search is finished.
-    raise_at: Option<Time>,
-    /// When to confirm the size in use.
-    confirm_at: Option<Time>,
+    schedule: Schedule,
 }
 
 impl PathMtu {
@@ -142,14 +181,11 @@ impl PathMtu {
             config,
             size: BASE_SIZE,
             settled: false,
-            states: true,
             stated: None,
             level: None,
             next_id: 0,
             round_trip: Duration::ZERO,
-            undecided: 0,
-            raise_at: None,
-            confirm_at: None,
+            schedule: Schedule::default(),
         };
         path.restart(config.max_size, now);
         path
@@ -161,27 +197,21 @@ impl PathMtu {
         self.size = BASE_SIZE;
         self.settled = false;
         self.stated = None;
-        self.raise_at = None;
+        self.schedule = Schedule::default();
         self.ask(BASE_SIZE, self.config.max_size, now);
     }
 
     /// Whether the peer understands what probes state; else none is sent for that alone.
     pub fn set_states(&mut self, states: bool) {
-        self.states = states;
+        self.config.states = states;
     }
 
     /// An answer to probe `id` arrived. Returns whether it was awaited.
     pub fn on_reply(&mut self, id: u16, now: Time) -> bool {
         let Some(level) = &mut self.level else { return false };
-        let Some(probe) = level.sent.iter().find(|probe| probe.id == id).copied() else { return false };
-        if let Some(round) = &mut level.in_flight {
-            round.answered = true;
-            // The small probe may be lost; a larger one had to wait no longer than this did.
-            round.deadline = round.deadline.min(now + now.since(round.sent_at).max(MIN_SLACK));
-        }
-        level.best = level.best.max(Some(probe.size));
-        if level.sent.first() == Some(&probe) {
-            self.round_trip = now.since(level.asked_at);
+        let Some(probe) = level.rounds.on_reply(id, now) else { return false };
+        if level.rounds.sent.first() == Some(&probe) {
+            self.round_trip = now.since(level.rounds.asked_at);
         }
         if probe.known == Some(self.size) {
             self.stated = probe.known;
@@ -194,11 +224,10 @@ impl PathMtu {
 
     /// The small probe behind the round under way was answered.
     pub fn on_small_reply(&mut self, now: Time) {
-        let round = self.level.as_mut().and_then(|level| level.in_flight.as_mut());
+        let round = self.level.as_mut().and_then(|level| level.rounds.in_flight.as_mut());
         if let Some(round) = round {
             round.answered = true;
-            let slack = (now.since(round.sent_at) / 2).max(MIN_SLACK);
-            round.deadline = round.deadline.min(now + slack);
+            round.deadline = round.deadline.min(now + (now.since(round.sent_at) / 2).max(MIN_SLACK));
         }
     }
 
@@ -211,57 +240,41 @@ impl PathMtu {
 
     /// Adds the probes that are due to `probes`. Returns whether a small one follows them.
     pub fn poll_round(&mut self, now: Time, probes: &mut Vec<Probe>) -> bool {
-        let Some(level) = self.level.as_mut().filter(|level| level.in_flight.is_none()) else { return false };
+        let level = self.level.as_mut().filter(|level| level.rounds.in_flight.is_none());
+        let Some(Level { sizes, one_first, rounds, .. }) = level else { return false };
         let known = self.settled.then_some(self.size);
-        let alone = level.one_first && level.lost_rounds + level.unproved == 0;
-        let first = if alone { level.sizes.len().saturating_sub(1) } else { 0 };
-        let is_answered_nearly_always = alone && known == level.sizes.last().copied() && self.undecided == 0;
+        let alone = *one_first && rounds.lost + rounds.unproved == 0;
+        let first = if alone { sizes.len().saturating_sub(1) } else { 0 };
+        let is_answered_nearly_always = alone && known == sizes.last().copied() && rounds.undecided == 0;
         let accompanied = !is_answered_nearly_always;
-        if level.sent.is_empty() {
-            level.asked_at = now;
+        if rounds.sent.is_empty() {
+            rounds.asked_at = now;
         }
-        for size in &level.sizes[first..] {
+        for size in &sizes[first..] {
             let probe = Probe { id: self.next_id, size: *size, known };
             self.next_id = (self.next_id + 1) & MAX_PROBE_ID;
-            level.sent.push(probe);
+            rounds.sent.push(probe);
             probes.push(probe);
         }
         let wait = if accompanied {
-            self.config.probe_timeout * (1 << self.undecided)
+            PROBE_TIMEOUT * (1 << rounds.undecided)
         } else {
-            (self.round_trip * 2).min(self.config.probe_timeout).max(MIN_SLACK)
+            (self.round_trip * 2).clamp(MIN_SLACK, PROBE_TIMEOUT)
         };
-        level.in_flight = Some(Round { sent_at: now, deadline: now + wait, accompanied, answered: false });
+        rounds.in_flight = Some(Round { sent_at: now, deadline: now + wait, accompanied, answered: false });
         accompanied
     }
 
     /// Handles what has become due by `now`; ask [`poll_round`](Self::poll_round) afterwards.
     pub fn handle_timeout(&mut self, now: Time) {
-        let Some(level) = &mut self.level else {
-            if self.raise_at.is_some_and(|at| at <= now) {
-                self.raise_at = None;
-                self.ask(self.size, self.config.max_size, now);
-            } else if self.confirm_at.is_some_and(|at| at <= now) {
-                self.ask(BASE_SIZE, self.size, now);
+        if let Some(level) = &mut self.level {
+            if level.rounds.expire(now) {
+                self.conclude(now);
             }
-            return;
-        };
-        let Some(round) = level.in_flight.take_if(|round| round.deadline <= now) else { return };
-        if !round.accompanied {
-            level.unproved = 1;
-            return;
-        }
-        let unproved = std::mem::take(&mut level.unproved);
-        if !round.answered {
-            self.undecided = (self.undecided + 1).min(MAX_DOUBLINGS);
-            // It is unknown whether these were too large.
-            level.sent.clear();
-            return;
-        }
-        self.undecided = 0;
-        level.lost_rounds += 1 + unproved;
-        if level.lost_rounds >= self.config.max_probes {
-            self.conclude(now);
+        } else if self.schedule.raise_at.take_if(|at| *at <= now).is_some() {
+            self.ask(self.size, self.config.max_size, now);
+        } else if self.schedule.confirm_at.is_some_and(|at| at <= now) {
+            self.ask(BASE_SIZE, self.size, now);
         }
     }
 
@@ -269,8 +282,8 @@ impl PathMtu {
     /// be sent there is none.
     pub fn poll_timeout(&self) -> Option<Time> {
         match &self.level {
-            Some(level) => level.in_flight.map(|round| round.deadline),
-            None => self.raise_at.into_iter().chain(self.confirm_at).min(),
+            Some(level) => level.rounds.in_flight.map(|round| round.deadline),
+            None => self.schedule.raise_at.into_iter().chain(self.schedule.confirm_at).min(),
         }
     }
 
@@ -297,29 +310,27 @@ impl PathMtu {
         }
         let mut sizes = between(floor, top);
         sizes.push(top);
-        self.begin(Level::new(sizes, true, floor, top.saturating_add(1)));
+        self.begin(sizes, true, floor, top.saturating_add(1));
     }
 
-    fn begin(&mut self, level: Level) {
-        self.level = Some(level);
-        self.undecided = 0;
-        self.confirm_at = None;
+    fn begin(&mut self, sizes: Vec<u16>, one_first: bool, floor: u16, ceiling: u16) {
+        self.level = Some(Level { sizes, one_first, ceiling, floor, rounds: Rounds::default() });
     }
 
     /// The rounds of a level have decided.
     fn conclude(&mut self, now: Time) {
         let Some(level) = self.level.take() else { return };
-        self.size = level.best.unwrap_or(level.floor);
+        self.size = level.rounds.best.unwrap_or(level.floor);
         self.settled = true;
         let above = level.sizes.iter().copied().find(|size| *size > self.size);
         let ceiling = above.unwrap_or(level.ceiling);
         if ceiling - self.size > self.config.precision.max(1) {
-            self.begin(Level::new(between(self.size, ceiling), false, self.size, ceiling));
-        } else if self.states && self.stated != Some(self.size) && level.sizes != [self.size] {
+            self.begin(between(self.size, ceiling), false, self.size, ceiling);
+        } else if self.config.states && self.stated != Some(self.size) && level.sizes != [self.size] {
             // A question whose answer shows that the peer knows the size now.
             let mut sizes = between(BASE_SIZE, self.size);
             sizes.push(self.size);
-            self.begin(Level::new(sizes, true, BASE_SIZE, self.size.saturating_add(1)));
+            self.begin(sizes, true, BASE_SIZE, self.size.saturating_add(1));
         } else {
             self.rest(now);
         }
@@ -328,13 +339,7 @@ impl PathMtu {
     fn rest(&mut self, now: Time) {
         self.level = None;
         self.settled = true;
-        self.undecided = 0;
-        self.confirm_at = (self.size > BASE_SIZE).then(|| now + self.config.confirm_every);
-        if self.size >= self.config.max_size {
-            self.raise_at = None;
-        } else {
-            self.raise_at.get_or_insert(now + self.config.raise_after);
-        }
+        self.schedule.plan(self.size, self.config.max_size, now);
     }
 }
 
