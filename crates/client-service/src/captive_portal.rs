@@ -5,7 +5,9 @@
 //! nothing but this browser. It ends with the browser, the command that has asked for it, the kill
 //! switch, this service, a tunnel that is connected, or the time; that of the kill switch ends in
 //! the kernel even if no process is left. Each member of the group may open it: the administrator
-//! permits that by starting this service. One is open at a time.
+//! permits that by starting this service. One is open at a time, and none of its processes meets
+//! those of the next, which have the same user: all are in a PID namespace whose init is the
+//! browser, so the kernel kills them with it, before the next one starts.
 
 mod window;
 

@@ -3,12 +3,14 @@
 //!
 //! INVARIANT: it has nothing of its caller's: no capability, no way to get one, no environment. It
 //! ends with the thread that has started it, and what it has written is gone then: it reaches no
-//! service that would start a process for its user or keep a job of it. That other name servers are
-//! asked is so in its own mounts alone.
+//! service that would start a process for its user or keep a job of it. It is the init of a PID
+//! namespace, which no process that it starts can leave, so that the kernel kills them all with it.
+//! That other name servers are asked is so in its own mounts alone.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::fs;
 use std::io;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
@@ -40,15 +42,15 @@ struct Mount {
     options: CString,
 }
 
-/// The command of such a browser: the file `resolv_conf` names its name servers, and the empty
-/// directory `home` is where it finds an empty file system for itself.
+/// The command of such a browser, to be spawned in [`start`]: the file `resolv_conf` names its name
+/// servers, and the empty directory `home` is where it finds an empty file system for itself.
 ///
 /// # Errors
 /// If a path can't be written as the kernel reads it.
 pub fn command(program: &Path, user: &UnixUser, resolv_conf: &Path, home: &Path) -> io::Result<Command> {
     let user = user.clone();
     let options = format!("mode=0700,uid={},gid={},size={HOME_SIZE}", user.uid(), user.gid());
-    let mut mounts = vec![Mount::empty(terminated(home)?, CString::new(options)?)];
+    let mut mounts = vec![Mount::processes(), Mount::empty(terminated(home)?, CString::new(options)?)];
     let hidden = HIDDEN.into_iter().filter(|directory| path_of(directory).exists());
     let empty = |directory: &CStr| Mount::empty(directory.to_owned(), c"mode=0755,size=64k".to_owned());
     mounts.extend(hidden.map(empty));
@@ -75,7 +77,23 @@ pub fn command(program: &Path, user: &UnixUser, resolv_conf: &Path, home: &Path)
     Ok(command)
 }
 
-/// Kills all processes of a user that is for such browsers alone.
+/// Spawns such a browser as the init of a new PID namespace: once its end is reported, no process
+/// that it has started is left.
+///
+/// # Errors
+/// If the namespace can't be made, or the browser can't be started.
+pub fn start<T>(spawn: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    let outer = fs::File::open("/proc/thread-self/ns/pid")?;
+    // SAFETY: it decides in which namespace this thread's next children are; no memory is passed.
+    succeeded(unsafe { libc::unshare(libc::CLONE_NEWPID) })?;
+    let started = spawn();
+    // SAFETY: as above, and the descriptor is open.
+    succeeded(unsafe { libc::setns(outer.as_raw_fd(), libc::CLONE_NEWPID) })?;
+    started
+}
+
+/// Kills all processes of a user that is for such browsers alone. Those of a browser can't stop or
+/// kill the process that does so: it is outside their PID namespace.
 ///
 /// # Errors
 /// If that user can't be become.
@@ -134,6 +152,13 @@ fn make_place(place: &[CString]) -> io::Result<()> {
 }
 
 impl Mount {
+    /// The processes of the PID namespace, in place of those of the machine.
+    fn processes() -> Self {
+        let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
+        let (source, target) = (c"proc".to_owned(), c"/proc".to_owned());
+        Self { kind: source.clone(), source, target, flags, options: CString::default() }
+    }
+
     /// An empty file system.
     fn empty(target: CString, options: CString) -> Self {
         let flags = libc::MS_NOSUID | libc::MS_NODEV;

@@ -100,7 +100,7 @@ impl Window {
         let resolv_conf = place.join("resolv.conf");
         write_name_servers(&resolv_conf)?;
         let home = make_home(place)?;
-        // A process that was left over could read the next person's words.
+        // A process that a killed service has left could read the next person's words.
         browser::end_all(&self.user)?;
         self.write_authority(request)?;
         self.passes = KillSwitchRules::open_for(self.user.uid(), time).await?;
@@ -122,7 +122,8 @@ impl Window {
         command.env("DISPLAY", &*request.display).env("XAUTHORITY", &self.authority);
         command.args(arguments).arg(&service.args.page);
         let mut command = Command::from(command);
-        let started = command.process_group(0).kill_on_drop(true).spawn();
+        command.process_group(0).kill_on_drop(true);
+        let started = browser::start(|| command.spawn());
         self.browser = Some(started.with_context(|| format!("{} can't be started", program.display()))?);
         Ok(())
     }
@@ -184,11 +185,12 @@ impl Window {
         if let Err(error) = KillSwitchRules::end_opening().await {
             tracing::error!(%error, "the kill switch is still open for the browser's user, until the kernel ends that");
         }
+        if let Some(mut browser) = self.browser {
+            // All processes that it has started end with it, before this returns.
+            let _ = browser.kill().await;
+        }
         if let Err(error) = browser::end_all(&self.user) {
             tracing::error!(%error, "the browser can't be ended");
-        }
-        if let Some(mut browser) = self.browser {
-            let _ = browser.kill().await;
         }
         let report = self.journal.undo_all(&self.netlink).await;
         for error in &report.failed {

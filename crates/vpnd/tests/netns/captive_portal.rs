@@ -40,12 +40,13 @@ const STUB: &str = "systemd/resolve/stub-resolv.conf";
 /// Where the network's name server and page are.
 const CAFE: &str = "198.18.1.77";
 
-/// A browser that loads the page again and again, and shows who it is, and which files it finds
-/// where services of the machine listen.
+/// A browser that loads the page again and again, and shows who it is, its namespace's init, and
+/// which files it finds where services of the machine listen. It leaves a process behind.
 const LOADS: &str = r#"#!/bin/sh
+setsid sh -c 'trap "" HUP INT TERM; while :; do sleep 1; done' &
 touch "$HOME/written" && home=own
 while :; do
-    curl -s -m 2 "$1?$(id -u)-$(id -G)-$(tail -c 5 "$XAUTHORITY")$DISPLAY-$home-$(grep -c 'CapEff:.0000000000000000' /proc/self/status)-$(cd /run && echo $(find dbus systemd user -type f))"
+    curl -s -m 2 "$1?$(id -u)-$(id -G)-$(cat /proc/1/comm)-$(tail -c 5 "$XAUTHORITY")$DISPLAY-$home-$(grep -c 'CapEff:.0000000000000000' /proc/self/status)-$(cd /run && echo $(find dbus systemd user -type f))"
     sleep 0.05
 done
 "#;
@@ -238,6 +239,11 @@ impl<'l> Machine<'l> {
             let has_rule = self.list(&["ip", "rule", "show"]).contains(&format!("uidrange {}", self.browser));
             (!self.is_passed() && !has_rule).then_some(())
         });
+        self.runs_nothing();
+    }
+
+    /// No process of a browser is left.
+    fn runs_nothing(&self) {
         // Killed ones may still be listed until their parent notices.
         let running = self.list(&["pgrep", "--runstates", "D,R,S,T", "-u", &self.browser.to_string()]);
         assert_eq!(running, "", "processes of the browser");
@@ -280,10 +286,10 @@ fn only_the_portal_browser_passes_a_kill_switch_for_a_while() {
     let page = machine.open();
     let request = cafe.is_asked();
     assert!(!spy.output().contains("words"), "the screen's, to a process of before: {}", spy.output());
-    let wanted = format!("GET /?{BROWSER}-{BROWSER}-words:7-own-1-{STUB} ");
+    let wanted = format!("GET /?{BROWSER}-{BROWSER}-browser-words:7-own-1-{STUB} ");
     assert!(
         request.starts_with(&wanted),
-        "who it is, its screen, its home, no capability, no service of the machine: {request}"
+        "who it is, its init, its screen, its home, no capability, no service of the machine: {request}"
     );
     assert!(!machine.reaches(ANN) && !machine.reaches(0));
     machine.refused(ANN, "open already");
@@ -314,6 +320,7 @@ fn only_the_portal_browser_passes_a_kill_switch_for_a_while() {
     service.kill();
     page.wait(TIMEOUT);
     cafe.is_left_alone();
+    machine.runs_nothing();
     let _service = machine.service("1");
     machine.is_closed();
     let mut page = machine.open();
