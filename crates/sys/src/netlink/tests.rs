@@ -162,7 +162,7 @@ fn routes_that_refuse_packets_for_a_pool_have_the_kernels_origin() {
             netlink.add_route(&spec).await.unwrap();
             assert!(netlink.add_route(&spec).await.unwrap_err().is_already_there());
             ip(&format!("{version} route flush table all proto 118"));
-            assert_eq!(own().await, [spec.clone()], "network managers remove others");
+            assert_eq!(own().await, std::slice::from_ref(&spec), "network managers remove others");
             netlink.remove_route(&spec).await.unwrap();
             assert!(netlink.remove_route(&spec).await.unwrap_err().is_not_there());
             // Of an earlier version, with another metric, and of another program.
