@@ -44,7 +44,7 @@ const PROBE_EVERY_MS: u32 = 20;
 /// up each system with that many clients, lets all pairs of clients talk at once and shows the
 /// totals. Everything it makes is removed again.
 #[derive(Debug, Parser)]
-#[command(version, override_help = OVERVIEW, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+#[command(version = crate::VERSION, override_help = OVERVIEW, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Cli {
     #[command(flatten)]
     pub lab: LabArgs,

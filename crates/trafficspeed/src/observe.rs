@@ -234,7 +234,7 @@ impl HostInfo {
             system: format!("{} {} {}", text(uname.sysname()), text(uname.release()), text(uname.machine())),
             cpu: cpu_info("model name"),
             cpus: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
-            program: format!("trafficspeed {}", env!("CARGO_PKG_VERSION")),
+            program: format!("trafficspeed {}", crate::VERSION),
         }
     }
 }

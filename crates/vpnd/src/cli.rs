@@ -48,9 +48,15 @@ use vpnd_config::DEFAULT_CONFIG;
 use vpnd_gateway::args::ServerArgs;
 use vpnd_sys::date::Expiry;
 
+/// What `--version` prints: the version of the package that is being built, if it is.
+const VERSION: &str = match option_env!("VPND_VERSION") {
+    Some(version) => version,
+    None => env!("CARGO_PKG_VERSION"),
+};
+
 /// A fast, safe VPN in user space: gateway, client and admin tool.
 #[derive(Debug, Parser)]
-#[command(name = "vpnd", version, propagate_version = true, max_term_width = 100)]
+#[command(name = "vpnd", version = VERSION, propagate_version = true, max_term_width = 100)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
