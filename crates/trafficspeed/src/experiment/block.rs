@@ -29,11 +29,11 @@ use std::time::Duration;
 
 use super::cpu::CpuMeter;
 use super::environment::Environment;
-use super::outcome::CpuUse;
+use super::outcome::{CpuUse, Taken};
 use super::progress::Progress;
 use super::testbed::{Testbed, TestbedError};
 use super::tunnel::{self, Payload};
-use super::turns::{PAUSE, order, pause};
+use super::turns::{PAUSE, order, pause, until_quiet};
 use super::watched::Watched;
 use crate::interrupt::Interrupt;
 use crate::lab::cpu_limit::CpuLimit;
@@ -361,8 +361,16 @@ impl Bench<'_> {
         BlockPair { fleet, near: 0, far: 1, writes: &self.plan.writes, interrupt: self.interrupt }
     }
 
-    /// One case; `None` if the user ended it.
+    /// One case, again if other load disturbed it; `None` if the user ended it.
     fn case(&mut self, block_bytes: u32, way: Way, repeat: u32) -> Result<Option<Case>, TestbedError> {
+        let taken = |found: &Result<Option<Case>, TestbedError>| {
+            let case = found.as_ref().ok()?.as_ref().filter(|case| case.problem.is_none())?;
+            Some(Taken::most(&case.cpu))
+        };
+        until_quiet(self.interrupt, taken, || self.attempt(block_bytes, way, repeat))
+    }
+
+    fn attempt(&mut self, block_bytes: u32, way: Way, repeat: u32) -> Result<Option<Case>, TestbedError> {
         let blocks = self.plan.writes.blocks(block_bytes, way.protection());
         let in_tunnel = way.route == Route::Tunnel;
         let (agents, system) = self.testbed.parts();

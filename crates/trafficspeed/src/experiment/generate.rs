@@ -15,11 +15,11 @@ use serde::{Deserialize, Serialize};
 use super::environment::Environment;
 use super::figures::{Figures, figures};
 use super::hosts::host_pairs::{HostEnd, HostPairsPlan};
-use super::outcome::CpuUse;
+use super::outcome::{CpuUse, Taken};
 use super::pair_run::{EndReports, Times};
 use super::progress::Progress;
 use super::testbed::{ClientsTrial, RemoteEnd, Testbed, TestbedError, Trial};
-use super::turns::{in_turns, pause};
+use super::turns::{in_turns, pause, until_quiet};
 use crate::clock;
 use crate::coordinate::message::Measurement;
 use crate::interrupt::Interrupt;
@@ -144,6 +144,12 @@ pub struct LoadRun {
 }
 
 impl LoadRun {
+    /// What others took of the machine, in all trials if there was a search.
+    pub fn taken(&self) -> Taken {
+        let trials = self.search.as_ref().map(|search| search.taken).unwrap_or_default();
+        self.cpu.iter().fold(trials, Taken::with)
+    }
+
     /// Whether the figures may stand in a comparison.
     pub fn is_whole(&self) -> bool {
         self.error.is_none() && !self.stopped_early && self.faults.is_empty()
@@ -254,20 +260,23 @@ pub fn run(plan: &LoadPlan, lab: &LabPath, progress: &Progress, interrupt: &Inte
         lab.subjects.iter().flat_map(|subject| all.iter().map(move |under| (*subject, under))).collect();
     campaign.runs = in_turns(&combinations, plan.repeats, interrupt, |&(subject, under), repeat| {
         let (congestion, (plan, suffix)) = under;
-        let mut run = LoadRun {
-            subject: Some(subject),
-            label: format!("{}{suffix}", subject.label_with(&lab.programs)),
-            congestion: *congestion,
-            repeat,
-            started: clock::wall_text(),
-            ..LoadRun::default()
-        };
-        progress.note(&format!("{}, run {repeat}", run.label));
         pause();
-        let measured = measure(plan, lab, subject, &mut run, interrupt);
-        run.error = measured.err().map(|error| error.to_string());
-        run.tell(progress);
-        run
+        let taken = |run: &LoadRun| run.is_whole().then(|| run.taken());
+        until_quiet(interrupt, taken, || {
+            let mut run = LoadRun {
+                subject: Some(subject),
+                label: format!("{}{suffix}", subject.label_with(&lab.programs)),
+                congestion: *congestion,
+                repeat,
+                started: clock::wall_text(),
+                ..LoadRun::default()
+            };
+            progress.note(&format!("{}, run {repeat}", run.label));
+            let measured = measure(plan, lab, subject, &mut run, interrupt);
+            run.error = measured.err().map(|error| error.to_string());
+            run.tell(progress);
+            run
+        })
     });
     campaign.close(interrupt)
 }
@@ -322,7 +331,6 @@ pub fn fresh(task: &Task) -> Task {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::outcome::Taken;
     use crate::load::message::Messages;
     use crate::load::tcp::Job;
     use crate::observe::HostCpu;

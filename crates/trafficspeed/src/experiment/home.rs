@@ -17,11 +17,12 @@ use super::environment::Environment;
 use super::figures::figures;
 use super::generate::fresh;
 use super::link_check::{self, LinkCheckPlan, LinkChecked};
+use super::outcome::Taken;
 use super::pair_run::{LEAD, Times};
 use super::progress::Progress;
 use super::suite::faults;
 use super::testbed::{RemoteEnd, Testbed, TestbedError, Trial, TrialResult};
-use super::turns::{in_turns, pause};
+use super::turns::{in_turns, pause, until_quiet};
 use crate::clock;
 use crate::coordinate::message::Measurement;
 use crate::interrupt::Interrupt;
@@ -185,7 +186,10 @@ fn run_stage(
             break;
         }
         progress.live(&format!("{}, round {repeat}: {}", run.label, case.name()));
-        let measured = measure(plan, &mut testbed, case, interrupt);
+        let taken = |found: &Result<CaseResult, TestbedError>| {
+            found.as_ref().ok().filter(|found| found.problems.is_empty()).map(|found| Taken::most(&found.cpu))
+        };
+        let measured = until_quiet(interrupt, taken, || measure(plan, &mut testbed, case, interrupt));
         let is_lost = measured.as_ref().is_err_and(TestbedError::is_final);
         run.cases.push(measured.unwrap_or_else(|error| CaseResult {
             case,

@@ -26,7 +26,7 @@ use super::pair_run::{EndReports, Times};
 use super::problems::said_once;
 use super::progress::Progress;
 use super::testbed::{RemoteEnd, Testbed, TestbedError, Trial};
-use super::turns::{in_turns, pause};
+use super::turns::{in_turns, pause, until_quiet};
 use crate::interrupt::Interrupt;
 use crate::lab::LinkSettings;
 use crate::load::task::Task;
@@ -339,7 +339,11 @@ fn run_stage(plan: &SuitePlan, stage: &Stage, repeat: u32, interrupt: &Interrupt
         if interrupt.is_set() {
             break;
         }
-        let measured = measure(&mut testbed, case, plan.await_load, interrupt);
+        let taken = |found: &Result<Found, TestbedError>| {
+            found.as_ref().ok().filter(|found| found.fault.is_none()).map(Found::taken)
+        };
+        let measured =
+            until_quiet(interrupt, taken, || measure(&mut testbed, case, plan.await_load, interrupt));
         let is_lost = measured.as_ref().is_err_and(TestbedError::is_final);
         rows.push(row(stage, case, repeat, measured));
         if is_lost {
@@ -361,6 +365,13 @@ struct Found {
     cpu: CpuUse,
     load_average: Option<f64>,
     fault: Option<String>,
+}
+
+impl Found {
+    /// What others took of the machine, in all trials if there was a search.
+    fn taken(&self) -> Taken {
+        self.search.as_ref().map(|search| search.taken).unwrap_or_default().with(&self.cpu)
+    }
 }
 
 fn measure(

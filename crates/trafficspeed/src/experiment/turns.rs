@@ -1,4 +1,5 @@
-//! The order in which systems take their turns, and the pause between two of them.
+//! The order in which systems take their turns, the pause between two of them, and other attempts
+//! at what other load has disturbed.
 
 use std::thread;
 use std::time::Duration;
@@ -7,11 +8,14 @@ use rand::SeedableRng as _;
 use rand::rngs::ChaCha8Rng;
 use rand::seq::SliceRandom;
 
+use super::outcome::Taken;
 use crate::interrupt::Interrupt;
 
 /// The machine is left idle for this long before each turn: what the one before left to do, such
 /// as the removal of its namespaces, is then not in the next one's figures.
 pub const PAUSE: Duration = Duration::from_millis(500);
+/// Attempts at a measurement until one is quiet, at most.
+const ATTEMPTS: u32 = 3;
 
 /// `all` in the order of round `round`: shuffled, and in the same way whenever this is asked for,
 /// so that a measurement that is resumed goes on in it. A place in the order or a neighbour, such
@@ -41,6 +45,31 @@ pub fn in_turns<T, R>(
     }
     results.sort_by_key(|(place, _)| *place);
     results.into_iter().map(|(_, result)| result).collect()
+}
+
+/// Measures until an attempt is quiet, at most [`ATTEMPTS`] times: the quietest stands. `taken` says
+/// what others took of the machine meanwhile; `None` of an attempt that failed, which stands.
+pub fn until_quiet<R>(
+    interrupt: &Interrupt,
+    taken: impl Fn(&R) -> Option<Taken>,
+    mut attempt: impl FnMut() -> R,
+) -> R {
+    let noise = |taken: Taken| (taken.is_disturbed(), taken.sum());
+    let mut standing = attempt();
+    for _ in 1..ATTEMPTS {
+        let disturbed = taken(&standing).filter(|taken| taken.is_disturbed());
+        let Some(least) = disturbed.filter(|_| !interrupt.is_set()) else { break };
+        pause();
+        let later = attempt();
+        match taken(&later) {
+            // The user has ended it.
+            None if interrupt.is_set() => break,
+            None => return later,
+            Some(taken) if noise(taken) < noise(least) => standing = later,
+            Some(_) => {}
+        }
+    }
+    standing
 }
 
 /// Leaves the machine idle before a turn.
@@ -80,5 +109,29 @@ mod tests {
         });
         assert_eq!(found, [(1, 'a'), (1, 'b'), (1, 'c'), (1, 'd'), (2, 'a'), (2, 'b'), (2, 'c'), (2, 'd')]);
         assert_ne!(turns, found, "turns are shuffled");
+    }
+
+    #[test]
+    fn what_was_disturbed_is_measured_again_and_the_quietest_attempt_stands_or_one_that_failed() {
+        let quiet = (0.0, 9.0);
+        for (attempts, standing) in [
+            (vec![Some((5.0, 10.0))], 1),
+            (vec![Some((30.0, 0.0)), Some(quiet)], 2),
+            (vec![Some((5.1, 0.0)), Some(quiet)], 2),
+            (vec![Some((30.0, 0.0)), Some((10.0, 0.0)), Some((20.0, 0.0))], 2),
+            (vec![Some((30.0, 0.0)), None], 2),
+            (vec![None], 1),
+        ] {
+            let taken = |number: &usize| {
+                let (steal, others) = attempts[*number - 1]?;
+                Some(Taken { steal: Some(steal), others: Some(others) })
+            };
+            let mut made = 0;
+            let found = until_quiet(&Interrupt::default(), taken, || {
+                made += 1;
+                made
+            });
+            assert_eq!((found, made), (standing, attempts.len()), "{attempts:?}");
+        }
     }
 }

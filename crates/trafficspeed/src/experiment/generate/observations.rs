@@ -1,7 +1,6 @@
 //! The table of the generators' own commands: what each load observed, and what it cost.
 
 use super::{LoadCampaign, LoadRun, NamedTask};
-use crate::experiment::outcome::Taken;
 use crate::experiment::quantities::{RECEIVED, TRANSACTIONS, of_cpu, of_drops, of_load};
 use crate::load::task::Task;
 use crate::observation::{Measured, Observations, Quantity};
@@ -42,14 +41,13 @@ impl LoadCampaign {
             let congestion = run.congestion.to_string();
             table.name(&run.label, &congestion);
             let (system, problem) = (run.label.as_str(), run.problems().join("; "));
-            let trials = run.search.as_ref().map(|search| search.taken).unwrap_or_default();
             let key = Measured {
                 system,
                 congestion: &congestion,
                 case: "",
                 round: run.repeat,
                 problem: &problem,
-                is_disturbed: Taken::most(&run.cpu).is_disturbed() || trials.is_disturbed(),
+                is_disturbed: run.taken().is_disturbed(),
             };
             if run.figures.is_empty() {
                 table.add(&key, []);

@@ -48,6 +48,11 @@ impl Taken {
             || self.others.is_some_and(|percent| percent > MOST_FOREIGN_PERCENT)
     }
 
+    /// Of both together.
+    pub fn sum(self) -> f64 {
+        self.steal.unwrap_or_default() + self.others.unwrap_or_default()
+    }
+
     pub fn most<'a>(uses: impl IntoIterator<Item = &'a CpuUse>) -> Self {
         uses.into_iter().fold(Self::default(), Self::with)
     }
