@@ -15,7 +15,7 @@ use trafficspeed::own_processes::OwnProcess;
 /// The sessions are real, but few processes hold thousands of them. To compare vpnd with other
 /// VPNs: trafficspeed.
 #[derive(Debug, Parser)]
-#[command(name = "vpnd-endurance", version)]
+#[command(name = "vpnd-endurance", version = trafficspeed::VERSION)]
 pub struct Cli {
     /// The measurement.
     #[command(subcommand)]

@@ -50,7 +50,8 @@ struct Mount {
 pub fn command(program: &Path, user: &UnixUser, resolv_conf: &Path, home: &Path) -> io::Result<Command> {
     let user = user.clone();
     let options = format!("mode=0700,uid={},gid={},size={HOME_SIZE}", user.uid(), user.gid());
-    let mut mounts = vec![Mount::processes(), Mount::empty(terminated(home)?, CString::new(options)?)];
+    let mut mounts = Vec::from(Mount::processes());
+    mounts.push(Mount::empty(terminated(home)?, CString::new(options)?));
     let hidden = HIDDEN.into_iter().filter(|directory| path_of(directory).exists());
     let empty = |directory: &CStr| Mount::empty(directory.to_owned(), c"mode=0755,size=64k".to_owned());
     mounts.extend(hidden.map(empty));
@@ -85,10 +86,18 @@ pub fn command(program: &Path, user: &UnixUser, resolv_conf: &Path, home: &Path)
 pub fn start<T>(spawn: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let outer = fs::File::open("/proc/thread-self/ns/pid")?;
     // SAFETY: it decides in which namespace this thread's next children are; no memory is passed.
-    succeeded(unsafe { libc::unshare(libc::CLONE_NEWPID) })?;
+    succeeded(unsafe { libc::unshare(libc::CLONE_NEWPID) }).map_err(|error| {
+        io::Error::new(
+            error.kind(),
+            format!("a PID namespace can't be made (user.max_pid_namespaces): {error}"),
+        )
+    })?;
     let started = spawn();
     // SAFETY: as above, and the descriptor is open.
-    succeeded(unsafe { libc::setns(outer.as_raw_fd(), libc::CLONE_NEWPID) })?;
+    if succeeded(unsafe { libc::setns(outer.as_raw_fd(), libc::CLONE_NEWPID) }).is_err() {
+        // This thread could start neither threads nor processes any more.
+        std::process::abort();
+    }
     started
 }
 
@@ -152,11 +161,16 @@ fn make_place(place: &[CString]) -> io::Result<()> {
 }
 
 impl Mount {
-    /// The processes of the PID namespace, in place of those of the machine.
-    fn processes() -> Self {
+    /// The processes of the PID namespace in place of the machine's, and the kernel's settings,
+    /// read-only as they are for the service.
+    fn processes() -> [Self; 3] {
         let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
         let (source, target) = (c"proc".to_owned(), c"/proc".to_owned());
-        Self { kind: source.clone(), source, target, flags, options: CString::default() }
+        let processes = Self { kind: source.clone(), source, target, flags, options: CString::default() };
+        let settings = Self::over(c"/proc/sys".to_owned(), c"/proc/sys");
+        let mut read_only = Self::over(c"/proc/sys".to_owned(), c"/proc/sys");
+        read_only.flags |= flags | libc::MS_REMOUNT | libc::MS_RDONLY;
+        [processes, settings, read_only]
     }
 
     /// An empty file system.

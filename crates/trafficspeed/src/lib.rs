@@ -36,7 +36,7 @@ pub mod terminal;
 pub mod unit;
 
 /// What `--version` prints: the version of the package that is being built, if it is.
-pub(crate) const VERSION: &str = match option_env!("VPND_VERSION") {
+pub const VERSION: &str = match option_env!("VPND_VERSION") {
     Some(version) => version,
     None => env!("CARGO_PKG_VERSION"),
 };

@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail, ensure};
 use tokio::process::{Child, Command};
 use tokio::sync::watch;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
 use super::Service;
 use vpnd_client::frames::Reader;
@@ -27,6 +27,8 @@ use vpnd_sys::netlink::{Family, MAIN_TABLE, Netlink, RuleMatch, RuleSpec};
 use vpnd_sys::nft::KillSwitchRules;
 use vpnd_sys::process::boottime;
 
+/// Time for the kernel to end the browser and all that it has started.
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval of looks whether it is still needed.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Files, by the user's name behind them, by which the machine runs processes of a user who is not
@@ -187,7 +189,9 @@ impl Window {
         }
         if let Some(mut browser) = self.browser {
             // All processes that it has started end with it, before this returns.
-            let _ = browser.kill().await;
+            if timeout(KILL_TIMEOUT, browser.kill()).await.is_err() {
+                tracing::error!("the browser's processes don't end");
+            }
         }
         if let Err(error) = browser::end_all(&self.user) {
             tracing::error!(%error, "the browser can't be ended");
