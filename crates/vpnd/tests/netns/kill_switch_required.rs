@@ -3,12 +3,13 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use crate::client::{self, Client};
-use crate::gateway::{VPND, edit_toml};
+use crate::gateway::{VPND, edit_toml, must};
 use crate::kill_switch::{Talk, capture, closed, gateway, in_clear, opened, private_network, remote, rules};
-use crate::lab::Lab;
-use crate::process;
+use crate::lab::{Lab, eventually};
+use crate::process::{self, Process};
 
 #[test]
 fn a_required_kill_switch_is_on_unless_the_profile_forbids_it() {
@@ -56,4 +57,28 @@ fn a_required_kill_switch_is_on_unless_the_profile_forbids_it() {
     assert!(rules(&lab).is_none());
     client.interrupt();
     opened(&lab, "the machine's own word counts");
+}
+
+#[test]
+fn a_requirement_that_would_cut_off_a_session_waits_for_the_user() {
+    let Some(lab) = Lab::new(1) else { return };
+    let (mut gateway, ann) = gateway(&lab);
+    gateway.start();
+    private_network(&lab);
+    let (_listener, here, _there) = remote(&lab, 2_222);
+    let peer = here.peer_addr().expect("it is connected");
+    let mut command = client::command(&lab, 1, &ann, &[]);
+    command.env("SSH_CONNECTION", format!("{} {} 192.168.1.2 2222", peer.ip(), peer.port()));
+    let mut client = Process::start(&lab, "client1", command);
+    let mut logs = |line: &str| {
+        eventually(line, Duration::from_secs(20), || {
+            client.assert_running();
+            client.output().contains(line).then_some(())
+        });
+    };
+    logs(": connected");
+    gateway.configure("push.kill_switch", "persistent");
+    must(gateway.ask(&["reload"]));
+    logs("they are not tried again before the client's next start: the gateway requires a kill switch");
+    assert!(rules(&lab).is_none());
 }
