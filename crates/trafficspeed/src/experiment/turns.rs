@@ -47,8 +47,9 @@ pub fn in_turns<T, R>(
     results.into_iter().map(|(_, result)| result).collect()
 }
 
-/// Measures until an attempt is quiet, at most [`ATTEMPTS`] times: the quietest stands. `taken` says
-/// what others took of the machine meanwhile; `None` of an attempt that failed, which stands.
+/// Measures until an attempt is quiet, at most [`ATTEMPTS`] times: the quietest stands. `taken`
+/// returns what others took of the machine meanwhile; `None` of an attempt that failed, which
+/// stands.
 pub fn until_quiet<R>(
     interrupt: &Interrupt,
     taken: impl Fn(&R) -> Option<Taken>,
