@@ -35,7 +35,7 @@ pub mod system;
 pub mod terminal;
 pub mod unit;
 
-/// What `--version` prints: the version of the package that is being built, if it is.
+/// The version that `--version` prints: the package's if one is being built.
 pub const VERSION: &str = match option_env!("VPND_VERSION") {
     Some(version) => version,
     None => env!("CARGO_PKG_VERSION"),

@@ -48,7 +48,7 @@ use vpnd_config::DEFAULT_CONFIG;
 use vpnd_gateway::args::ServerArgs;
 use vpnd_sys::date::Expiry;
 
-/// What `--version` prints: the version of the package that is being built, if it is.
+/// The version that `--version` prints: the package's if one is being built.
 const VERSION: &str = match option_env!("VPND_VERSION") {
     Some(version) => version,
     None => env!("CARGO_PKG_VERSION"),

@@ -14,7 +14,7 @@ use vpnd_sys::allowance::Allowance;
 /// The allowances of one worker. An honest one needs a socket for each address of each attempt to
 /// connect, and for the others once for each attempt or change.
 pub(super) struct Limits {
-    /// Of each kind of request that was made.
+    /// The allowance of each kind of request that was made.
     by_kind: HashMap<Discriminant<ParentRequest>, Allowance>,
     /// A refusal has been logged.
     logged: bool,

@@ -165,7 +165,7 @@ fn routes_that_refuse_packets_for_a_pool_have_the_kernels_origin() {
             assert_eq!(own().await, std::slice::from_ref(&spec), "network managers remove others");
             netlink.remove_route(&spec).await.unwrap();
             assert!(netlink.remove_route(&spec).await.unwrap_err().is_not_there());
-            // Of an earlier version, with another metric, and of another program.
+            // Routes of an earlier version, with another metric, and of another program.
             for (metric, origin, is_own) in [
                 (LAST_RESORT_METRIC, "118", true),
                 (7, "kernel", false),

@@ -144,7 +144,7 @@ pub struct LoadRun {
 }
 
 impl LoadRun {
-    /// What others took of the machine, in all trials if there was a search.
+    /// The share of the machine that others took, in all trials if there was a search.
     pub fn taken(&self) -> Taken {
         let trials = self.search.as_ref().map(|search| search.taken).unwrap_or_default();
         self.cpu.iter().fold(trials, Taken::with)

@@ -368,7 +368,7 @@ struct Found {
 }
 
 impl Found {
-    /// What others took of the machine, in all trials if there was a search.
+    /// The share of the machine that others took, in all trials if there was a search.
     fn taken(&self) -> Taken {
         self.search.as_ref().map(|search| search.taken).unwrap_or_default().with(&self.cpu)
     }

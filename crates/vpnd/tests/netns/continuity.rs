@@ -133,7 +133,7 @@ fn packets_for_clients_are_dropped_while_no_gateway_runs() {
             gateway.start();
             gateway.kill();
         }
-        // As systemd-networkd does, from 256 on, when it configures a link.
+        // systemd-networkd, from 256 on, does this when it configures a link.
         for version in ["-4", "-6"] {
             let flush = [version, "route", "flush", "table", "all", "type", "unreachable", "proto", "118"];
             lab.gateway.ip(&flush);

@@ -48,7 +48,7 @@ impl Taken {
             || self.others.is_some_and(|percent| percent > MOST_FOREIGN_PERCENT)
     }
 
-    /// Of both together.
+    /// The sum of both.
     pub fn sum(self) -> f64 {
         self.steal.unwrap_or_default() + self.others.unwrap_or_default()
     }
