@@ -5,7 +5,7 @@
 //! ends with the thread that has started it, and what it has written is gone then: it reaches no
 //! service that would start a process for its user or keep a job of it. It is the init of a PID
 //! namespace, which no process that it starts can leave, so that the kernel kills them all with it.
-//! That other name servers are asked is so in its own mounts alone.
+//! Its own mounts alone name other name servers.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::fs;
